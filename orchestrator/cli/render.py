@@ -18,6 +18,7 @@ from orchestrator.results import (
     TurnReport,
     UpReport,
     path_text,
+    stood_text,
 )
 from orchestrator.verify.report import VerifyReport
 from orchestrator.verify.state import StatusReport
@@ -120,9 +121,7 @@ def _turn(turn: TurnReport) -> list[str]:
     """How the job came through: `job stood 96 ms: 60 dark, 4 commit, 32 boundary; iteration 212 -> 172 ms`."""
     lines = []
     if turn.stood_ms is not None:
-        parts = ((turn.dark_ms, "dark"), (turn.commit_ms, "commit"), (turn.boundary_ms, "boundary"))
-        words = ", ".join(f"{ms:.0f} {name}" for ms, name in parts if ms is not None)
-        lines.append(f"  training   job stood {turn.stood_ms:.0f} ms: {words}")
+        lines.append(f"  training   {stood_text(turn.stood_ms, turn.dark_ms, turn.commit_ms, turn.mode)}")
         if turn.before_ms is not None and turn.after_ms is not None:
             lines[-1] += f"; iteration {turn.before_ms:.0f} -> {turn.after_ms:.0f} ms"
     if turn.note:

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager, suppress
 
 from optics import HostName, Locked, Missing, Refused, TestbedError, Unreachable
 from optics.plan import TransitionPolicy
-from orchestrator.engine.change.attempt import MOST_S, Attempt
+from orchestrator.engine.change.attempt import GO_TAKES, HOLD_TAKES, MOST_S, Attempt
 from orchestrator.engine.change.job_record import Pause, facts, pause_of, ranks_of, with_pause, without_pause
 from orchestrator.engine.change.jobs import Jobs
 from orchestrator.engine.change.locking import holding
@@ -166,12 +166,16 @@ async def _pause(jobs: Jobs, record: JobRecord, move: int, token: int, for_s: fl
     attempt = Attempt(jobs.session.hosts, record, move, boundary_s)
     try:
         with recorder.phase("prepare") as phase:
-            await attempt.prepare({}, for_s + 2 * boundary_s)
+            await attempt.prepare({}, for_s + (HOLD_TAKES + GO_TAKES) * boundary_s)
             phase.detail = f"{len(attempt.states)} ranks ready to pause"
+        longest_s = for_s + HOLD_TAKES * boundary_s
+        jobs.store.set_job_spec(record.id, with_pause(record, Pause(move, token, time.time() + longest_s)))  # should this die
         with recorder.phase("hold") as phase:
             phase.detail = f"paused after iteration {await attempt.hold(for_s)}"
+            await attempt.stay(for_s)
     except BaseException:
         await attempt.drop()
+        jobs.store.set_job_spec(record.id, without_pause(record))
         raise
     jobs.store.set_job_spec(record.id, with_pause(record, Pause(move, token, time.time() + for_s)))
     jobs.store.set_job(record.id, "paused")

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+from orchestrator.results import stood_text
+
 BEFORE = 20
 """An iteration is compared with the median of so many before it on the same rings."""
 ENOUGH = 5
@@ -104,13 +106,14 @@ def stood_words(fields: Mapping[str, Any]) -> str:
     stood = fields.get("stood_ms")
     if stood is None:
         return "job went on; for how long it stood is not recorded"
-    parts = [f"{fields[f'{cause}_ms']:.0f} {cause}" for cause in CAUSES if fields.get(f"{cause}_ms") is not None]
-    return f"job stood {stood:.0f} ms" + (f": {', '.join(parts)}" if parts else "")
+    if all(fields.get(f"{cause}_ms") is None for cause in CAUSES):
+        return f"job stood {stood:.0f} ms"
+    return stood_text(stood, fields.get("dark_ms"), fields.get("commit_ms"), str(fields.get("mode") or ""))
 
 
 def turn_words(fields: Mapping[str, Any], ok: bool = True) -> str:
     """The same with the iteration times: `...; iteration 212 -> 172 ms`. ok: whether the ranks took over what they were to."""
     if not ok:
-        return "job kept its earlier rings: the turn did not happen"
+        return "the turn did not happen"
     before, after = fields.get("before_ms"), fields.get("after_ms")
     return stood_words(fields) + ("" if before is None or after is None else f"; iteration {before:.0f} -> {after:.0f} ms")

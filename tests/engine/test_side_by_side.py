@@ -228,7 +228,7 @@ async def test_a_job_that_finished_is_not_launched_again(bench: Bench) -> None:
         store.set_job(number, "finished", ended=True)
         recorder = Recorder(Silent())
         session = Session(bench.lab, bench.inventory, {}, cast(Any, bench.fleet))
-        assert await Jobs(session, store, bench.slice(), bench.folder).resume_previous("run", number, {}, recorder) is None
+        assert await Jobs(session, store, bench.slice(), bench.folder).resume_previous("run", number, None, recorder) is None
 
 
 async def test_hosts_of_a_job_that_has_ended_need_not_answer(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

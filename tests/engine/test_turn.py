@@ -7,19 +7,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from optics import HostName, Infeasible, NotVerified, Refused, RolledBack, TestbedError, Unreachable
-from optics.plan import Job
+from optics.plan import Job, TransitionPolicy
+from orchestrator.deadline import Limit, deadline
 from orchestrator.engine.change.attempt import Attempt
-from orchestrator.engine.change.decision import Mode
-from orchestrator.engine.change.job_record import facts, layout_of, spec_of, turning
+from orchestrator.engine.change.decision import Decision, Mode
+from orchestrator.engine.change.job_record import TURNING, facts, layout_of, pause_of, spec_of, turning
 from orchestrator.engine.change.run import before_run
 from orchestrator.engine.change.standstill import Standstill, standstill
+from orchestrator.engine.change.turn import Turn
 from orchestrator.engine.change.up import Up
+from orchestrator.engine.job_verbs import _pause
 from orchestrator.hosts import RankState
 from orchestrator.hosts.api import JobState, Tail
 from orchestrator.hosts.launch import job_name, layout
@@ -37,13 +41,16 @@ OTHER = {**ONE, "rings": [list(FOUR[::-1])]}
 
 class Ranks(Fleet):
     """Hosts with a job of four ranks. `runs`: the layout that its ranks use; `prepared`: by move; `wrong`: what goes wrong, by
-    operation: an error, `silent` (one rank does not get there) or `absent` (one takes no part).
+    operation: an error, `silent` (one rank does not get there) or `absent` (one takes no part). `later`: the states that
+    ranks report at the next looks. `limits`: the waiting time (s) and the lease (s) of each request.
     """
 
     def with_job(self, runs: Mapping[str, Any]) -> None:
         self.runs, self.prepared, self.wrong = runs, dict[int, Mapping[str, Any]](), dict[str, TestbedError | str]()
         self.asked: list[str] = []
         self.state, self.move, self.at = "idle", 0, 10
+        self.later: list[str] = []
+        self.limits: list[tuple[str, float, float]] = []
         self.launched: list[tuple[str, bool, Any]] = []
 
     def _answer(self, op: str, state: str, move: int) -> tuple[RankState, ...]:
@@ -58,6 +65,8 @@ class Ranks(Fleet):
         return (*found[:2], *((late,) if how == "silent" else () if how == "absent" else (found[2],)), found[3])
 
     async def rank_states(self, job: str, names: Collection[HostName]) -> tuple[RankState, ...]:
+        if self.later:
+            self.state = self.later.pop(0)
         return self._answer("look", self.state, self.move)
 
     async def prepare_move(
@@ -70,10 +79,12 @@ class Ranks(Fleet):
 
     async def hold_job(self, job: str, move: int, names: Collection[HostName], **more: Any) -> tuple[RankState, ...]:
         assert 0 < more["lease_s"] <= 3600
+        self.limits.append(("hold", more["within_s"], more["lease_s"]))
         return self._answer("hold", "held", move)
 
     async def go_on(self, job: str, move: int, names: Collection[HostName], *, within_s: float) -> tuple[RankState, ...]:
         self.at += 1
+        self.limits.append(("go", within_s, 0.0))
         found = self._answer("go", "turned", move)
         if all(s.state == "turned" for s in found):
             self.runs = self.prepared.pop(move) or self.runs
@@ -82,7 +93,7 @@ class Ranks(Fleet):
     async def drop_move(self, job: str, move: int, names: Collection[HostName]) -> None:
         if self.asked[-1] != "drop":
             self.asked.append("drop")
-        if self.state != "turned":
+        if self.state != "turned" and not self.later:
             self.state = "void"
         self.prepared.pop(move, None)
 
@@ -104,6 +115,7 @@ class Living(Bench):
     """A bench whose hosts run a job."""
 
     ranks: Ranks
+    limit: Limit | None = None
 
     def start(self) -> None:
         """The job of `ONE`, launched by an earlier run."""
@@ -128,7 +140,7 @@ class Living(Bench):
         plan = read_plan(text, "plan.json", self.lab)
         run, context = self.context(plan_name=plan.name, plan_text=text, plan_sha=plan.sha256)
         with run, Journal(context.run_dir, run.id, self.lab.name) as journal:
-            context.recorder, context.sample_hz = Recorder(Silent(), journal), 0.0
+            context.recorder, context.sample_hz, context.limit = Recorder(Silent(), journal), 0.0, self.limit
             report = await Up(context, plan, text, job_mode=mode).carry_out(launch_job=True)
             run.finish("ok")
         return report
@@ -148,6 +160,7 @@ async def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 MOVED = ring(3, 2)
+ONE_LAYOUT = [[0, 1, 2, 3]]
 
 
 def text(job: Mapping[str, Any] = OTHER, links: Any = MOVED, **transition: Any) -> str:
@@ -261,12 +274,15 @@ async def test_another_field_restarts_the_job_or_is_refused_and_is_named(bench: 
 async def test_never_does_not_ask_the_ranks(bench: Living) -> None:
     report = await bench.change(text(), "restart")
     assert bench.ranks.asked == [] and len(bench.ranks.launched) == 1 and not report.notes
+    report = await bench.change(text(ONE, live="never"))
+    assert bench.ranks.asked == [] and len(bench.ranks.launched) == 2
+    assert report.notes == ("job mlp is restarted: the plan says live: never",)
 
 
 async def test_a_turn_that_did_not_happen_is_tried_once_more_without_light(bench: Living) -> None:
     bench.ranks.wrong["go"] = "silent"
     report = await bench.change(text(boundary_s=1))
-    assert bench.ranks.asked == ["look", "prepare", "go", "drop", "prepare", "go"] and not bench.ranks.launched
+    assert bench.ranks.asked == ["look", "prepare", "go", "drop", "look", "prepare", "go"] and not bench.ranks.launched
     assert back_rings(bench) == OTHER["rings"] and not turning(bench.job) and report.turn.note == ""
 
 
@@ -290,9 +306,191 @@ async def test_with_require_the_change_stays_up_if_the_ranks_fail_afterwards(ben
 async def test_the_job_pauses_while_it_is_dark_and_goes_on_whatever_its_rings(bench: Living) -> None:
     report = await bench.change(text(ONE, hold="always"))
     assert bench.ranks.asked == ["prepare", "hold", "go"] and report.turn.mode == "hold" and not bench.ranks.launched
-    order = dict.fromkeys(p.name for p in report.phases if p.name in ("arm", "hold", "switch", "turn"))
-    assert list(order) == ["arm", "hold", "switch", "turn"]  # of the job and of routes
+    phases = [p.name for p in report.phases if p.name in ("arm", "hold", "switch", "turn")]
+    assert phases == ["arm", "hold", "hold", "switch", "turn"], "the job pauses, then hosts hold their packets"
     assert back_rings(bench) == ONE["rings"]
+
+
+async def test_ranks_get_as_many_iterations_as_a_pause_and_a_turn_need(bench: Living) -> None:
+    await bench.change(text(OTHER, hold="always", boundary_s=7))
+    (_, hold_s, lease_s), (_, go_s, _) = bench.ranks.limits
+    assert (hold_s, go_s) == (14, 21) and lease_s > 14
+
+
+async def test_ranks_that_changed_over_late_are_not_restarted(bench: Living) -> None:
+    bench.ranks.wrong["go"], bench.ranks.later = "silent", ["prepared", "prepared", "turned"]
+    first = bench.job
+
+    async def prepare(job: str, move: int, *more: Any, **rest: Any) -> Any:
+        bench.ranks.move = move
+        return await ok(job, move, *more, **rest)
+
+    ok = bench.ranks.prepare_move
+    bench.ranks.prepare_move = prepare  # type: ignore[method-assign]
+    bench.ranks.later.insert(0, "idle")  # of the look before
+    report = await bench.change(text(boundary_s=5))
+    assert bench.ranks.asked == ["look", "prepare", "go", "drop", "look", "look", "look"] and not bench.ranks.launched
+    assert (bench.job.id, back_rings(bench), turning(bench.job)) == (first.id, OTHER["rings"], 0)
+    assert report.turn.note == "" and report.turn.after == 10 and not report.notes
+
+
+async def test_a_change_waits_for_the_end_of_an_earlier_move(bench: Living, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("orchestrator.engine.change.turn.EARLIER_S", 0.0)
+    bench.ranks.move, bench.ranks.later = 3, ["prepared", "prepared", "prepared", "void"]
+    report = await bench.change(text(boundary_s=5))
+    assert not bench.ranks.launched and back_rings(bench) == OTHER["rings"] and not report.notes
+
+
+@pytest.mark.parametrize("slow", [False, True], ids=["at once", "at the end of an iteration"])
+async def test_a_change_that_fails_before_the_turn_leaves_the_job_as_it_was(
+    bench: Living, monkeypatch: pytest.MonkeyPatch, slow: bool
+) -> None:
+    async def dark(*_: Any, **__: Any) -> Any:
+        if slow:
+            bench.ranks.later = ["prepared", "prepared", "prepared", "void"]
+        raise NotVerified("no light")
+
+    monkeypatch.setattr("orchestrator.engine.change.move.switch", dark)
+    monkeypatch.setattr("orchestrator.engine.change.turn.EARLIER_S", 0.0)
+    first = bench.job
+    with pytest.raises(TestbedError, match="no light"):
+        await bench.change(text(boundary_s=5))
+    assert bench.job.id == first.id and not bench.ranks.launched and not turning(bench.job)
+    assert back_rings(bench) == ONE["rings"] and "go" not in bench.ranks.asked and bench.ranks.asked.count("prepare") == 1
+
+
+async def test_a_void_move_does_not_make_an_earlier_one_known(bench: Living) -> None:
+    """An earlier run died in its turn: whether the ranks use other rings than the store has is unknown until they follow one."""
+    spec = bench.job.spec
+    assert isinstance(spec, dict)
+    bench.store.set_job_spec(bench.job.id, {**spec, "turning": 3})
+    bench.ranks.wrong["go"] = "silent"
+    ok = bench.ranks.prepare_move
+
+    async def only_once(*args: Any, **more: Any) -> Any:
+        found = await ok(*args, **more)
+        bench.ranks.wrong["prepare"] = Refused("gpu02: out of memory")
+        return found
+
+    bench.ranks.prepare_move = only_once  # type: ignore[method-assign]
+    marks = []
+    stop = bench.ranks.stop_job
+
+    async def stop_job(*args: Any) -> Any:
+        marks.append(turning(bench.job))
+        return await stop(*args)
+
+    bench.ranks.stop_job = stop_job  # type: ignore[method-assign]
+    await bench.change(text(ONE, links=ring(1, 2), boundary_s=1))
+    assert marks and marks[0] and bench.ranks.launched == [("mlp", True, ONE_LAYOUT)]
+
+
+async def test_the_same_job_restarts_if_it_must(bench: Living) -> None:
+    jobs = bench.context()[1].jobs
+    plan = read_plan(plan_text("x", *ring(), job=ONE), "x", bench.lab)
+    run, context = bench.context()
+    with run:
+        for restart in (False, True):
+            await jobs.ensure(run.id, plan.job, context.recorder, changed=False, launch=True, restart=restart, sample=False)
+            assert len(bench.ranks.launched) == restart
+
+
+async def test_a_job_that_cannot_pause_still_turns_and_by_require_refuses(bench: Living) -> None:
+    bench.ranks.wrong["hold"] = Refused("gpu02: rank 1 is busy")
+    report = await bench.change(text(hold="always", boundary_s=1))
+    assert bench.ranks.asked == ["look", "prepare", "hold", "drop", "look", "prepare", "go"] and not bench.ranks.launched
+    assert back_rings(bench) == OTHER["rings"] and report.notes == ("job mlp does not pause: gpu02: rank 1 is busy",)
+    bench.ranks.wrong["hold"] = Refused("gpu02: rank 1 is busy")
+    with pytest.raises(TestbedError, match="cannot take over its rings while it runs: gpu02: rank 1 is busy"):
+        await bench.change(text(ONE, links=ring(1, 2), hold="always", boundary_s=1), "live")
+    assert back_rings(bench) == OTHER["rings"] and not bench.ranks.launched
+
+
+async def test_a_pause_longer_than_hosts_grant_is_not_begun(bench: Living, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("orchestrator.engine.change.turn.MOST_S", 0.1)
+    report = await bench.change(text(hold="always"))
+    assert "hold" not in bench.ranks.asked and back_rings(bench) == OTHER["rings"] and not bench.ranks.launched
+    assert len(report.notes) == 1 and "hosts pause a job for 0.1 s at most" in report.notes[0]
+
+
+async def test_by_require_a_plan_without_light_to_move_changes_nothing_if_the_job_cannot_follow(bench: Living) -> None:
+    was = bench.store.current(SLICE)
+    bench.ranks.wrong["prepare"] = Refused("gpu02: out of memory")
+    with pytest.raises(Refused, match="cannot take over its rings while it runs: gpu02: out of memory"):
+        await bench.change(text(links=ring(1, 2)), "live")
+    assert bench.store.current(SLICE) == was and back_rings(bench) == ONE["rings"] and not turning(bench.job)
+    bench.ranks.wrong["go"] = Refused("gpu02: out of memory")
+    with pytest.raises(Refused, match="out of memory"):
+        await bench.change(text(links=ring(1, 2)), "live")
+    assert bench.store.current(SLICE) == was and not turning(bench.job) and not bench.ranks.launched
+
+
+async def test_what_became_of_the_job_is_in_the_words_of_its_case(bench: Living) -> None:
+    turn = Turn(bench.context()[1], TransitionPolicy(), "prefer")
+    turn.record = bench.job
+    found = {}
+    for kind in ("none", "keep", "restart", "turn"):
+        turn.decision = Decision(kind)  # type: ignore[arg-type]
+        found[kind] = turn.left_as
+    assert found == {
+        "none": "its job does not run",
+        "keep": "its job runs as before",
+        "restart": "it is not known whether its job runs",
+        "turn": "its job keeps its earlier rings",
+    }
+    turn.record = replace(bench.job, spec={**bench.job.spec, TURNING: 7})  # type: ignore[dict-item]
+    assert turn.left_as == "it is not known which rings its job uses"
+    turn.done = True
+    assert turn.left_as == "its job runs with its next rings"
+
+
+async def test_a_refusal_by_require_adopts_nothing(bench: Living, monkeypatch: pytest.MonkeyPatch) -> None:
+    adopted: list[str] = []
+    monkeypatch.setattr(Up, "_take_over", lambda *_: adopted.append("adopted"))
+    bench.ranks.wrong["look"] = "absent"
+    monkeypatch.setattr("orchestrator.engine.change.turn.EARLIER_S", 0.0)
+    with pytest.raises(Refused, match="does not take part"):
+        await bench.change(text(), "live")
+    assert adopted == []
+    await bench.change(text())
+    assert adopted
+
+
+async def test_a_pause_is_on_record_before_it_begins(bench: Living) -> None:
+    jobs, job = bench.context()[1].jobs, bench.job
+    hold, seen = bench.ranks.hold_job, []
+
+    async def hold_job(*args: Any, **more: Any) -> Any:
+        seen.append(pause_of(bench.job))
+        return await hold(*args, **more)
+
+    bench.ranks.hold_job = hold_job  # type: ignore[method-assign]
+    bench.ranks.wrong["hold"] = Refused("gpu02: rank 1 is busy")
+    with pytest.raises(Refused, match="rank 1 is busy"):
+        await _pause(jobs, job, 7, 1, 600.0, Recorder(Silent()))
+    assert seen[0] is not None and seen[0].move == 7 and pause_of(bench.job) is None and bench.ranks.asked[-1] == "drop"
+    await _pause(jobs, job, 8, 1, 600.0, Recorder(Silent()))
+    pause = pause_of(bench.job)
+    assert pause is not None and pause.move == 8 and pause.until <= seen[1].until and bench.job.state == "paused"
+    assert [lease_s for op, _, lease_s in bench.ranks.limits if op == "hold"] == [660, 660, 600]
+
+
+async def test_a_restart_by_a_rollback_has_its_reason(bench: Living, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def dark(*_: Any) -> Any:
+        bench.ranks.wrong["prepare"] = Refused("gpu02: out of memory")
+        raise NotVerified("no light")
+
+    monkeypatch.setattr(Up, "_verify", dark)
+    with pytest.raises(RolledBack, match=r"as before: .*; job mlp is restarted, as it cannot .*: gpu02: out of memory"):
+        await bench.change(text())
+    assert bench.ranks.launched == [("mlp", True, ONE_LAYOUT)]
+
+
+async def test_a_limit_too_short_for_a_turn_restarts_the_job_by_prefer(bench: Living) -> None:
+    async with deadline(20.0, "up") as limit:
+        bench.limit = limit
+        report = await bench.change(text(boundary_s=60))
+    assert len(bench.ranks.launched) == 1 and "takes about" in report.notes[0]
 
 
 async def test_a_job_that_cannot_pause_is_not_paused_and_that_is_noted(bench: Living) -> None:

@@ -7,11 +7,12 @@ point leaves them on one set of rings, running.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
-from optics import HostName, Refused, TestbedError
+from optics import HostName, Locked, Refused, TestbedError
 from optics.plain import counted
 from orchestrator.engine.change.job_record import facts
 from orchestrator.hosts import Hosts, RankState
@@ -19,6 +20,13 @@ from orchestrator.store.records import JobRecord
 
 MOST_S = 3600.0
 """The longest pause (s) that hosts accept."""
+HOLD_TAKES, GO_TAKES = 2, 3
+"""So many iterations may end before all ranks pause, or report that they changed over: the one that runs when they are asked, the
+one at whose end they do it, and after a change over the first on the new rings, at whose end a rank reports it."""
+BUSY = ("preparing", "prepared", "held")
+"""States of a rank whose move has neither taken effect nor ended."""
+LOOK_S = 0.05
+"""How long (s) between two looks at the ranks."""
 QUIET_S = 2.0
 """A rank that has not reported for this long (s) is called silent."""
 SHOWN = 4
@@ -27,7 +35,7 @@ SHOWN = 4
 
 @dataclass
 class Attempt:
-    """Move `move` of the job `record`. boundary_s: an iteration of it ends within this time (s).
+    """Move `move` of the job `record`. boundary_s: an iteration of it takes this time (s) at most.
 
     states: the latest of every rank. Everything but `drop` raises: Refused - in words: which ranks did not, since when, in which
     state; Unreachable, TimedOut - a host does not answer; Locked - a newer run holds one.
@@ -56,7 +64,7 @@ class Attempt:
         self._known()
         states = await self.hosts.rank_states(self.job, self.ranks)
         self._all_there(states)
-        if busy := [s for s in states if s.state in ("preparing", "prepared", "held")]:
+        if busy := [s for s in states if s.state in BUSY]:
             what = "is paused" if all(s.state == "held" for s in busy) else "has another move under way"
             raise Refused(f"job {self.record.name} {what} (move {busy[0].move})", hint="to end a pause: testbed job resume")
 
@@ -66,20 +74,62 @@ class Attempt:
         found = await self.hosts.prepare_move(
             self.job, self.move, self.ranks, layout, lease_s=lease_s, within_s=self.boundary_s, generation=generation
         )
-        self._judge(found, "prepared", "held", "turned")
+        self._judge(found, self.boundary_s, "prepared", "held", "turned")
         self.took_ms = {s.rank: s.took_ms for s in found if s.took_ms is not None}
 
-    async def hold(self, lease_s: float) -> int:
-        """Pause all ranks at the end of an iteration; return its number."""
-        found = await self.hosts.hold_job(self.job, self.move, self.ranks, lease_s=lease_s, within_s=self.boundary_s)
-        self._judge(found, "held", "turned")
+    async def hold(self, longest_s: float) -> int:
+        """Pause all ranks at the end of an iteration; return its number. The pause ends by itself, not before `longest_s` (s)."""
+        within_s = HOLD_TAKES * self.boundary_s
+        lease_s = min(MOST_S, longest_s + within_s)
+        found = await self.hosts.hold_job(self.job, self.move, self.ranks, lease_s=lease_s, within_s=within_s)
+        self._judge(found, within_s, "held", "turned")
         return max(s.iteration for s in found)
+
+    async def stay(self, lease_s: float) -> None:
+        """Have the ranks pause for `lease_s` (s) from now on, at most."""
+        within_s = HOLD_TAKES * self.boundary_s
+        found = await self.hosts.hold_job(self.job, self.move, self.ranks, lease_s=lease_s, within_s=within_s)
+        self._judge(found, within_s, "held", "turned")
 
     async def go_on(self) -> int:
         """Have the ranks use what they prepared; return the iteration at whose end they do. A pause ends in any case."""
-        found = await self.hosts.go_on(self.job, self.move, self.ranks, within_s=self.boundary_s)
-        self._judge(found, "turned")
-        return max(s.iteration - 1 if s.after is None else s.after for s in found)
+        within_s = GO_TAKES * self.boundary_s
+        found = await self.hosts.go_on(self.job, self.move, self.ranks, within_s=within_s)
+        self._judge(found, within_s, "turned")
+        return self.after
+
+    @property
+    def after(self) -> int:
+        """The iteration at whose end the ranks changed over, by those that report it; 0 if none does."""
+        turned = [s for s in self.states.values() if s.move == self.move and s.state == "turned"]
+        return max((s.iteration - 1 if s.after is None else s.after for s in turned), default=0)
+
+    @property
+    def busy(self) -> bool:
+        """Whether some rank is in a move, by the latest states."""
+        return any(s.state in BUSY for s in self.states.values())
+
+    async def ended(self, within_s: float) -> Literal["turned", "decided", "void", "unknown"]:
+        """How the move ended: on all ranks; `decided`: not all have reported it. Waits for `within_s` (s) at most.
+
+        Raises: Locked.
+        """
+        until = time.monotonic() + within_s
+        while True:
+            try:
+                states = await self.hosts.rank_states(self.job, self.ranks)
+                self._all_there(states)
+            except Locked:
+                raise
+            except TestbedError:
+                return "unknown"
+            turned = [s for s in states if s.state == "turned" and s.move == self.move]
+            if len(turned) == len(states):
+                return "turned"
+            waiting = turned or [s for s in states if s.state in BUSY and s.move == self.move]
+            if not waiting or time.monotonic() > until:
+                return "decided" if turned else "void" if self.void or not waiting else "unknown"
+            await asyncio.sleep(LOOK_S)
 
     @property
     def void(self) -> bool:
@@ -108,8 +158,8 @@ class Attempt:
                 hint="testbed job status; a job that is launched again takes part",
             )
 
-    def _judge(self, found: Collection[RankState], *wanted: str) -> None:
-        """Raises: Refused - not all ranks have reached the first state of `wanted`, which the others follow."""
+    def _judge(self, found: Collection[RankState], within_s: float, *wanted: str) -> None:
+        """Raises: Refused - not all ranks have reached the first state of `wanted`, which the others follow, in `within_s` (s)."""
         self._all_there(found)
         off = [s for s in found if s.state not in wanted or s.move != self.move]
         if not off:
@@ -121,7 +171,7 @@ class Attempt:
             raise Refused(f"move {self.move} of job {self.record.name} has no effect: {lease}")
         late = _listed(_late(s, self.move) for s in off)
         raise Refused(
-            f"{counted(len(found) - len(off), 'rank')} of {len(self.ranks)} {wanted[0]} within {self.boundary_s:g} s; {late}",
+            f"{counted(len(found) - len(off), 'rank')} of {len(self.ranks)} {wanted[0]} within {within_s:g} s; {late}",
             hint="an iteration takes longer? transition.boundary_s in the plan allows more",
         )
 

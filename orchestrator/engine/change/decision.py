@@ -31,7 +31,7 @@ LIVE: Mapping[Mode | None, Live] = {"live": "require", "restart": "never"}
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """kind: `none`, no job runs; `keep`, it stays as it is; `turn`, to other rings; `restart`, because of `why`."""
+    """kind: `none`, no job runs; `keep`, it stays as it is; `turn`, to other rings; `restart`, because of `why` (empty: `live`)."""
 
     kind: Literal["none", "keep", "turn", "restart"]
     why: str = ""

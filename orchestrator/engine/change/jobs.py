@@ -129,9 +129,10 @@ class Jobs:
         *,
         changed: bool,
         launch: bool,
+        restart: bool = False,
         sample: bool = True,
     ) -> JobStatus | None:
-        """Bring the job in line with a plan that is up now.
+        """Bring the job in line with a plan that is up now. restart: one that runs is replaced even if its record is the same.
 
         No job in the plan: one that runs keeps running. The same job: it keeps running, and is launched again if it failed or was
         stopped, or if it finished and the lab was `changed`. Another job: the old one is stopped at an iteration boundary and the
@@ -151,7 +152,8 @@ class Jobs:
         if job is None or not launch:
             return old if runs else None
         same = record is not None and is_same(record, job)
-        if record is not None and old is not None and same and (runs or (old.state == "finished" and not changed)):
+        stays = not restart if runs else old is not None and old.state == "finished" and not changed
+        if record is not None and old is not None and same and stays:
             return old
         if runs:
             assert record is not None

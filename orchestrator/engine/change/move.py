@@ -164,15 +164,14 @@ class Move:
         events = hosts.subscribe()  # before the light moves: a host may commit before it is asked
         with recorder.phase("arm") as phase, context.run.step("host", "all", "arm", what):
             # The first host may commit long before a robot has made its last move, or before a driver gives up on its device.
-            waiting_s = SLACK * self.switching_s + context.session.patience_s(goal.late.changes)
-            revert_s = policy.revert_after_s + patience + waiting_s
+            revert_s = policy.revert_after_s + self.longest_s(goal)
             cross = aftermath.neighbours(rising, goal.links, self.lab, self.plan.routes, self.plan.rings)
             await hosts.arm(generation, rising, revert_after_s=revert_s, deadline_s=context.timeout_s, cross=cross)
             gc.collect()  # from here on every millisecond counts, first of a detour and then of darkness
             each = "1 host commits" if len(rising) == 1 else f"{len(rising)} hosts commit"
             phase.detail = f"{each} generation {generation} when the light arrives"
         await self._routes_while_dark(goal)
-        await turn.hold(patience + waiting_s)
+        await turn.hold(self.longest_s(goal))
         await aftermath.before(goal.broken_links)
         with recorder.phase("switch") as phase:
             held = self.hold
@@ -199,6 +198,11 @@ class Move:
                 phase.detail = f"committed on {counted(len(others), 'more host')}"
         await turn.change_over()
         return times
+
+    def longest_s(self, goal: Target) -> float:
+        """How long (s) it takes at the longest from the first command to a device until there is light."""
+        waiting_s = SLACK * self.switching_s + self.context.session.patience_s(goal.late.changes)
+        return self.plan.acceptance.link_up_timeout_s + waiting_s
 
     async def _routes_while_dark(self, goal: Target) -> None:
         """Commit the generation for the dark time: traffic moves to the links that stay lit."""

@@ -104,7 +104,7 @@ class Restore(Up):
             self.to.job,
             self.to.layout,
         )
-        undone = await Rollback(context, to, self.move.asked, self.plan.acceptance.link_up_timeout_s).carry_out()
+        undone = await Rollback(context, to, self.move.asked, self.plan.acceptance.link_up_timeout_s, self.turn).carry_out()
         if undone.left:
             hint = f"once it is repaired: testbed resume {context.run.id}"
             raise HandsNeeded(

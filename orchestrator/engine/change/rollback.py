@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -29,11 +30,12 @@ from optics import (
     Unreachable,
 )
 from optics.plain import counted
+from optics.plan import TransitionPolicy
 from optics.words import short, sort_key
 from orchestrator.engine.change.apply import apply_changes
 from orchestrator.engine.change.context import Context
 from orchestrator.engine.change.snapshot import NONE, Snapshot, change_back, differences
-from orchestrator.engine.change.turn import turn_back
+from orchestrator.engine.change.turn import Turn, turn_back
 from orchestrator.fabric.lightpath import among
 from orchestrator.fabric.move_order import in_order
 from orchestrator.fabric.rules import Rules, rules
@@ -50,6 +52,8 @@ RETURN_S = 30.0
 POLL_S = 0.1
 STARTED_S = 1.0
 """A device that came back is read again after twice its settling time, or after this (s) if shorter: no robot moves unasked."""
+JOB_TAKES = 12
+"""To bring the job back may take so many iterations: the failed move ends, then the ranks connect, change over, and once more."""
 SLACK_S = 60.0
 """Time (s) in addition to what devices and links need; a second interrupt ends it at once."""
 
@@ -85,12 +89,20 @@ def _words(error: BaseException) -> str:
 
 
 class Rollback:
-    """The rollback to `to`. asked: hosts that this run asked to change. link_s: how long (s) light may take to come back."""
+    """The rollback to `to`. asked: hosts that this run asked to change. link_s: how long (s) light may take to come back.
 
-    def __init__(self, context: Context, to: Snapshot, asked: Collection[HostName], link_s: float) -> None:
+    turn: the job's part of the change that failed.
+    """
+
+    def __init__(
+        self, context: Context, to: Snapshot, asked: Collection[HostName], link_s: float, turn: Turn | None = None
+    ) -> None:
+        self.turn = turn
         self.context, self.to, self.asked, self.link_s = context, to, frozenset(asked), link_s
         self.hosts = context.session.hosts
         self.left: list[str] = []
+        self.notes: list[str] = []
+        """What became of the job, where that needs words."""
         self.said: dict[str, str] = {}
         self.alive: list[HostName] | None = None
         own = context.own_generations()
@@ -117,7 +129,7 @@ class Rollback:
         with recorder.phase("rollback check") as phase:
             phase.detail = held = await self._check()
         self._remember()
-        return Undone(tuple(dict.fromkeys(self.left)), f"{held}, {lit}")
+        return Undone(tuple(dict.fromkeys(self.left)), "; ".join((f"{held}, {lit}", *self.notes)))
 
     # --- hosts
 
@@ -243,7 +255,12 @@ class Rollback:
         """Resume the job that ran before."""
         context = self.context
         try:
-            await turn_back(context, self.to)
+            policy = self._policy()
+            if context.limit is not None:
+                context.limit.grant(SLACK_S + JOB_TAKES * policy.boundary_s)
+            if self.turn is not None:
+                await self.turn.settle()
+            self.notes += await turn_back(context, self.to, policy)
             await context.jobs.resume_previous(
                 context.run.id, self.to.job, self.to.layout, context.recorder, sample=context.sample_hz > 0
             )
@@ -251,6 +268,13 @@ class Rollback:
             raise
         except TestbedError as error:
             self._left(f"job: {_first(error)}: testbed job launch")
+
+    def _policy(self) -> TransitionPolicy:
+        """How the job is to change over, by the plan of the previous state."""
+        if self.to.current is not None:
+            with suppress(TestbedError):  # the inventory changed since
+                return read_plan(self.to.current.plan_text, self.to.current.plan_name, self.context.session.lab).transition
+        return TransitionPolicy()
 
     # --- devices
 

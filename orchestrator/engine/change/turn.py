@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from optics import Infeasible, Locked, Refused, TestbedError
 from optics.plan import Job, TransitionPolicy
-from orchestrator.engine.change.attempt import MOST_S, Attempt
+from orchestrator.engine.change.attempt import GO_TAKES, LOOK_S, MOST_S, Attempt
 from orchestrator.engine.change.context import Context
 from orchestrator.engine.change.decision import Decision, Live, cut_off, decide, differing, pauses
 from orchestrator.engine.change.iterations import ahead_ns_of, bring_home, ends_of
@@ -20,13 +20,15 @@ from orchestrator.engine.change.standstill import Standstill, standstill
 from orchestrator.engine.change.timeline import Figures
 from orchestrator.hosts.launch import layout
 from orchestrator.plan.target import Target, expected_dark_ms
-from orchestrator.results import TurnReport, to_json
+from orchestrator.results import TurnReport, stood_parts, to_json
 from orchestrator.store.records import JobRecord
 
 LEASE_S = 86_400.0
 """The longest time (s) for which hosts keep what was prepared."""
-EARLIER_S, LOOK_S = 2.0, 0.05
-"""How long (s) the ranks get to end an earlier run's move, which this run's fence has dropped; and between two looks."""
+EARLIER_S = 2.0
+"""How long (s) ranks get to connect to their agent again, after it was replaced."""
+DROP_TAKES = 2
+"""So many iterations may end before all ranks report the end of a move that was dropped: they look at the end of one."""
 SETTLED, SETTLED_S = 4, 5.0
 """The new iteration time is the median of at least so many iterations; they are waited for this long (s)."""
 
@@ -47,6 +49,10 @@ class Turn:
         self.job: Job | None = None
         self.decision = Decision("none")
         self.attempt: Attempt | None = None
+        self.dropped: Attempt | None = None
+        """An attempt that was dropped and whose end not all ranks have reported."""
+        self.unknown = False
+        """Whether an earlier move may have changed the rings: then the record's mark stays until the ranks follow this one."""
         self.holding = False
         self.drained = False
         self.done = False
@@ -65,13 +71,14 @@ class Turn:
         Raises: Infeasible - `require`, and a field differs that no running job can change.
         """
         self.record, self.job = record, job
+        self.unknown = record is not None and turning(record) != 0
         if record is not None and record.state == "paused":
             self.notes.append(f"job {record.name} was paused; this change ended its pause")
         self.decision = decide(record, job, self.live)
         if record is not None and self.decision.kind == "turn":
-            if self.policy.boundary_s > TransitionPolicy().boundary_s:
-                self.context.need(self.policy.boundary_s, f"an iteration of {record.name}")
             try:
+                if self.policy.boundary_s > TransitionPolicy().boundary_s:
+                    self.context.need(GO_TAKES * self.policy.boundary_s, f"a turn of {record.name}")
                 await self._present(record)
             except Locked:
                 raise
@@ -82,20 +89,27 @@ class Turn:
             if self.live == "require":
                 raise Infeasible(words, hint="to restart it with the change: --job restart; to leave it as it is: --job keep")
             self.notes.append(f"job {record.name} is restarted: {self.decision.why}")
+        elif record is not None and self.decision.kind == "restart" and self.policy.live == "never":  # else the operator said so
+            self.notes.append(f"job {record.name} is restarted: the plan says live: never")
 
     async def _present(self, record: JobRecord) -> None:
-        until = time.monotonic() + EARLIER_S
+        """Wait for ranks that connect again, and for the end of an earlier run's move, which this run's fence has dropped."""
+        began, attempt = time.monotonic(), self._attempt(record, 0)
         while True:
             try:
-                await self._attempt(record, 0).present()
+                await attempt.present()
                 return
             except Refused:
-                if time.monotonic() > until:
+                patience_s = DROP_TAKES * self.policy.boundary_s if attempt.busy else EARLIER_S
+                if time.monotonic() > began + patience_s:
                     raise
             await asyncio.sleep(LOOK_S)
 
-    async def prepare(self, goal: Target, generation: int, *, drained: bool) -> None:
-        """Have the ranks connect what they need while they go on; they use it when `generation` is active on all hosts."""
+    async def prepare(self, goal: Target, generation: int, *, drained: bool, longest_s: float) -> None:
+        """Have the ranks connect what they need while they go on; they use it when `generation` is active on all hosts.
+
+        longest_s: until light and routes are there at the latest, from the pause on (s).
+        """
         record, job = self.record, self.job
         dark_s = (expected_dark_ms(goal.late, self.context.session.traits) or 0.0) / 1e3
         if record is None or self.decision.kind not in ("turn", "keep"):
@@ -103,6 +117,8 @@ class Turn:
         apart = cut_off(record, goal, self.lab, drained=drained)
         self.holding = pauses(self.policy, dark_s, facts(record)[1] == "nccl", apart)
         self.drained = drained
+        if self.holding and longest_s > MOST_S:
+            self._no_pause(Refused(f"light may take {longest_s:.0f} s, and hosts pause a job for {MOST_S:g} s at most"))
         if self.decision.kind == "keep" and not self.holding:
             return
         wanted = layout(job, self.lab) if self.decision.kind == "turn" and job is not None else {}
@@ -138,17 +154,14 @@ class Turn:
             return
         with self.context.recorder.phase("hold") as phase:
             try:
-                if longest_s > MOST_S:
-                    raise Refused(f"light may take {longest_s:.0f} s, and hosts pause a job for {MOST_S:g} s at most")
                 phase.detail = f"paused after iteration {await self.attempt.hold(longest_s)}"
             except Locked:
                 raise
             except TestbedError as error:
                 phase.detail = f"not possible: {_first(error)}"
-                self.holding = False
-                attempt, self.attempt = self.attempt, None
-                await attempt.drop()
-                self._impossible(error)
+                self.dropped, self.attempt = self.attempt, None
+                await self.dropped.drop()
+                self._no_pause(error)
 
     # --- once hosts have committed
 
@@ -166,8 +179,8 @@ class Turn:
             raise
         except TestbedError as error:
             self.trouble = str(error)
-            if attempt.void and self.record is not None and turning(self.record):
-                self._record(_without_mark(self.record))
+            if attempt.void:
+                self._unmark()
             return f"not possible: {_first(error)}"
         self.done, self.trouble = True, ""
         if self.decision.kind == "turn":
@@ -192,28 +205,73 @@ class Turn:
             return
         if self.attempt is not None:
             await self.attempt.drop()
-            self.attempt = None
+            self.dropped, self.attempt = self.attempt, None
+        if await self.settle():
+            return
+        self.unknown = self.unknown or self.dropped is not None
         self.holding = False
         again = self._attempt(record, self.context.next_generation())
-        await self._prepare(again, layout(job, self.lab), 2 * self.policy.boundary_s + self.context.timeout_s, None)
+        await self._prepare(again, layout(job, self.lab), 2 * GO_TAKES * self.policy.boundary_s + self.context.timeout_s, None)
         if self.attempt is not None:
             self.begin()
             await self.change_over()
             if not self.done:
                 await again.drop()
-                self._impossible(Refused(self.trouble))
+                self.dropped = again
+                if not await self.settle():
+                    self._impossible(Refused(self.trouble))
+
+    async def settle(self) -> bool:
+        """See how a dropped move ended, and record it; return whether the ranks had changed over all the same.
+
+        Light and routes are as the ranks need them: they report the end of a move at the end of an iteration.
+        """
+        return await self._settle(DROP_TAKES * self.policy.boundary_s)
+
+    async def _settle(self, within_s: float) -> bool:
+        attempt = self.dropped
+        if attempt is None:
+            return False
+        ended = await attempt.ended(within_s)
+        if ended == "turned":
+            self.attempt, self.done, self.after, self.trouble = attempt, True, attempt.after, ""
+        if ended in ("turned", "decided"):
+            if self.decision.kind == "turn":
+                self._follow()
+        elif ended == "void":
+            self._unmark()
+        else:
+            return False
+        self.dropped = None
+        return self.done
 
     @property
     def left_as(self) -> str:
         """What became of the job, for the error of a change that stays up."""
-        return "its job keeps its earlier rings" if self.decision.kind == "turn" and not self.done else "its job does not run"
+        match self.decision.kind:
+            case "none":
+                return "its job does not run"
+            case "keep":
+                return "its job runs as before"
+            case "restart":
+                return "it is not known whether its job runs"
+        if self.done:
+            return "its job runs with its next rings"
+        if self.record is not None and turning(self.record):
+            return "it is not known which rings its job uses"
+        return "its job keeps its earlier rings"
 
     async def give_up(self) -> None:
-        """The change failed: what was prepared is dropped, and a pause ends. A turn that was decided is left as it is."""
+        """The change failed: what was prepared is dropped, and a pause ends. A turn that was decided is left as it is.
+
+        One look at the ranks: those that paused have reported the end of the move. The others may wait for light; `settle`, once it
+        is back, waits for them.
+        """
         attempt, self.attempt = self.attempt, None
-        if attempt is None or self.done:
-            return
-        await attempt.drop()
+        if attempt is not None and not self.done:
+            await attempt.drop()
+            self.dropped = attempt
+            await self._settle(0.0)
 
     # --- what it cost
 
@@ -223,7 +281,7 @@ class Turn:
         if attempt is None or record is None or not self.begun_ns:
             return None
         stood = await self._standstill(record, times_sent_ns or self.begun_ns) if self.done else Standstill()
-        dark, commit = figures.dark_ms or 0.0, figures.commit_ms or 0.0
+        parts = figures.dark_ms, figures.commit_ms
         stalls = [s.stall_ms for s in attempt.states.values() if s.stall_ms is not None]
         mode = "hold" if self.holding else "drain" if self.drained and times_sent_ns else "ride"
         found = TurnReport(
@@ -233,7 +291,7 @@ class Turn:
             stood_ms=stood.stood_ms,
             dark_ms=figures.dark_ms,
             commit_ms=figures.commit_ms,
-            boundary_ms=None if stood.stood_ms is None else max(0.0, stood.stood_ms - dark - commit),
+            boundary_ms=None if stood.stood_ms is None else stood_parts(stood.stood_ms, *parts)["boundary"],
             before_ms=stood.before_ms,
             after_ms=stood.after_ms,
             worst_rank_ms=max(stalls, default=None),
@@ -304,6 +362,19 @@ class Turn:
         self.decision = Decision("restart", str(error))
         self.notes.append(f"job {record.name} is restarted, as it cannot take over its rings while it runs: {error}")
 
+    def _no_pause(self, error: TestbedError) -> None:
+        """The job does not pause; it turns as it would without. Raises: with `require`, where it was to turn."""
+        assert self.record is not None
+        if self.decision.kind == "turn" and self.live == "require":
+            self._impossible(error)
+        self.holding, self.trouble = False, str(error)
+        self.notes.append(f"job {self.record.name} does not pause: {error}")
+
+    def _unmark(self) -> None:
+        """This run's moves had no effect; whether an earlier run's had is as unknown as before."""
+        if self.record is not None and turning(self.record) and not self.unknown:
+            self._record(_without_mark(self.record))
+
     def _follow(self) -> None:
         """The record says what the ranks run now."""
         assert self.record is not None and self.job is not None
@@ -315,17 +386,20 @@ class Turn:
         self.context.store.set_job_spec(self.record.id, spec)
 
 
-async def turn_back(context: Context, to: Snapshot) -> None:
+async def turn_back(context: Context, to: Snapshot, policy: TransitionPolicy) -> list[str]:
     """Have the running job use the rings that it had in the state `to`, if it is still that job; no light is moved.
+
+    policy: of the plan of that state. Return what there is to say about it.
 
     Raises: Locked; Missing - a host of it is not in the inventory any more. What else keeps it from that is left to a restart.
     """
     record = await context.jobs.running()
     if record is None or record.id != to.job:
-        return
-    turn = Turn(context, TransitionPolicy(), "prefer")
+        return []
+    turn = Turn(context, policy, "never" if policy.live == "never" else "prefer")
     await turn.choose(record, launched(with_layout(record, to.layout), context.session.lab))
     await turn.finish()
+    return turn.notes
 
 
 def _spec(record: JobRecord) -> dict[str, Any]:

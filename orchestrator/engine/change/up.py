@@ -26,6 +26,7 @@ from orchestrator.engine.change.decision import LIVE, Mode
 from orchestrator.engine.change.equalise import equalise_plan
 from orchestrator.engine.change.goal import as_saved, goal_hosts, rules_sha, settings_word
 from orchestrator.engine.change.impact import Impact
+from orchestrator.engine.change.job_record import turning
 from orchestrator.engine.change.keep_job import fits
 from orchestrator.engine.change.left_as_is import stopped, unrecorded
 from orchestrator.engine.change.move import Move
@@ -95,11 +96,11 @@ class Up:
             self._all_there(goal, seen)
             self.move.rerouted = context.rerouted(goal.links, seen.hellos)
             await context.allowed(goal.change.changes, seen.settings, self.move.rerouted)
-            self._take_over(goal, seen)
             self.running = await context.jobs.running()
             kept_job = self.job_mode == "keep" and self.running is not None
             launch_job = launch_job and not kept_job
-            await self._choose(goal, launch=launch_job)
+            await self._choose(goal, launch=launch_job)  # it may refuse: before the store names another owner
+            self._take_over(goal, seen)
             macs = self.hosts.macs()
             wanted = rules(goal.links, self.lab, macs, self.plan.routes, self.plan.rings)
             sha = rules_sha(wanted)
@@ -116,7 +117,8 @@ class Up:
             # From the staging on: traffic before the change is one half of the comparison.
             async with sampled_ports(self.hosts, recorder.journal, context.sample_hz, goal.circuits):
                 await self.move.stage(wanted)
-                await self.turn.prepare(goal, generation, drained=self.move.drained is not None)
+                drained, longest_s = self.move.drained is not None, self.move.longest_s(goal)
+                await self.turn.prepare(goal, generation, drained=drained, longest_s=longest_s)
                 async with Impact(self.hosts, context.session.devices) as aftermath:
                     times = await self.move.switch(goal, wanted, aftermath, self.turn)
                     await aftermath.settle()
@@ -345,6 +347,7 @@ class Up:
         if self.current is not None and self.current.plan_sha != self.plan.sha256:  # another job, or only another text
             self.move.generation = self.current.generation
             await self._found(goal, seen, wanted)
+            await self._turn_first()
             self._record_up(goal, sha)
         recorder = self.context.recorder
         balance = await self._equalise(goal, seen.settings)
@@ -365,6 +368,14 @@ class Up:
             equalise=balance,
             turn=turned,
         )
+
+    async def _turn_first(self) -> None:
+        """No light moves, so the job turns before the plan is recorded: a job that cannot leaves everything as it was."""
+        try:
+            await self.turn.finish()
+        except TestbedError:
+            self.context.run.unchanged = self.turn.record is None or not turning(self.turn.record)
+            raise
 
     async def _verify(self, goal: Target, times: Timeline) -> tuple[Rung, ...]:
         """Climb the ladder. Raises: NotVerified - with every failed rung's evidence."""
@@ -392,7 +403,13 @@ class Up:
         context = self.context
         await self.turn.finish()
         return await context.jobs.ensure(
-            context.run.id, self.plan.job, context.recorder, changed=changed, launch=launch, sample=context.sample_hz > 0
+            context.run.id,
+            self.plan.job,
+            context.recorder,
+            changed=changed,
+            launch=launch,
+            restart=self.turn.decision.kind == "restart",
+            sample=context.sample_hz > 0,
         )
 
     async def _failed(self, goal: Target, error: BaseException) -> tuple[Rung, ...]:
@@ -403,7 +420,8 @@ class Up:
         if not self.rollback:
             raise await stopped(context, self.move, goal, error) from error
         try:
-            undone = await Rollback(context, self.before, self.move.asked, self.plan.acceptance.link_up_timeout_s).carry_out()
+            link_s = self.plan.acceptance.link_up_timeout_s
+            undone = await Rollback(context, self.before, self.move.asked, link_s, self.turn).carry_out()
         except StoreFailed as broken:
             raise await unrecorded(context, goal, error, broken) from error
         if self.taken_over:

@@ -93,7 +93,7 @@ class Training:
         """Take what a change cost a job; return it as an event."""
         at, ok, change = point.time_ns / 1e6, point.tags["ok"] == "1", self._change(point)
         figures = {k: v for k, v in point.fields.items() if k != "reconfig_id"}
-        words = turns.turn_words(figures, ok)
+        words = turns.turn_words({**figures, "mode": point.tags.get("mode")}, ok)
         change.turned, change.job = at, point.tags["job"]
         change.after = int(figures["after"]) if ok and "after" in figures else None
         said: dict[str, Json] = {

@@ -31,11 +31,11 @@ def section(c: Context, into: Section) -> None:
 
 
 def _turns(c: Context, into: Section, answer: Answer) -> None:
-    heads = {"reconfig_id": "turn", "mode": "mode", "after": "after iteration", "stood_ms": "job stood", "dark_ms": "= dark"}
-    heads |= {"commit_ms": "+ commit", "boundary_ms": "+ boundary", "worst_rank_ms": "worst rank"}
+    heads = {"reconfig_id": "turn", "mode": "mode", "after": "after iteration", "stood_ms": "job stood", "dark_ms": "dark"}
+    heads |= {"commit_ms": "commit", "boundary_ms": "boundary", "worst_rank_ms": "worst rank"}
     shown = table(answer, heads | {"before_ms": "iteration before", "after_ms": "after", "prepare_ms": "prepared in"})
     rows = [
-        [*row, "" if line["ok"].value == "1" else "FAILED: earlier rings kept"]
+        [*row, "" if line["ok"].value == "1" else "FAILED: the turn did not happen"]
         for row, line in zip(shown.rows, answer.lines(), strict=True)
     ]
     failed = any(row[-1] for row in rows)
@@ -43,8 +43,9 @@ def _turns(c: Context, into: Section, answer: Answer) -> None:
     into.notes.append(
         "A turn: the ranks of the running job took over other rings at the end of an iteration, or went on after a pause (mode"
         " hold). Job stood: time lost beyond the usual, from the first command to the end of the first iteration after the turn;"
-        " boundary is what dark and commit leave of it, not below 0. Worst rank: the longest time that any rank moved no byte"
-        " although some were due. Prepared in: beside the training, at no standstill."
+        " boundary is what dark and commit leave of it, not below 0: a job with paths that stay goes on in the dark. Worst"
+        " rank: the longest time that any rank moved no byte although some were due."
+        " Prepared in: beside the training, at no standstill."
     )
     if c.few and (of_ranks := turnquestions.ranks(c.book, c.campaign)):
         heads = {"move": "move", "rank": "rank", "host": "host", "state": "state", "iteration": "latest iteration"}

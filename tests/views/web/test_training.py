@@ -12,6 +12,7 @@ import pytest
 from rich.console import Console
 
 from orchestrator.cli.watchscreen import screen
+from orchestrator.results import stood_parts
 from orchestrator.views.live import Event, Picture, Watcher
 from orchestrator.views.live.sections import changes, whole
 from orchestrator.views.turns import Change, Span, is_slow, judged, stood_words, turn_words, usual
@@ -118,7 +119,7 @@ def test_a_turn_that_did_not_happen_says_so_and_is_no_mark_on_the_curve(told: To
         run.finish("failed", 6, "void")
         watcher.refresh()
         (event,) = events(watcher, "turn")
-        assert event.words == "job kept its earlier rings: the turn did not happen"
+        assert event.words == "the turn did not happen"
         assert "the turn did not happen" in drawn(watcher.picture, 100)
 
 
@@ -168,3 +169,12 @@ def test_rules_of_slow() -> None:
     assert judged(Span(1, 50, 255, 90), 100, [change]).causes == ("pause",)
     assert stood_words({}) == "job went on; for how long it stood is not recorded"
     assert turn_words({"stood_ms": 5.0, "before_ms": 1.0}) == "job stood 5 ms"
+
+
+def test_the_parts_of_the_time_that_a_job_stood_add_up() -> None:
+    assert stood_parts(96.0, 60.0, 4.0) == {"dark": 60, "commit": 4, "boundary": 32}
+    assert stood_parts(30.0, 60.0, 4.0) == {"dark": 30, "commit": 0, "boundary": 0}
+    assert stood_parts(62.0, 60.0, 4.0) == {"dark": 60, "commit": 2, "boundary": 0}
+    assert stood_parts(5.0, None, None) == {"boundary": 5}
+    fields = {"stood_ms": 10.4, "dark_ms": 3.4, "commit_ms": 3.4, "boundary_ms": 3.6, "mode": "drain"}
+    assert stood_words(fields) == "job stood 10 ms: 3 dark, 3 commit, 4 boundary; traffic had other paths"
