@@ -49,6 +49,35 @@ def test_a_hold_without_an_end_is_refused(host: Space, peer: Peer, more: dict[st
     assert way(host) == "opt1" and peer.ask("hello")["pending"] is None
 
 
+def test_a_refused_hold_leaves_no_mark(host: Space, peer: Peer) -> None:
+    staged(peer)
+    peer.ask("commit", generation=HOLD)
+    peer.ask("confirm", generation=HOLD)  # an ordinary generation, as far as the host knows
+    assert peer.ask("commit", generation=HOLD, hold=True)["code"] == "bad-request"
+    assert peer.ask("commit", generation=HOLD, hold=True, revert_after_s=30)["code"] == "refused", "it is active and no hold"
+    peer.ask("commit", generation=NEW, revert_after_s=30)
+    assert peer.ask("hello")["pending"]["to"] == HOLD, "it was confirmed, so the host goes back to it"
+
+
+def test_a_host_that_leaves_a_hold_for_what_it_had_before_keeps_its_routes(host: Space, peer: Peer) -> None:
+    staged(peer)
+    hold(peer)
+    assert peer.ask("commit", generation=OLD, revert_after_s=0.2)["ok"]
+    hello = peer.ask("hello")
+    assert (hello["active"], hello["previous"], hello["pending"]) == (OLD, None, None), "there is nothing to go back to"
+    assert way(host) == "opt1" and peer.ask("revert")["code"] == "refused" and way(host) == "opt1"
+
+
+def test_a_commit_that_fails_leaves_the_host_owing_what_it_owed(host: Space, peer: Peer) -> None:
+    staged(peer)
+    broken = [{"do": ["false"], "undo": ["true"]}]
+    assert peer.ask("stage", generation=4, commands=broken)["ok"]
+    peer.ask("commit", generation=NEW, revert_after_s=1.0)
+    assert peer.ask("commit", generation=4, revert_after_s=30)["code"] == "failed"
+    assert peer.ask("hello")["pending"]["to"] == OLD and way(host) == "opt2"
+    assert peer.event("reverted")["generation"] == OLD and way(host) == "opt1"
+
+
 def test_the_commit_after_a_hold_goes_back_to_what_was_confirmed_before_it(host: Space, peer: Peer) -> None:
     staged(peer)
     hold(peer)
