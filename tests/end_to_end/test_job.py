@@ -31,6 +31,7 @@ def iterations(lab: Lab) -> int:
     return int(lab.testbed("job", "status").must()["iterations"])
 
 
+@pytest.mark.long
 def test_a_job_trains_survives_a_move_of_its_circuit_and_resumes_on_new_rings(lab: Lab) -> None:
     one = lab.plan("one", ring((1, 2)), job=job([FORWARD]))
     started = lab.up(one).must()["job"]
