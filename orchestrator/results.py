@@ -339,7 +339,7 @@ class TurnReport(JsonReport):
     meanwhile; `ride`, neither. after: the last iteration on the earlier rings, or before the pause.
 
     stood_ms: time lost beyond the usual iteration time, from the first command to the end of the first iteration after the
-    change; boundary_ms is what the change's own dark_ms and commit_ms leave of it (`stood_parts`). before_ms, after_ms: an
+    change; boundary_ms is what dark_ms and commit_ms leave of it (engine/change/standstill.py). before_ms, after_ms: an
     iteration. worst_rank_ms: the longest time that any rank moved no byte although some were due. prepare_ms: until all ranks
     were prepared.
     note: why the job was not changed over, empty if it was.
@@ -357,27 +357,6 @@ class TurnReport(JsonReport):
     worst_rank_ms: float | None = None
     prepare_ms: float | None = None
     note: str = ""
-
-
-def stood_parts(stood: float, dark: float | None, commit: float | None) -> dict[str, float]:
-    """What the time that a job stood is made of, all in ms; a job does not stand for all of the darkness where it has other paths.
-
-    The parts add up to `stood`; those that are None are left out.
-    """
-    parts, rest = dict[str, float](), stood
-    for name, ms in (("dark", dark), ("commit", commit)):
-        if ms is not None:
-            parts[name] = min(ms, rest)
-            rest -= parts[name]
-    return parts | {"boundary": rest}
-
-
-def stood_text(stood: float, dark: float | None, commit: float | None, mode: str) -> str:
-    """In words: `job stood 96 ms: 60 dark, 4 commit, 32 boundary`; the times are in ms, mode: as `TurnReport`."""
-    whole = [None if ms is None else round(ms) for ms in (dark, commit)]
-    parts = stood_parts(round(stood), *whole)
-    other = "; traffic had other paths" if mode == "drain" else ""
-    return f"job stood {stood:.0f} ms: " + ", ".join(f"{ms:.0f} {name}" for name, ms in parts.items()) + other
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Container, Iterable, Sequence
 
 from optics.plain import counted, seconds_text
 from orchestrator.cli.text import columns, listed, mark, ms_text, page, paint, phase_line, scaled_ms_text, when
+from orchestrator.engine.change.standstill import stood_text
 from orchestrator.results import (
     Awaiting,
     DeviceDiff,
@@ -18,7 +19,6 @@ from orchestrator.results import (
     TurnReport,
     UpReport,
     path_text,
-    stood_text,
 )
 from orchestrator.verify.report import VerifyReport
 from orchestrator.verify.state import StatusReport

@@ -1,4 +1,4 @@
-"""How long a job stood still because of a change, from the ends of its iterations. Pure."""
+"""How long a job stood still because of a change, from the ends of its iterations, and what that is made of. Pure."""
 
 from __future__ import annotations
 
@@ -41,6 +41,27 @@ def standstill(records: Sequence[Mapping[str, Any]], ends: Sequence[int], since_
     met = [(number, took) for number, took, end in spans if end >= since_ns and number <= after + 1]
     stood = sum(max(0.0, took - usual[number <= after]) for number, took in met)
     return Standstill(round(stood, 3), round(before_ms, 3), after_ms)
+
+
+def stood_parts(stood: float, dark: float | None, commit: float | None) -> dict[str, float]:
+    """What the time that a job stood is made of, all in ms; a job does not stand for all of the darkness where it has other paths.
+
+    The parts add up to `stood`; those that are None are left out.
+    """
+    parts, rest = dict[str, float](), stood
+    for name, ms in (("dark", dark), ("commit", commit)):
+        if ms is not None:
+            parts[name] = min(ms, rest)
+            rest -= parts[name]
+    return parts | {"boundary": rest}
+
+
+def stood_text(stood: float, dark: float | None, commit: float | None, mode: str) -> str:
+    """In words: `job stood 96 ms: 60 dark, 4 commit, 32 boundary`; the times are in ms, mode: as `TurnReport`."""
+    whole = [None if ms is None else round(ms) for ms in (dark, commit)]
+    parts = stood_parts(round(stood), *whole)
+    other = "; traffic had other paths" if mode == "drain" else ""
+    return f"job stood {stood:.0f} ms: " + ", ".join(f"{ms:.0f} {name}" for name, ms in parts.items()) + other
 
 
 def _median(took: Sequence[float]) -> float | None:

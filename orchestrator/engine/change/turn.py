@@ -16,11 +16,11 @@ from orchestrator.engine.change.decision import Decision, Live, cut_off, decide,
 from orchestrator.engine.change.iterations import ahead_ns_of, bring_home, ends_of
 from orchestrator.engine.change.job_record import TURNING, facts, launched, ranks_of, turning, with_layout
 from orchestrator.engine.change.snapshot import Snapshot
-from orchestrator.engine.change.standstill import Standstill, standstill
+from orchestrator.engine.change.standstill import Standstill, standstill, stood_parts
 from orchestrator.engine.change.timeline import Figures
 from orchestrator.hosts.launch import layout
 from orchestrator.plan.target import Target, expected_dark_ms
-from orchestrator.results import TurnReport, stood_parts, to_json
+from orchestrator.results import TurnReport, to_json
 from orchestrator.store.records import JobRecord
 
 LEASE_S = 86_400.0

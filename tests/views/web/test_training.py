@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from orchestrator.cli.watchscreen import screen
-from orchestrator.results import stood_parts
+from orchestrator.engine.change.standstill import stood_parts
 from orchestrator.views.live import Event, Picture, Watcher
 from orchestrator.views.live.sections import changes, whole
 from orchestrator.views.turns import Change, Span, is_slow, judged, stood_words, turn_words, usual
