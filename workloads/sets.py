@@ -51,8 +51,10 @@ class Sets:
             self._use(self.current)
 
     def known(self, layout: Layout) -> bool:
-        """Whether this layout's set is there."""
-        return layout == self.layout or (self._previous is not None and self._previous[0] == layout)
+        """Whether this layout's set is there; the previous one may have lost a peer while it was idle, and is then made anew."""
+        if layout == self.layout:
+            return True
+        return self._previous is not None and self._previous[0] == layout and not self._previous[1].lost()
 
     def turn(self, layout: Layout, formed: Set | None) -> None:
         """Use another set: `formed`, or the previous one where none was. The one before the current is closed."""

@@ -172,7 +172,6 @@ async def _pause(jobs: Jobs, record: JobRecord, move: int, token: int, for_s: fl
         jobs.store.set_job_spec(record.id, with_pause(record, Pause(move, token, time.time() + longest_s)))  # should this die
         with recorder.phase("hold") as phase:
             phase.detail = f"paused after iteration {await attempt.hold(for_s)}"
-            await attempt.stay(for_s)
     except BaseException:
         await attempt.drop()
         jobs.store.set_job_spec(record.id, without_pause(record))

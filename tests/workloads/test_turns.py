@@ -63,13 +63,14 @@ class Connected:
 
     layout: Layout
     open: bool = True
+    gone: str = ""
 
     def close(self) -> None:
         assert self.open
         self.open = False
 
     def lost(self) -> str:
-        return ""
+        return self.gone
 
 
 @dataclass
@@ -255,3 +256,14 @@ def test_ranks_that_are_asked_for_different_layouts_do_not_turn() -> None:
     iterate(ranks, 1)
     assert ranks[2].sent[0]["error"] == "another rank was asked to prepare move 1 with another layout"
     assert "move/1" not in store.kept
+
+
+def test_a_previous_set_that_lost_a_peer_is_made_anew() -> None:
+    rank = Rank(0, Store())
+    first = rank.made[0]
+    rank.sets.turn(Layout(OTHER), rank._make(Layout(OTHER)))
+    assert rank.sets.known(Layout(NATURAL))
+    first.gone = "rank 1 closed its connection"
+    assert not rank.sets.known(Layout(NATURAL))
+    rank.sets.turn(Layout(NATURAL), again := rank._make(Layout(NATURAL)))
+    assert rank.sets.current is again and not first.open

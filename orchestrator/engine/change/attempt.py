@@ -78,18 +78,14 @@ class Attempt:
         self.took_ms = {s.rank: s.took_ms for s in found if s.took_ms is not None}
 
     async def hold(self, longest_s: float) -> int:
-        """Pause all ranks at the end of an iteration; return its number. The pause ends by itself, not before `longest_s` (s)."""
+        """Pause all ranks at the end of an iteration; return its number. It ends by itself after `longest_s` (s)."""
         within_s = HOLD_TAKES * self.boundary_s
-        lease_s = min(MOST_S, longest_s + within_s)
-        found = await self.hosts.hold_job(self.job, self.move, self.ranks, lease_s=lease_s, within_s=within_s)
-        self._judge(found, within_s, "held", "turned")
-        return max(s.iteration for s in found)
-
-    async def stay(self, lease_s: float) -> None:
-        """Have the ranks pause for `lease_s` (s) from now on, at most."""
-        within_s = HOLD_TAKES * self.boundary_s
-        found = await self.hosts.hold_job(self.job, self.move, self.ranks, lease_s=lease_s, within_s=within_s)
-        self._judge(found, within_s, "held", "turned")
+        iteration = 0
+        for lease_s in (min(MOST_S, longest_s + within_s), longest_s):  # with room to begin; without, once all pause
+            found = await self.hosts.hold_job(self.job, self.move, self.ranks, lease_s=lease_s, within_s=within_s)
+            self._judge(found, within_s, "held", "turned")
+            iteration = max(s.iteration for s in found)
+        return iteration
 
     async def go_on(self) -> int:
         """Have the ranks use what they prepared; return the iteration at whose end they do. A pause ends in any case."""

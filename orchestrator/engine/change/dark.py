@@ -13,6 +13,7 @@ from optics import HostName, HostPort, Infeasible, Link, TestbedError
 from optics.plain import counted
 from optics.plan import FixedRoute, Ring, TransitionPolicy
 from orchestrator.engine.change.apply import SLOW_S
+from orchestrator.engine.change.decision import LEAST_DARK_S
 from orchestrator.engine.change.port_counters import quiet
 from orchestrator.fabric.rules import Macs, Route, Rules, hold_rules, rules
 from orchestrator.hosts import Held, Hosts
@@ -22,9 +23,6 @@ from orchestrator.telemetry.recorder import Recorder
 
 SHORTEST_S = 2 * RTO_MIN_MS / 1e3
 """In less darkness (s) a hold gains nothing: TCP's first two tries come that soon."""
-LEAST_S = 0.1
-"""From this darkness (s) on `auto` holds. At 0.05 s a training job of twelve ranks, which computes meanwhile, lost 135 ms
-with a hold and 45 ms without (benchmark job_pause); a single connection that only sends gains from 0.05 s on (hold_kick)."""
 EMPTY_S = 0.02
 """The light waits at most so long (s) for what the hosts had sent before they held. Without a wait the pause was often 10 ms
 shorter, but in four of nine moves of one run packets were lost in the dark, their timer backed off, and the push did not help."""
@@ -33,8 +31,12 @@ EXCESS_S = 5.0
 
 
 def worthwhile(policy: TransitionPolicy, dark_s: float) -> bool:
-    """Whether to hold during `dark_s` of expected darkness. Never for robots: no pair is cut off for minutes on purpose."""
-    least_s = {"auto": LEAST_S, "always": SHORTEST_S, "never": float("inf")}[policy.hold]
+    """Whether to hold during `dark_s` of expected darkness. Never for robots: no pair is cut off for minutes on purpose.
+
+    With `auto` from the same darkness on as a job pauses. At 0.05 s a training job of twelve ranks, which computes meanwhile, lost
+    135 ms with a hold and 45 ms without (benchmark job_pause); a connection that only sends gains from 0.05 s on (hold_kick).
+    """
+    least_s = {"auto": LEAST_DARK_S, "always": SHORTEST_S, "never": float("inf")}[policy.hold]
     return least_s <= dark_s <= SLOW_S
 
 

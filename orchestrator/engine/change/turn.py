@@ -155,7 +155,6 @@ class Turn:
         with self.context.recorder.phase("hold") as phase:
             try:
                 phase.detail = f"paused after iteration {await self.attempt.hold(longest_s)}"
-                await self.attempt.stay(longest_s)  # if this run dies now, the job waits no longer than the light may take
             except Locked:
                 raise
             except TestbedError as error:
