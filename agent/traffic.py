@@ -1,4 +1,6 @@
-"""Measured traffic on one fibre: datagrams from port to port, bound to the interface, so that no route takes them elsewhere.
+"""Measured traffic: datagrams on one fibre, from port to port, and TCP along the routes in use (`stream`).
+
+Datagrams are bound to the interface, so that no route takes them elsewhere.
 
 A short-lived process per flow and end: the daemon itself never waits for traffic.
 """
@@ -15,6 +17,7 @@ import struct
 import time
 from functools import partial
 
+from agent import stream
 from agent.basics import bad, integer, number
 
 TYPE_CHECKING = False
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
 
 TOKEN = re.compile(r"^[0-9a-f]{16}$")
 FLOWS, BYTES, SECONDS, MBPS = 64, 64 << 20, 10.0, 1_000_000
+STREAM_S = 60.0
 SO_BINDTODEVICE, SO_TIMESTAMPNS, SO_RCVBUFFORCE, UDP_SEGMENT, UDP_GRO = 25, 35, 33, 103, 104
 ROOM = 16 << 20  # receive buffer (bytes): half a second of 250 Mb/s, should the receiver not get the processor
 CATCH_UP = 4  # chunks that a sender held up sends at once; the rest of its delay is given up
@@ -144,8 +148,12 @@ class Traffic:
             self.send(token, request, answer)
         elif what == "heard":
             self.heard(token, answer)
+        elif what == "accept":
+            return self.accept(token, request)
+        elif what == "pour":
+            return self.pour(token, request)
         else:
-            raise bad("do: listen, send or heard is needed")
+            raise bad("do: listen, send, accept, pour or heard is needed")
         return None
 
     def flows(self, request: Json) -> list[tuple[Json, str, int, int]]:
@@ -177,14 +185,54 @@ class Traffic:
                 s.close()
             raise bad(f"flows: {e.strerror}") from None
         end = time.monotonic() + seconds
-        self.listening[token] = {"heard": {}, "missing": len(opened), "answer": None}
+        self.expect(token, len(opened), seconds)
         udp = {}
         for name, size, s in opened:
             udp[name] = s.getsockname()[1]
             self.apart(partial(receive, s, token.encode(), size, end), s, partial(self.received, token, name))
-        # Results that are never asked for are dropped.
-        self.server.timer(time.monotonic_ns() + int((seconds + 10.0) * 1e9), lambda: self.listening.pop(token, None))
         return {"udp": udp}
+
+    def expect(self, token: str, count: int, seconds: float) -> None:
+        """Keep the results of `count` receivers for `heard`; those that are never asked for are dropped."""
+        self.listening[token] = {"heard": {}, "missing": count, "answer": None}
+        self.server.timer(time.monotonic_ns() + int((seconds + 10.0) * 1e9), lambda: self.listening.pop(token, None))
+
+    def accept(self, token: str, request: Json) -> Json:
+        """Open the far end of a stream: one TCP connection to `address`, for `seconds` at most."""
+        seconds = min(number(request, "seconds", 2.0), STREAM_S)
+        if token in self.listening:
+            raise bad("token: in use")
+        s = self.stream_socket(request)
+        try:
+            s.listen(8)
+        except OSError as e:
+            s.close()
+            raise bad(f"address: {e.strerror}") from None
+        tcp = s.getsockname()[1]
+        self.expect(token, 1, seconds)
+        end = time.monotonic() + seconds
+        self.apart(partial(stream.accept, s, token.encode(), end), s, partial(self.received, token, "stream"))
+        return {"tcp": tcp}
+
+    def pour(self, token: str, request: Json) -> Json:
+        """Send to a stream's far end (`peer`, `tcp`) for `seconds`; answered at once, and nothing is reported later."""
+        seconds = min(number(request, "seconds", 2.0), STREAM_S)
+        peer, tcp = request.get("peer"), integer(request, "tcp", 1)
+        if not isinstance(peer, str):
+            raise bad("peer: an address is needed")
+        s = self.stream_socket(request)
+        self.apart(partial(stream.pour, s, token.encode(), peer, tcp, time.monotonic() + seconds), s, lambda _: None)
+        return {"seconds": seconds}
+
+    def stream_socket(self, request: Json) -> socket.socket:
+        address = request.get("address")
+        s = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        try:
+            s.bind((address, 0))
+        except (OSError, TypeError) as e:
+            s.close()
+            raise bad(f"address: {getattr(e, 'strerror', None) or e}") from None
+        return s
 
     def received(self, token: str, name: str, result: Json) -> None:
         look = self.listening.get(token)

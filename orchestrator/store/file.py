@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
+from contextlib import suppress
 from pathlib import Path
 
 from optics.errors import Missing, TestbedError
 from orchestrator.store.fault import file_fault
 from orchestrator.trust import believed, group_name, user_name
+
+_EFFECTIVE = os.access in os.supports_effective_ids
 
 
 class UnsafeStore(TestbedError):
@@ -47,7 +51,7 @@ def private_file(path: Path) -> None:
             raise UnsafeStore(f"{path}: others may write the store", hint=f"chmod 600 {path}, {share}")
         # SQLite would create it with the umask; plans and the journal are private.
         if found.st_uid == os.geteuid():
-            os.fchmod(fd, 0o600)
+            _named(fd).chmod(0o600)
     finally:
         os.close(fd)
 
@@ -71,7 +75,7 @@ def shared_file(path: Path) -> None:
             f"{folder}: group {group} cannot share files created there (mode {stat.S_IMODE(found.st_mode):04o}, wanted 2770)",
             hint=f"chmod 2770 {folder}",
         )
-    if not os.access(folder, os.R_OK | os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids):
+    if not os.access(folder, os.R_OK | os.W_OK | os.X_OK, effective_ids=_EFFECTIVE):
         raise Missing(
             f"{folder}: only members of group {group} may use the shared store",
             hint=f"sudo usermod -a -G {group} $USER; log in again",
@@ -80,7 +84,7 @@ def shared_file(path: Path) -> None:
     try:
         there = os.fstat(fd)
         if there.st_uid == os.geteuid():
-            os.fchmod(fd, 0o660)
+            _named(fd).chmod(0o660)
         elif there.st_mode & 0o007 or there.st_mode & 0o060 != 0o060 or there.st_gid != found.st_gid:
             raise UnsafeStore(
                 f"{path}: is not its group's only (mode {stat.S_IMODE(there.st_mode):04o}, group {group_name(there.st_gid)})",
@@ -91,10 +95,27 @@ def shared_file(path: Path) -> None:
 
 
 def _open(path: Path, mode: int, hint: str) -> int:
+    """A descriptor that only names the file, which is made where there is none.
+
+    Closing any other descriptor of it would release the locks that SQLite holds on it for other connections of this process
+    (fcntl(2), "How To Corrupt An SQLite Database File" 2.2): another process would then remove the log that they write to.
+    """
     try:
-        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
+        with suppress(FileExistsError):
+            os.mknod(path, stat.S_IFREG | mode)
+        fd = os.open(path, os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW)
+        if not stat.S_ISREG(os.fstat(fd).st_mode) or not os.access(_named(fd), os.R_OK | os.W_OK, effective_ids=_EFFECTIVE):
+            os.close(fd)
+            os.close(os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW))  # fails, and says why
+            raise OSError(errno.EINVAL, "no plain file")
+        return fd
     except OSError as error:
         raise file_fault(path, error) or Missing(f"{path}: the store cannot be opened: {error.strerror}", hint=hint) from error
+
+
+def _named(fd: int) -> Path:
+    """A path to the file that the descriptor names."""
+    return Path(f"/proc/self/fd/{fd}")
 
 
 def _owner(path: Path) -> str:

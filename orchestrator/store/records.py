@@ -113,6 +113,26 @@ class JobRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class StallPoint:
+    """How long traffic of one link's hosts stood while the link was dark, once (`at`, wall s); all times in ms.
+
+    devices: that broke its circuits. mode: `drained`, `ridden` or `held`. asked_ms: 0 for as short as the devices can. dark_ms:
+    first carrier lost to last carrier back. lost_ms: the longest time in which a host received nothing. usual_ms: the same in the
+    traffic before.
+    """
+
+    at: float
+    run: str
+    link: str
+    devices: str
+    mode: str
+    asked_ms: float
+    dark_ms: float
+    lost_ms: float
+    usual_ms: float
+
+
+@dataclass(frozen=True, slots=True)
 class LightPoint:
     """The measured power of one circuit at one time (`at`, wall s), over the settings of `path`; None without a reading.
 

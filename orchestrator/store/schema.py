@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 
-SCHEMA = 4
+SCHEMA = 5
 """Incremented with every change of the tables; a file of another schema is refused (`database.Database`)."""
 
 TABLES = """
@@ -42,6 +42,10 @@ CREATE TABLE light(
   lab TEXT NOT NULL, circuit TEXT NOT NULL, path TEXT NOT NULL, at REAL NOT NULL, run TEXT NOT NULL, in_dbm REAL, out_dbm REAL,
   loss_db REAL);
 CREATE INDEX light_by_circuit ON light(lab, circuit, path, at);
+CREATE TABLE stalls(
+  lab TEXT NOT NULL, at REAL NOT NULL, run TEXT NOT NULL, link TEXT NOT NULL, devices TEXT NOT NULL, mode TEXT NOT NULL,
+  asked_ms REAL NOT NULL, dark_ms REAL NOT NULL, lost_ms REAL NOT NULL, usual_ms REAL NOT NULL);
+CREATE INDEX stalls_by_lab ON stalls(lab, at);
 CREATE TABLE locks(
   seq INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, lab TEXT NOT NULL, kind TEXT NOT NULL, owner TEXT NOT NULL, user TEXT NOT NULL,
   host TEXT NOT NULL, pid INTEGER NOT NULL, process TEXT NOT NULL, run TEXT NOT NULL DEFAULT '', token INTEGER NOT NULL DEFAULT 0,

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from optics import Garbled, HostName, Link, NotVerified
 from optics.plain import natural
 from optics.plan import Job, Plan, ring_steps
+from optics.ranks import RankName, hosts_of
 from orchestrator.fabric.next_hops import Hop, follow, lanes_of, next_hops
 from orchestrator.hosts import Hosts, job_name
 from orchestrator.inventory.lab import Lab
@@ -38,11 +39,11 @@ class Expected:
     slowest: str
 
 
-def rings_of(plan: Plan, links: Sequence[Link]) -> tuple[tuple[HostName, ...], tuple[tuple[HostName, ...], ...]]:
-    """Ranks and rings of the plan's job; without a job, all linked hosts in one ring in the order of their names."""
+def rings_of(plan: Plan, links: Sequence[Link]) -> tuple[tuple[RankName, ...], tuple[tuple[HostName, ...], ...]]:
+    """Ranks and rings (of hosts) of the plan's job; without a job, all linked hosts in one ring in the order of their names."""
     if plan.job is not None:
-        whole = tuple(order for order in plan.job.orders if len(order) == len(plan.job.ranks))
-        return plan.job.ranks, whole or (plan.job.ranks,)
+        whole = tuple(order for order in plan.job.orders if len(order) == len(plan.job.hosts))
+        return plan.job.ranks, whole or (plan.job.hosts,)
     hosts = tuple(sorted({p.host for link in links for p in (link.a, link.b)}, key=natural))
     return hosts, (hosts,)
 
@@ -105,7 +106,7 @@ async def all_reduce(
     Raises: NotVerified - it has no prediction, failed, or its sums are wrong.
     """
     ranks, rings = rings_of(plan, links)
-    if len(ranks) < 2:
+    if len(hosts_of(ranks)) < 2:
         raise NotVerified("an all-reduce needs two hosts or more")
     limit = expected(plan, links, lab, rings, measured or await rates(hosts, lab, links))
     if not limit.busbw_mbps:
@@ -141,7 +142,7 @@ async def all_reduce(
     )
 
 
-async def _end(hosts: Hosts, name: str, ranks: Sequence[HostName]) -> None:
+async def _end(hosts: Hosts, name: str, ranks: Sequence[RankName]) -> None:
     """Wait until every rank has ended successfully. Raises: NotVerified - one failed; with its last line."""
     async with asyncio.timeout(DEADLINE_S):
         while True:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from orchestrator.results import JsonReport
+from orchestrator.results import JsonReport, PhaseTime
+from orchestrator.store.records import StallPoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,3 +133,22 @@ class VerifyReport(JsonReport):
     @property
     def ok(self) -> bool:
         return all(r.ok for r in self.rungs)
+
+
+@dataclass(frozen=True, slots=True)
+class StallReport(JsonReport):
+    """The stall curve: what was measured by this run, and with `--history` every earlier measurement on the lab (`earlier`).
+
+    link: that went dark, by its circuits on `devices`. run, link, devices: empty if nothing was measured.
+    """
+
+    lab: str
+    plan: str = ""
+    run: str = ""
+    link: str = ""
+    devices: tuple[str, ...] = ()
+    points: tuple[StallPoint, ...] = ()
+    earlier: tuple[StallPoint, ...] = ()
+    phases: tuple[PhaseTime, ...] = ()
+    notes: tuple[str, ...] = ()
+    journal: str = ""

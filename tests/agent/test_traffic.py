@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -113,3 +114,53 @@ def shape(pair: Pair, *words: str) -> None:
     """Limit what leaves gpu01 by its fibre."""
     done = pair.hosts[0].run("tc", "qdisc", "replace", "dev", "opt1", "root", "tbf", *words)
     assert done.returncode == 0, done.stderr
+
+
+def streamed(pair: Pair, token: str, seconds: float) -> None:
+    """gpu01 sends to gpu02 over TCP, along a route of its own."""
+    one, two = pair.peers
+    for host, far in zip(pair.hosts, ("10.1.0.2", "10.1.0.1"), strict=True):
+        host.ip("route", "replace", f"{far}/32", "dev", "opt1")
+    opened = two.ask("traffic", do="accept", token=token, address="10.1.0.2", seconds=seconds + 5)
+    assert opened["ok"], opened
+    poured = one.ask("traffic", do="pour", token=token, address="10.1.0.1", peer="10.1.0.2", tcp=opened["tcp"], seconds=seconds)
+    assert poured["ok"], poured
+
+
+def test_a_stream_shows_how_long_nothing_arrived(pair: Pair) -> None:
+    shape(pair, "rate", "100mbit", "burst", "64k", "limit", "200k")
+    streamed(pair, "e" * 16, 1.5)
+    time.sleep(0.5)
+    begun = time.monotonic_ns()
+    pair.hosts[0].ip("route", "replace", "unreachable", "10.1.0.2/32")
+    time.sleep(0.2)
+    pair.hosts[0].ip("route", "replace", "10.1.0.2/32", "dev", "opt1")
+    ended = time.monotonic_ns()
+    heard = pair.peers[1].ask("traffic", do="heard", token="e" * 16)["heard"]["stream"]
+    assert heard["bytes"] > 1_000_000
+    begin, end = max(heard["gaps"], key=lambda gap: gap[1] - gap[0])
+    assert end - begin >= 0.19e9 and begin < ended and end > begun
+
+
+def test_a_stranger_who_connects_to_a_stream_first_is_not_measured(pair: Pair) -> None:
+    one, two = pair.peers
+    for host, far in zip(pair.hosts, ("10.1.0.2", "10.1.0.1"), strict=True):
+        host.ip("route", "replace", f"{far}/32", "dev", "opt1")
+    opened = two.ask("traffic", do="accept", token="b" * 16, address="10.1.0.2", seconds=10)
+    stranger = "import socket, sys; s = socket.create_connection(('10.1.0.2', int(sys.argv[1]))); s.sendall(b'x' * 100); s.recv(1)"
+    pair.hosts[0].run("python3", "-c", stranger, str(opened["tcp"]))  # ends when the receiver closes the connection
+    one.ask("traffic", do="pour", token="b" * 16, address="10.1.0.1", peer="10.1.0.2", tcp=opened["tcp"], seconds=0.3)
+    heard = two.ask("traffic", do="heard", token="b" * 16)["heard"]["stream"]
+    assert heard["bytes"] > 65536 and not heard["open"]
+
+
+def test_a_stream_that_nobody_sends_is_over_in_its_time(pair: Pair) -> None:
+    assert pair.peers[1].ask("traffic", do="accept", token="f" * 16, address="10.1.0.2", seconds=0.2)["ok"]
+    assert pair.peers[1].ask("traffic", do="heard", token="f" * 16)["heard"]["stream"] == {"bytes": 0, "gaps": [], "open": True}
+
+
+def test_a_stream_needs_an_address_of_this_host(pair: Pair) -> None:
+    refused = pair.peers[0].ask("traffic", do="accept", token="a1" * 8, address="192.0.2.1")
+    assert refused["code"] == "bad-request" and refused["error"].startswith("address: ")
+    refused = pair.peers[0].ask("traffic", do="pour", token="a1" * 8, address="10.1.0.1", tcp=9)
+    assert refused["code"] == "bad-request" and "peer" in refused["error"]

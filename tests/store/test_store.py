@@ -36,6 +36,31 @@ def store(tmp_path: Path) -> Iterator[Store]:
         yield opened
 
 
+OPEN = """
+import sys
+from pathlib import Path
+from orchestrator.store.store import Store
+with Store(Path(sys.argv[1])) as store:
+    print(len(store.history(limit=9)))
+"""
+
+
+@pytest.mark.parametrize("closed", [True, False])
+def test_another_connection_in_this_process_takes_no_lock_from_the_first(store: Store, closed: bool) -> None:
+    """As two calls of the Python API have at once; else a command elsewhere would remove the log that the first one writes to."""
+
+    def seen_elsewhere() -> int:
+        words = [sys.executable, "-c", OPEN, str(store.path)]
+        return int(subprocess.run(words, capture_output=True, text=True, check=True).stdout)
+
+    with Store(store.path, durable=False) as second:
+        if closed:
+            second.close()
+        assert seen_elsewhere() == 0
+        store.new_run("up", "emulated")
+        assert seen_elsewhere() == 1, "what was written since is not lost"
+
+
 def test_only_its_owner_may_read_the_store(store: Store) -> None:
     store.new_run("up", "emulated")
     for path in store.path.parent.iterdir():

@@ -1,0 +1,99 @@
+"""Shared by `testbed compare` and `testbed reproduce`: a tenant's verbs, and the end of a record with its page."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from optics.errors import HandsNeeded, Interrupted, TestbedError
+from orchestrator.cli.call import Call, engine
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from orchestrator.engine.scenario.judging import Samples
+    from orchestrator.engine.scenario.record import Record
+    from orchestrator.plan.scenario.values import Mode
+    from orchestrator.results import DownReport, JobStatus, UpReport
+
+
+class Tenant:
+    """The verbs of one tenant, as an operator would run them."""
+
+    def __init__(self, call: Call) -> None:
+        self._call = call
+
+    def up(self, plan: Path, *, launch: bool = False, mode: Mode | None = None) -> UpReport:
+        return self._call.work_on_lab(engine.up, plan, dry_run=False, launch_job=launch, job=mode)
+
+    def launch(self) -> JobStatus:
+        return self._call.work(engine.job_launch)
+
+    def status(self) -> JobStatus:
+        return self._call.work(engine.job_status)
+
+    def stop(self) -> JobStatus:
+        return self._call.work(engine.job_stop)
+
+    def rollback(self, run: str) -> UpReport | DownReport:
+        return self._call.work(engine.rollback, run)
+
+    def down(self) -> DownReport:
+        return self._call.work(engine.down)
+
+
+def progress_of(kept: Record) -> str:
+    """How many measurements there are: `4 of 6 measurements`."""
+    return f"{len(kept.slots) - len(kept.waiting)} of {len(kept.slots)} measurements"
+
+
+@contextmanager
+def bounded(kept: Record, verbs: Mapping[str, Tenant], again: str, *, leaves: bool) -> Iterator[None]:
+    """Measure inside this block: what was measured is kept whatever ends it, and the message says so.
+
+    again: the command that continues. leaves: whether the lab is brought to the promised state also after an interrupt.
+    Raises: Interrupted; the errors of the block, with what became of the lab.
+    """
+    try:
+        yield
+    except (KeyboardInterrupt, Interrupted):
+        kept.data["left"] = ""
+        kept.save()
+        state = f"the lab was left {left_words(kept, verbs)}" if leaves else "the lab was left as it was when stopped"
+        raise Interrupted(
+            f"{kept.name}: interrupted; {progress_of(kept)} are saved; {state}",
+            hint=f"to continue: {again}; to see the state of the lab: testbed status",
+        ) from None
+    except TestbedError as error:
+        left = "" if isinstance(error, HandsNeeded) else f"; the lab was left {left_words(kept, verbs)}"
+        error.args = (f"{error}\n{kept.name}: {progress_of(kept)} are saved{left}",)
+        error.hint = "; ".join(filter(None, (error.hint, f"to continue: {again}")))
+        raise
+
+
+def left_words(kept: Record, verbs: Mapping[str, Tenant]) -> str:
+    """Bring the lab to the promised state; return its state in words, also if that failed."""
+    from orchestrator.engine.scenario.runner import leave
+
+    try:
+        return leave(kept, verbs)
+    except TestbedError as worse:
+        return f"where the measurement failed, because restoring it failed, too: {worse}"
+
+
+def page_of(call: Call, kept: Record, out: Path | None) -> tuple[Path, Samples]:
+    """Write the record's page; return its path, and the values measured."""
+    from orchestrator.cli.report import written
+    from orchestrator.views.report import questions
+    from orchestrator.views.report.gather import gather
+    from orchestrator.views.report.ledger import ledger
+    from orchestrator.views.report.samples import samples
+
+    with call.store() as store:
+        records = [r for slot in kept.slots for run in slot["runs"] if (r := store.get(run)) is not None]
+        campaign = gather(records, store, call.settings, kept.data["title"], kept.data)
+    with ledger(list(campaign.journals.values()), (*questions.READ, "collective")) as book:
+        found = samples(book, kept.data)
+    return written(call, campaign, out), found
