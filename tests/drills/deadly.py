@@ -2,8 +2,10 @@
 
 A point is before or after what cannot be taken back by forgetting it: a commit of the store, bytes that change a device, a request
 that changes a host, a play. The program knows nothing of it: its functions are wrapped here, from outside. Environment:
-DRILL_POINTS, a file that gets the name of every point passed; DRILL_AT, the point; DRILL_DO, what happens there: `kill` (this
-process), `kill PID...`, `interrupt`, or a request to the lab's control socket as JSON, with the socket's path in DRILL_SOCKET.
+DRILL_POINTS, a file that gets the name of every point passed; DRILL_AT, the point, or DRILL_LIKE, a regular expression for its name
+without its number, and DRILL_NTH, the how manieth of those it is; DRILL_DO, what happens there: `kill` (this process), `wait FILE`
+(write the point's name to it and wait until it is removed), or a request to the lab's control socket as JSON, with the socket's
+path in DRILL_SOCKET.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -23,6 +26,8 @@ from unittest.mock import patch
 
 WRITES = re.compile(rb"conn:(add|sub)|(CANC|DLT|ENT|ACT)-CRS", re.IGNORECASE)
 """What changes a device of the default lab (Polatis SCPI, Calient TL1)."""
+WAIT_S = 150.0
+"""The longest wait (s) at a point."""
 
 
 class Points:
@@ -30,6 +35,7 @@ class Points:
 
     def __init__(self, env: Mapping[str, str]) -> None:
         self.file, self.at = env.get("DRILL_POINTS", ""), env.get("DRILL_AT", "")
+        self.like, self.left = env.get("DRILL_LIKE", ""), int(env.get("DRILL_NTH", "1"))
         self.what, self.socket = env.get("DRILL_DO", "kill"), env.get("DRILL_SOCKET", "")
         self.passed: Counter[str] = Counter()
         self.turn = threading.Lock()
@@ -41,18 +47,20 @@ class Points:
             if self.file:
                 with Path(self.file).open("a") as file:
                     file.write(name + "\n")
-            if name == self.at:
-                self.happen()
+            if self.like and re.fullmatch(self.like, f"{when} {what}"):
+                self.left -= 1
+            if name == self.at or (self.like and not self.left):
+                self.like = ""
+                self.happen(name)
 
-    def happen(self) -> None:
+    def happen(self, name: str) -> None:
         if self.what == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
-        if self.what.startswith("kill "):
-            for pid in self.what.split()[1:]:
-                os.kill(int(pid), signal.SIGKILL)
-            return
-        if self.what == "interrupt":
-            os.kill(os.getpid(), signal.SIGINT)
+        if self.what.startswith("wait "):
+            file, give_up = Path(self.what.removeprefix("wait ")), time.monotonic() + WAIT_S
+            file.write_text(name)
+            while file.exists() and time.monotonic() < give_up:
+                time.sleep(0.01)
             return
         with socket.socket(socket.AF_UNIX) as link:
             link.settimeout(10)
@@ -140,5 +148,6 @@ def wrap(points: Points) -> None:
 if __name__ == "__main__":
     from orchestrator.cli.main import main
 
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a drill in the background hands down one that is ignored
     wrap(Points(os.environ))
     main()

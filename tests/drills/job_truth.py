@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +16,17 @@ from tests.workloads.ranks import ranks
 
 HOSTS = [f"gpu{n:02d}" for n in range(1, 7)]
 ADVANCE_S = 60.0
+CHECKPOINTS = "/var/lib/testbed/checkpoints"
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One launch of a training. rings: rank orders at its begin. turns: entries of TESTBED_TURNS. until: the last iteration that
+    was kept: its last one, or the one that the next launch resumed after."""
+
+    rings: Sequence[Sequence[int]]
+    turns: Sequence[Mapping[str, Any]]
+    until: int
 
 
 class Job:
@@ -20,19 +34,49 @@ class Job:
 
     def __init__(self, lab: Lab, name: str = "living") -> None:
         self.lab, self.name = lab, name
+        self._launch = ""
+        self._rings: dict[str, list[list[int]]] = {}  # launch -> the rings it began with
 
     def host(self, host: str) -> int:
         return int(self.lab.ask("status")["hosts"][host]["pid"])
+
+    def host_or_none(self, host: str) -> int | None:
+        """Its first process; None where it has no power."""
+        pid = self.host(host)
+        return pid if Path(f"/proc/{pid}/root").exists() else None
 
     def folder(self, host: str = HOSTS[0]) -> Path:
         """The directory of the newest launch on a host."""
         jobs = Path(f"/proc/{self.host(host)}/root/var/lib/testbed/jobs")
         return max(jobs.glob(f"{self.name}.*"), key=lambda each: each.stat().st_ctime_ns)
 
-    def lines(self, file: str) -> list[dict[str, Any]]:
-        """The whole lines of one of rank 0's files; none where it is not there."""
+    def launch(self) -> str:
+        """The name on the hosts of the newest launch; the last one known where rank 0's host has no power."""
+        if self.host_or_none(HOSTS[0]):
+            self._launch = self.folder().name
+        return self._launch
+
+    def records(self) -> dict[str, list[dict[str, Any]]]:
+        """The iterations of each launch on rank 0's host, by the name of the launch; those without any are left out."""
+        folders = self.folder().parent.glob(f"{self.name}.*")
+        return {each.name: lines for each in folders if (lines := self.lines("iterations.jsonl", each))}
+
+    def launches(self) -> list[Path]:
+        """The directories on rank 0's host of all launches of the present training, from iteration 1 on, the newest last.
+
+        Raises: LookupError - its first launch is not there.
+        """
+        found = self.records()
+        order = sorted(found, key=lambda name: int(found[name][0]["t_wall_ns"]))
+        first = max((i for i, name in enumerate(order) if found[name][0]["iter"] == 1), default=None)
+        if first is None:
+            raise LookupError(f"no launch of {self.name} began at iteration 1: {order}")
+        return [self.folder().parent / name for name in order[first:]]
+
+    def lines(self, file: str, folder: Path | None = None) -> list[dict[str, Any]]:
+        """The whole lines of one of rank 0's files, of the newest launch unless told otherwise; none where it is not there."""
         try:
-            text = (self.folder() / file).read_text()
+            text = ((folder or self.folder()) / file).read_text()
         except (FileNotFoundError, ValueError):
             return []
         return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
@@ -57,11 +101,12 @@ class Job:
         return [pid for pid, words in self._processes(host) if any(word.startswith("workloads.") for word in words)]
 
     def agents(self, host: str) -> tuple[int, int]:
-        """The watchdog of a host's agent and its daemon."""
+        """The watchdog of a host's agent and its daemon; zeros where none runs."""
         found = [pid for pid, words in self._processes(host) if words[-1] != "attach" and "agent/__main__.py" in " ".join(words)]
         parents = {pid: int(_stat(pid)[1]) for pid in found}
-        (daemon,) = [pid for pid in found if parents[pid] in found]
-        return parents[daemon], daemon
+        # The daemon may have helpers, and these are its children as it is the watchdog's.
+        daemons = [pid for pid in found if parents[pid] in found and parents[parents[pid]] not in found]
+        return (parents[daemons[0]], daemons[0]) if daemons else (0, 0)
 
     def _processes(self, host: str) -> list[tuple[int, list[str]]]:
         network = Path(f"/proc/{self.host(host)}/ns/net").readlink()
@@ -77,10 +122,56 @@ class Job:
     def rings(self) -> list[list[str]]:
         """The rings in use: of the last journalled turn, else those that the rank was launched with."""
         turns = self.lines("turns.jsonl")
-        environ = [] if turns else [Path(f"/proc/{pid}/environ").read_bytes() for pid in self.ranks(HOSTS[0])]
-        values = [word.decode() for one in environ for word in one.split(b"\0") if word.startswith(b"TESTBED_RINGS=")]
-        found = turns[-1]["rings"] if turns else json.loads(values[0].partition("=")[2])
+        found = turns[-1]["rings"] if turns else self.begun_with()
         return [[HOSTS[rank] for rank in one] for one in found]
+
+    def begun_with(self) -> list[list[int]]:
+        """The rings with which the newest launch began; it runs, or was asked about when it did. Raises: LookupError - neither."""
+        launch = self.folder().name
+        for pid in self.ranks(HOSTS[0]):
+            for word in Path(f"/proc/{pid}/environ").read_bytes().decode().split("\0"):
+                if word.startswith("TESTBED_RINGS="):
+                    self._rings[launch] = json.loads(word.partition("=")[2])
+        return self._rings[launch]
+
+    def journalled(self) -> list[Launch]:
+        """What the launches of the present training did, as far as the ones after them went on from it.
+
+        Raises: LookupError - rings of a launch are not known.
+        """
+        begun: list[tuple[Path, int]] = []
+        for folder in self.launches():
+            after = int(self.lines("iterations.jsonl", folder)[0]["iter"]) - 1
+            while begun and begun[-1][1] >= after:  # nothing of it was kept
+                begun.pop()
+            begun.append((folder, after))
+        ends = [after for _, after in begun[1:]] + [int(self.lines("iterations.jsonl", begun[-1][0])[-1]["iter"])]
+        found = []
+        for (folder, _), until in zip(begun, ends, strict=True):
+            summary = folder / "summary.json"
+            rings = json.loads(summary.read_text())["rings"] if summary.exists() else self._rings[folder.name]
+            turns = [{k: t[k] for k in ("after", "rings")} for t in self.lines("turns.jsonl", folder) if t["after"] < until]
+            found.append(Launch(rings, turns, until))
+        return found
+
+    def keep_disks(self, to: Path) -> None:
+        """Copy the checkpoints of the hosts that have power: the lab keeps its hosts' disks in memory, and loses them with it.
+
+        A copy that is there of a host without power stays.
+        """
+        for host in HOSTS:
+            if pid := self.host_or_none(host):
+                shutil.rmtree(to / host, ignore_errors=True)
+                there = Path(f"/proc/{pid}/root{CHECKPOINTS}")
+                for file in there.glob("*/*.pt"):
+                    (to / host / file.parent.name).mkdir(parents=True, exist_ok=True)
+                    with suppress(FileNotFoundError):  # ranks drop what is older than their newest few
+                        shutil.copy(file, to / host / file.parent.name)
+
+    def put_disks_back(self, kept: Path) -> None:
+        for host in HOSTS:
+            if (kept / host).exists():
+                shutil.copytree(kept / host, f"/proc/{self.host(host)}/root{CHECKPOINTS}", dirs_exist_ok=True)
 
     def gapless(self) -> list[str]:
         """What is wrong with the numbers of the iterations and turns."""
@@ -95,20 +186,23 @@ class Job:
             found.append(f"records are marked with moves {marked}, the turns are {order}")
         return found
 
-    def replayed(self, folder: Path, args: Mapping[str, object], rings: Sequence[Sequence[str]], turns: object = None) -> str:
-        """The weights (SHA-256) of the same training on loopback, with the turns as journalled (or these), without a lab."""
-        count = int(self.summary()["iterations"])
-        words = [word for key, value in args.items() for word in (f"--{key.replace('_', '-')}", str(value))]
-        kept = [{k: t[k] for k in ("after", "rings")} for t in self.lines("turns.jsonl")] if turns is None else turns
-        command = ("-m", "workloads.train", *words, "--iterations", str(count))
-        order = [[HOSTS.index(host) for host in one] for one in rings]
-        with ranks(
-            len(HOSTS), *command, directory=folder, rings=order, more=lambda _: {"TESTBED_TURNS": json.dumps(kept)}
-        ) as local:
-            ended = local.finish(200)
-            assert [code for code, _, _ in ended] == [0] * len(HOSTS), ended
-        said = json.loads((folder / "0" / "summary.json").read_text())
-        assert said["iterations"] == count and said["weights_identical"]
+    def replayed(self, folder: Path, args: Mapping[str, object], launches: Sequence[Launch]) -> str:
+        """The weights (SHA-256) of the same training on loopback, launched as often and with the same turns, without a lab.
+
+        A launch must not be left out: torch lays out the buckets of gradients anew in its second iteration, so it sums those of the
+        first one in another order.
+        """
+        said: dict[str, Any] = {}
+        for number, launch in enumerate(launches):
+            wanted = {**args, "iterations": launch.until, "checkpoint_every": launch.until}
+            words = [word for key, value in wanted.items() for word in (f"--{key.replace('_', '-')}", str(value))]
+            command = ("-m", "workloads.train", *words, *(["--resume"] if number else []))
+            turns = {"TESTBED_TURNS": json.dumps(launch.turns)}
+            with ranks(len(HOSTS), *command, directory=folder, rings=launch.rings, more=lambda _, turns=turns: turns) as local:
+                ended = local.finish(200 + 0.1 * launch.until)
+                assert [code for code, _, _ in ended] == [0] * len(HOSTS), ended
+            said = json.loads((folder / "0" / "summary.json").read_text())
+            assert said["iterations"] == launch.until and said["weights_identical"]
         return str(said["weights_sha256"])
 
 

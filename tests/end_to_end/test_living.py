@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.drills.crash_points import HERE, THERE
-from tests.drills.job_truth import HOSTS
-from tests.drills.living import ACROSS, FROM, RINGS, TO, Case, LivingJobs, cycle
+from tests.drills.job_truth import HOSTS, Launch
+from tests.drills.living_jobs import ACROSS, FROM, RINGS, TO, Case, LivingJobs, cycle
+from tests.drills.living_trouble import Trouble
 from tests.end_to_end.conftest import Lab
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(400), pytest.mark.skipif(os.geteuid() != 0, reason="namespaces need root")]
@@ -26,13 +27,14 @@ def test_after_turns_to_other_rings_and_back_the_weights_are_those_of_a_replay(l
         assert not drill.layout(side)
     assert not drill.job.gapless() and drill.job.lines("iterations.jsonl")[0]["iter"] == 1
     assert [t["after"] for t in drill.job.lines("turns.jsonl")][-1] == report["turn"]["after"]
-    assert not drill.weights()
+    assert not Trouble(drill).weights()
 
 
+@pytest.mark.long
 def test_the_operator_killed_while_all_ranks_are_held_leaves_nobody_held(lab: Lab) -> None:
     """S18, S21: the lease ends, the same processes train on, status names the run, rollback converges."""
     drill = LivingJobs(lab, seed=1402)
-    drill.ready(points={"always": ["before ocs1 conn:sub 1"]})
+    drill.ready()
     assert not drill.case(Case("operator", "held", "rollback"))
     assert not drill.job.gapless()
 
@@ -49,23 +51,25 @@ def test_over_other_circuits_on_the_same_rings_the_weights_are_those_of_a_job_ne
     stopped = lab.testbed("job", "stop").must()
     said = drill.job.summary()
     assert said["weights_identical"] and said["iterations"] == stopped["iterations"]
-    assert drill.job.replayed(tmp_path, drill.args, RINGS[HERE], turns=[]) == said["weights_sha256"]
+    never_moved = Launch([[HOSTS.index(host) for host in one] for one in RINGS[HERE]], [], said["iterations"])
+    assert drill.job.replayed(tmp_path, drill.args, [never_moved]) == said["weights_sha256"]
 
 
 @pytest.mark.long
 def test_light_that_never_comes_a_rank_that_cannot_and_a_verification_that_fails_cost_the_job_nothing_but_time(lab: Lab) -> None:
     drill = LivingJobs(lab, seed=1404)
-    drill.ready(points={})
-    assert not drill.failed()
-    assert not drill.stuck()
-    assert not drill.cannot()
-    assert not drill.in_a_row(2)
-    assert not drill.weights()
+    drill.ready()
+    trouble = Trouble(drill)
+    assert not trouble.failed()
+    assert not trouble.stuck("dark")
+    assert not trouble.cannot()
+    assert not trouble.in_a_row(2)
+    assert not trouble.weights()
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("who", ["agent", "watchdog", "rank"])
 def test_whoever_dies_when_all_is_prepared_the_job_goes_on_or_is_resumed(lab: Lab, who: str) -> None:
     drill = LivingJobs(lab, seed=1405)
-    drill.ready(points={"never": ["before gpu01 arm 1"]})
-    assert not drill.case(Case(who, "prepared", "up"))
+    drill.ready()
+    assert not drill.case(Case(who, "prepared"))

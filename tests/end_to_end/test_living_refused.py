@@ -12,7 +12,7 @@ from contextlib import contextmanager
 import pytest
 
 from tests.drills.crash_points import HERE, THERE
-from tests.drills.living import LivingJobs
+from tests.drills.living_jobs import LivingJobs
 from tests.end_to_end.conftest import Lab
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(400), pytest.mark.skipif(os.geteuid() != 0, reason="namespaces need root")]
@@ -36,6 +36,7 @@ def short(drill: LivingJobs, boundary_s: float) -> None:
     )
 
 
+@pytest.mark.long
 def test_a_silent_rank_is_named_and_nothing_is_changed(lab: Lab) -> None:
     """Its process is stopped, so no iteration ends either: the boundary does not come within `boundary_s`."""
     drill = LivingJobs(lab, seed=1411)
@@ -92,3 +93,25 @@ def test_a_pause_ends_by_word_or_by_itself_and_has_a_limit(lab: Lab) -> None:
 
     lab.testbed("job", "pause", "--for", "4s").must()
     assert not drill.lives() and not drill.quiet() and not drill.job.gapless()
+
+
+@pytest.mark.long
+def test_a_turn_while_another_is_under_way_is_refused_with_who_and_since_when(lab: Lab) -> None:
+    drill = LivingJobs(lab, seed=1414)
+    short(drill, 60)
+    drill.run = lab.up(drill.held[HERE, "never"]).must()["job"]["run"]
+    writes = lab.writes()
+    with stopped(drill.job.ranks("gpu04")):
+        first = lab.command("up", "--topology", drill.held[THERE, "never"], "--job", "live")
+        give_up = time.monotonic() + 60
+        while "stage" not in lab.steps() or not lab.holders():
+            assert time.monotonic() < give_up and first.poll() is None
+            time.sleep(0.02)
+        for words in (("up", "--topology", drill.held[HERE, "always"], "--job", "live"), ("job", "pause")):
+            second = lab.testbed(*words)
+            assert second.exit_code == 4 and lab.writes() == writes, second
+            assert re.search(rf"\(pid {first.pid}\) since \d\d:\d\d:\d\d: up {THERE}", second.envelope["message"]), second
+            assert "--wait" in second.envelope["hint"]
+    out, _ = first.communicate(timeout=100)
+    assert first.returncode == 0, out
+    assert not drill.lives() and not drill.layout(THERE)

@@ -65,8 +65,16 @@ def test_a_plan_tells_what_becomes_of_training() -> None:
     assert consequence(running(ring), topoopt.job, True, usual, "require") == rings
     assert topoopt.job is not None
     told = consequence(running(ring), topoopt.job, True, usual, "never")
-    assert told.startswith("ddp-mlp is stopped and launched again as this plan has it; training pauses about 14.1 s")
+    assert told.startswith(
+        "ddp-mlp is stopped and launched again as this plan has it: the plan says live: never; training pauses about 14.1 s"
+    )
     assert told.endswith("(up --job keep: ddp-mlp keeps running)")
+    assert "as --job restart asks; training pauses" in consequence(running(ring), topoopt.job, True, usual, "never", "restart")
+    kept = consequence(running(ring), topoopt.job, True, usual, mode="keep")
+    assert kept.startswith("ddp-mlp keeps running; its links are dark") and kept.endswith(
+        "; this plan's job comes with its next launch"
+    )
+    assert consequence(running(ring), ring.job, False, usual, mode="keep") == "ddp-mlp keeps running"
     deeper = replace(topoopt.job, args={**topoopt.job.args, "hidden": 7})
     told = consequence(running(ring), deeper, True, usual)
     assert "as this plan has it: job.args.hidden differs from the running job's; training pauses" in told

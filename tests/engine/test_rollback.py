@@ -65,7 +65,7 @@ async def count(bench: Bench, text: str) -> list[str]:
     return list(bench.points.names)
 
 
-@pytest.mark.parametrize("text", [TWO, DETOUR], ids=["two", "detour"])
+@pytest.mark.parametrize("text", [TWO, pytest.param(DETOUR, marks=pytest.mark.long)], ids=["two", "detour"])
 async def test_whatever_step_fails_everything_is_as_before(tmp_path: Path, text: str) -> None:
     """S7, forward: each step of the change failed in turn, refused and with its answer lost."""
     with Store(tmp_path / "0.sqlite3", durable=False) as store:

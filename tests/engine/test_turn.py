@@ -27,6 +27,7 @@ from orchestrator.engine.job_verbs import _pause
 from orchestrator.hosts import RankState
 from orchestrator.hosts.api import JobState, Tail
 from orchestrator.hosts.launch import job_name, layout
+from orchestrator.inventory.programs import Iterations, Program
 from orchestrator.plan.reader import read_plan
 from orchestrator.store.records import JobRecord
 from orchestrator.store.store import Store
@@ -385,6 +386,39 @@ async def test_a_void_move_does_not_make_an_earlier_one_known(bench: Living) -> 
     assert marks and marks[0] and bench.ranks.launched == [("mlp", True, ONE_LAYOUT)]
 
 
+@pytest.mark.parametrize("mode", ["live", None])
+@pytest.mark.parametrize("there", [True, False])
+async def test_a_job_that_waits_for_missing_light_is_asked_once_that_is_there(
+    bench: Living, mode: Mode | None, there: bool
+) -> None:
+    """An earlier run died with circuits broken: no iteration ends before there is light, so a turn before it would fail."""
+    first, ocs1, prepare = bench.job, bench.switches["ocs1"], bench.ranks.prepare_move
+    spec = first.spec
+    assert isinstance(spec, dict)
+    bench.store.set_job_spec(first.id, {**spec, TURNING: 3})
+    had, ocs1.held = ocs1.held, frozenset()
+    bench.fleet.light()
+    bench.ranks.state, bench.ranks.move = "prepared", 3
+
+    async def answers(*args: Any, **more: Any) -> Any:
+        if not ocs1.held:
+            bench.ranks.wrong["prepare"] = "silent"
+        return await prepare(*args, **more)
+
+    async def drop_with_light(*_: Any) -> Any:
+        if ocs1.held:
+            bench.ranks.state = "void"
+        return await look("", ())
+
+    look = bench.ranks.rank_states
+    bench.ranks.prepare_move, bench.ranks.rank_states = answers, drop_with_light  # type: ignore[method-assign]
+    report = await bench.change(text(boundary_s=1) if there else text(ONE, links=ring(1, 2), boundary_s=1), mode)
+    assert bench.job.id == first.id and not bench.ranks.launched and not turning(bench.job) and not report.notes
+    assert bench.ranks.runs["rings"] == ([[3, 2, 1, 0]] if there else ONE_LAYOUT) and report.job.run == first.run
+    assert there or ocs1.held == had
+    assert bench.ranks.asked[-2:] == ["prepare", "go"] and bench.ranks.asked.count("prepare") == 1
+
+
 async def test_the_same_job_restarts_if_it_must(bench: Living) -> None:
     jobs = bench.context()[1].jobs
     plan = read_plan(plan_text("x", *ring(), job=ONE), "x", bench.lab)
@@ -506,6 +540,15 @@ async def test_a_move_under_way_is_named(bench: Living) -> None:
         await Attempt(bench.session.hosts, bench.job, 4, 1.0).present()
 
 
+async def test_a_turn_of_another_run_is_named_with_who_and_since_when(bench: Living, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("orchestrator.engine.change.turn.DROP_TAKES", 0)
+    run, context = bench.context()
+    bench.ranks.state, bench.ranks.move = "prepared", context.next_generation()
+    words = rf"has another move under way \(move {bench.ranks.move}, of run {run.id}: up, ann on \S+ since \d\d:\d\d:\d\d\)"
+    with pytest.raises(Refused, match=words):
+        await bench.change(text(), "live")
+
+
 # --- what it cost
 
 
@@ -535,3 +578,22 @@ def test_without_iterations_before_or_after_nothing_is_made_up() -> None:
     records, ends = at(900, 200, 200)
     assert standstill(records, ends, 0, 3).stood_ms is None
     assert standstill(records, ends, ends[1] + 1, 3) == Standstill(0.0, 200, None)
+
+
+async def test_a_program_without_the_projects_back_end_rides_through_the_dark_unasked(bench: Living) -> None:
+    programs = {"gpt": Program("gpt", ("gpt",), Iterations())}
+    bench.lab = replace(bench.lab, programs=programs)
+    ready: list[str] = []
+
+    async def make_ready(job: Job) -> None:
+        ready.append(job.program)
+
+    bench.ranks.make_ready = make_ready  # type: ignore[attr-defined]
+    job = {"name": "mlp", "workload": "program", "program": "gpt", "ranks": ONE["ranks"], "rings": ONE["rings"]}
+    wanted = read_plan(text(job), "plan.json", bench.lab).job
+    assert wanted is not None
+    bench.store.set_job_spec(bench.job.id, spec_of(wanted, bench.lab, bench.job.run))
+    report = await bench.change(text(job | {"rings": OTHER["rings"]}, hold="always"))
+    assert ready == ["gpt"] and not bench.ranks.asked and not bench.ranks.launched and report.turn is None
+    assert "job mlp cannot pause while circuits are dark: its program has no back-end testbed" in report.notes
+    assert "hold" in [phase.name for phase in report.phases], "hosts hold its packets all the same"
