@@ -19,6 +19,7 @@ NAMES = (
     "hold_kick",
     "job_pause",
     "allreduce",
+    "backend",
     "tl1_parse",
     "reader_growth",
     "driver_overhead",

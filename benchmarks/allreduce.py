@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import statistics
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -47,20 +46,10 @@ def plan(lab: BenchLab, rings: int) -> Path:
 
 def busbw_mbps(lab: BenchLab, path: Path) -> float:
     """Bring `path` up, wait for its job and return the bus bandwidth it printed (Mb/s). Raises RuntimeError when it failed."""
-    lab.call("up", "--topology", path)
-    deadline_s = time.monotonic() + JOB_WITHIN_S
-    while (status := lab.call("job", "status", check=False))["state"] in ("starting", "running"):
-        if time.monotonic() > deadline_s:
-            raise RuntimeError(f"job {status['name']}: still {status['state']} after {JOB_WITHIN_S:g} s")
-        time.sleep(0.2)
-    logs = lab.call("job", "logs", "--lines", "100")["lines"]
-    if status["state"] != "finished":
-        raise RuntimeError(f"job {status['name']}: {status['state']}: {status['detail']}: {logs}")
-    [mine] = (lines for who, lines in logs.items() if who.split()[:2] == ["rank", "0"])
-    rows = [line.split() for line in mine if line and not line.startswith("#")]
+    rows = [line.split() for line in lab.job_output(path, JOB_WITHIN_S) if line and not line.startswith("#")]
     [row] = [row for row in rows if len(row) == 8 and row[0] == str(64 << 20)]
     if row[7] != "0":
-        raise RuntimeError(f"job {status['name']}: {row[7]} wrong elements")
+        raise RuntimeError(f"{path.name}: {row[7]} wrong elements")
     return float(row[6]) * 8000
 
 

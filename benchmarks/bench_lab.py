@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -55,6 +56,23 @@ class BenchLab:
             raise RuntimeError(f"testbed {' '.join(map(str, arguments))}: {envelope['message']}")
         data = envelope["data"]
         return data if isinstance(data, dict) else {}
+
+    def job_output(self, path: Path, within_s: float, lines: int = 200) -> list[str]:
+        """Bring the plan `path` up, wait for its job to finish and return the last `lines` lines of rank 0.
+
+        Raises: RuntimeError - the job failed, or still runs after `within_s`.
+        """
+        self.call("up", "--topology", path)
+        deadline_s = time.monotonic() + within_s
+        while (status := self.call("job", "status", check=False))["state"] in ("starting", "running"):
+            if time.monotonic() > deadline_s:
+                raise RuntimeError(f"job {status['name']}: still {status['state']} after {within_s:g} s")
+            time.sleep(0.5)
+        logs = self.call("job", "logs", "--lines", str(lines))["lines"]
+        if status["state"] != "finished":
+            raise RuntimeError(f"job {status['name']}: {status['state']}: {status['detail']}: {logs}")
+        (mine,) = (found for who, found in logs.items() if who.split()[:2] == ["rank", "0"])
+        return list(mine)
 
     def ask(self, op: str, **arguments: object) -> dict[str, Any]:
         """One request to the lab itself. Raises: NoTruth - it refuses."""

@@ -15,11 +15,11 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from workloads.options import read
+from .options import read
 
 if TYPE_CHECKING:
-    from workloads.program import Job
-    from workloads.records import Clock
+    from .program import Job
+    from .records import Clock
 
 HEADER = """\
 #       size         count      type   redop         time      algbw      busbw  #wrong
@@ -45,7 +45,7 @@ def row(record: dict[str, Any]) -> str:
 def main() -> None:
     arguments = read("allreduce", "All-reduce benchmark over several rings at once.")
 
-    from workloads.program import run
+    from .program import run
 
     def work(job: Job) -> dict[str, Any]:
         job.carry_on_rings()
@@ -56,7 +56,7 @@ def main() -> None:
 
 def table(job: Job, arguments: argparse.Namespace) -> dict[str, Any]:
     """Measure every size, print the table on rank 0 and return the rows for the summary."""
-    from workloads.records import Clock
+    from .records import Clock
 
     def say(line: str) -> None:
         if job.place.rank == 0:
@@ -81,7 +81,7 @@ def table(job: Job, arguments: argparse.Namespace) -> dict[str, Any]:
 
 def record_of(job: Job, measured: dict[str, Any], begin_ns: int, clock: Clock) -> dict[str, Any]:
     """Return the iteration record of one size: its mean all-reduce."""
-    from workloads.records import rates
+    from .records import rates
 
     took_ms = round(measured["time_us"] / 1e3, 3)
     return {
@@ -96,7 +96,7 @@ def record_of(job: Job, measured: dict[str, Any], begin_ns: int, clock: Clock) -
 
 def measure(job: Job, count: int, warmup: int, iterations: int, check: bool) -> dict[str, Any]:
     """Return the row for `count` float32 elements; wrong elements of all ranks are added up."""
-    from workloads.rings import bus_factor
+    from .rings import bus_factor
 
     torch, rings, world = job.torch, job.rings, job.place.world
     index = torch.arange(count, device=rings.device, dtype=torch.int64).remainder_(PERIOD).to(torch.float32)
@@ -136,7 +136,7 @@ def measure(job: Job, count: int, warmup: int, iterations: int, check: bool) -> 
 
 def loop(job: Job, arguments: argparse.Namespace) -> dict[str, Any]:
     """All-reduce one size again and again, recording each; every one is checked where the sum is cheap to know."""
-    from workloads.records import Clock, rates
+    from .records import Clock, rates
 
     torch, rings, world = job.torch, job.rings, job.place.world
     values = torch.empty(arguments.minbytes // 4, device=rings.device)

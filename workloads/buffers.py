@@ -36,8 +36,15 @@ class Buffer:
         """
         if flat.element_size() != 4 or not flat.is_floating_point() or flat.device.type != "cpu" or not flat.is_contiguous():
             raise ValueError(f"sums are of contiguous float32 on the host, not of {flat.dtype} on {flat.device}")
-        return cls(flat, memoryview((ctypes.c_ubyte * (4 * flat.numel())).from_address(flat.data_ptr())))
+        return cls.over(flat)
+
+    @classmethod
+    def over(cls, flat: Any) -> Buffer:
+        """The memory of a contiguous tensor on the host of any type, of one dimension. It lives as long as the buffer does."""
+        size = flat.numel() * flat.element_size()
+        return cls(flat, memoryview((ctypes.c_ubyte * size).from_address(flat.data_ptr())) if size else memoryview(b""))
 
     def part(self, begin: int, end: int) -> Buffer:
-        """The numbers from `begin` to `end` of a buffer of float32."""
-        return Buffer(self.tensor[begin:end], self.memory[4 * begin : 4 * end])
+        """The numbers from `begin` to `end`."""
+        unit = self.tensor.element_size()
+        return Buffer(self.tensor[begin:end], self.memory[unit * begin : unit * end])

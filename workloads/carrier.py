@@ -11,12 +11,12 @@ import select
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
-from workloads.buffers import Buffer, pieces
-from workloads.loop import Loop, Stall, Wire
-from workloads.place import Place
-from workloads.wires import SCRATCH, Round, Wires
+from .buffers import Buffer, pieces
+from .loop import Loop, Stall, Wire
+from .place import Place
+from .wires import SCRATCH, Combining, Passing, Round, Segment, Wires
 
 
 class Sum:
@@ -45,25 +45,52 @@ class Sum:
         return self._future
 
 
+class Whole(Protocol):
+    """What a ring carries a part of."""
+
+    def part_done(self) -> None: ...
+
+
 class Ring:
     """A rank's place in one ring: a connection in, one out, and the sums on them, first come first carried (a wires.Task)."""
 
     def __init__(self, into: Wire, out: Wire, at: int, size: int, torch: Any) -> None:
-        self.into: Wire | None = into
         self.out: Wire | None = out
-        self._from, self._to, self._at, self._size, self._torch = into, out, at, size, torch
+        self.at, self.size = at, size
+        self._from, self._to, self._torch = into, out, torch
         self._scratch = bytearray(SCRATCH)
-        self._receiving: deque[tuple[Round, Sum]] = deque()
-        self._sending: deque[tuple[Round, Sum]] = deque()
+        self._numbers: dict[Any, Any] = {}
+        self._receiving: deque[tuple[Passing, Whole]] = deque()
+        self._sending: deque[tuple[Passing, Whole]] = deque()
 
     def enter(self, part: Buffer, whole: Sum) -> None:
         """Queue the sum of `part`."""
-        entry = Round(self._from, self._to, self._at, self._size, part, self._torch, self._scratch), whole
-        entry[0].reset()
-        if not self._receiving:
-            entry[0].wake()
-        self._receiving.append(entry)
+        self.queue(Round(self._from, self._to, self.at, self.size, part, self._torch, self._scratch), whole)
+
+    def queue(self, passing: Passing, whole: Whole) -> None:
+        """Queue this rank's part in a collective, of which `whole` is to know when it is done."""
+        entry = passing, whole
+        passing.reset()
+        if not passing.received:
+            if not self._receiving:
+                passing.wake()
+            self._receiving.append(entry)
         self._sending.append(entry)
+
+    def carry(
+        self, own: memoryview, incoming: Sequence[Segment], passed_on: int, whole: Whole, function: Any = None, dtype: Any = None
+    ) -> None:
+        """Queue a wires.Passing; `function` and `dtype` say how its numbers are combined, where they are."""
+        combining = None
+        if function is not None:
+            if dtype not in self._numbers:
+                self._numbers[dtype] = self._torch.frombuffer(self._scratch, dtype=dtype)
+            combining = Combining(function, dtype.itemsize, memoryview(self._scratch), self._numbers[dtype])
+        self.queue(Passing(self._from, self._to, own, incoming, passed_on, combining), whole)
+
+    @property
+    def into(self) -> Wire | None:
+        return self._from if self._receiving else None
 
     def begin(self) -> None:
         pass  # each round began when it was queued
@@ -106,22 +133,19 @@ class RingSet:
         name: str,
         *,
         within_s: float | None = None,
-        given_up: Callable[[], bool] = lambda: False,
+        given_up: Callable[[], bool] | None = None,
         stall: Stall | None = None,
     ) -> None:
         """Meet the other ranks over these rings, ring k on lane k. Raises: RuntimeError - as Wires."""
         rank, size = place.rank, place.world
+        orders = orders if size > 1 else ()  # a rank alone needs no ring
         where = [(f"{k}/", order[order.index(rank) - 1], order.index(rank)) for k, order in enumerate(orders)]
         out = {f"{k}{rank}": (orders[n][(at + 1) % size], n) for n, (k, _, at) in enumerate(where)}
         into = {f"{k}{before}": (before, n) for n, (k, before, _) in enumerate(where)}
-        if size < 2:
-            out, into = {}, {}
         self._wires = Wires(place, store, out, into, name, within_s=within_s, given_up=given_up, stall=stall)
         self.orders = [list(order) for order in orders]
         self.rings = [
-            Ring(self._wires.into[f"{k}{before}"], self._wires.out[f"{k}{rank}"], at, size, torch)
-            for k, before, at in where
-            if size > 1
+            Ring(self._wires.into[f"{k}{before}"], self._wires.out[f"{k}{rank}"], at, size, torch) for k, before, at in where
         ]
 
     def close(self) -> None:

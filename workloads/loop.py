@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import select
 import socket
 import time
 from typing import Protocol
+
+TCP_RTO_MAX_MS = 44
+"""The socket option, from Linux 6.15 on (include/uapi/linux/tcp.h); Python has no name for it."""
+RETRY_MS, PATIENCE_MS = 1000, 900_000
+"""TCP doubles the time between two tries, so after a long darkness it would wait as long again: it tries once a second instead (the
+least that the kernel takes). It then counts its tries the faster, so for how long it tries is said, too: 15 min, its usual time."""
 
 
 class Wire:
@@ -17,6 +24,9 @@ class Wire:
         self.number = link.fileno()
         link.setblocking(False)
         link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        with contextlib.suppress(OSError):  # an older kernel
+            link.setsockopt(socket.IPPROTO_TCP, TCP_RTO_MAX_MS, RETRY_MS)
+            link.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, PATIENCE_MS)
 
     def send(self, what: memoryview) -> int:
         """Bytes that were taken; 0 when there is no room."""
@@ -119,8 +129,12 @@ class Loop:
         if task.out is not None:
             self._push(task)
 
-    def step(self) -> None:
-        """Move what can be moved, after waiting for it. Raises: RuntimeError - a peer is gone, or silent for the timeout."""
+    def step(self) -> bool:
+        """Move what can be moved, after waiting for it; say whether a watched file may be readable.
+
+        Raises: RuntimeError - a peer is gone, or silent for the timeout.
+        """
+        watched = False
         ready = self._poll.poll(max(0, self._moved_ns + self._timeout_ns - time.monotonic_ns()) / 1e9 if self.busy else -1)
         now_ns = time.monotonic_ns()
         if self.busy:
@@ -137,11 +151,14 @@ class Loop:
             elif number in self._readers:  # else its task was through with it since
                 self._moved_ns = now_ns
                 task = self._readers[number]
-                if task.take():
+                if _take(task):
                     del self._readers[number]
                     self._poll.unregister(number)
                 if task.out is not None:
                     self._push(task)
+            else:
+                watched = True
+        return watched
 
     def _push(self, task: Task) -> None:
         assert task.out is not None
@@ -152,3 +169,14 @@ class Loop:
         elif not waits and number in self._writers:
             del self._writers[number]
             self._poll.unregister(number)
+
+
+def _take(task: Task) -> bool:
+    """Have a task receive what is there. Where the ranks at both ends are gone, the one that it sends to was lost first: the other
+    has given up because of it. Raises: RuntimeError - a peer is gone."""
+    try:
+        return task.take()
+    except RuntimeError as error:
+        if task.out is not None and task.out.closed:
+            raise RuntimeError(f"connection to rank {task.out.peer}: closed by peer") from error
+        raise

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from workloads.models import MODELS
+from .models import MODELS
 
 MANY = 10**9
 

@@ -4,8 +4,8 @@ RANK, WORLD_SIZE            this rank and the number of ranks
 MASTER_ADDR, MASTER_PORT    where rank 0 keeps the store: an address of the management network
 TESTBED_RINGS               JSON list of rank orders, each naming every rank once; one ring per order
                             (default: one ring, 0 1 2 ...)
-TESTBED_LANES               JSON list of this host's own addresses; ring k talks over lane k modulo their number
-                            (without NCCL; default: the one address from which MASTER_ADDR is reached)
+TESTBED_LANES               JSON list of this host's own addresses, which all its ranks share; ring k talks over lane k modulo
+                            their number (without NCCL; default: the one address from which MASTER_ADDR is reached)
 TESTBED_BACKEND             auto | gloo | nccl (auto: nccl where this process sees a GPU)
 TESTBED_JOB_DIR             where records, checkpoints and the summary go (default: the working directory)
 TESTBED_HANDOFF             Unix socket of the host's agent, over which the ranks are asked to use other rings or to pause
@@ -14,7 +14,7 @@ TESTBED_TURNS               JSON list of {"after": K, "rings": [...], "traffic"?
                             iteration K on. The lines of a job's `turns.jsonl` are such entries: with them its run can be
                             repeated bit by bit (default: none; not with NCCL)
 TESTBED_TIMEOUT_S           how long to wait for a silent peer, seconds (default 60)
-LOCAL_RANK                  which of the host's GPUs is this rank's (default 0)
+LOCAL_RANK                  which of the host's ranks this is, and so which of its GPUs it uses (default 0)
 """
 
 from __future__ import annotations

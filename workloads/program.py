@@ -12,12 +12,12 @@ import traceback
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from workloads.accord import Accord
-from workloads.handoff import Handoff
-from workloads.place import BadPlace, Place, read_place
-from workloads.records import Records
-from workloads.sets import Layout, Make, Sets, read_layout
-from workloads.turns import Turns
+from .accord import Accord
+from .handoff import Handoff
+from .place import BadPlace, Place, read_place
+from .records import Records
+from .sets import Layout, Make, Sets, read_layout
+from .turns import Turns
 
 OK, FAILED, USAGE, LOST_PEER = 0, 1, 2, 75  # 75: EX_TEMPFAIL of sysexits.h: start all ranks again with --resume
 
@@ -36,7 +36,7 @@ class Job:
         """Sum over rings, which may be replaced while the job runs (see turns.py). Raises: RuntimeError - a peer does not come."""
         rings = self.rings
 
-        def make(layout: Layout, name: str, store: Any, within_s: float, given_up: Callable[[], bool]) -> Any:
+        def make(layout: Layout, name: str, store: Any, within_s: float, given_up: Callable[[], bool] | None) -> Any:
             return rings.ring_set(layout.rings, name, store, within_s, given_up)
 
         self.carry_on(Layout(self.place.rings), make, rings.use)
@@ -110,11 +110,11 @@ def run(name: str, work: Callable[[Job], dict[str, Any]]) -> NoReturn:
         _end(USAGE, f"{name}: {error}")
     who = f"{name}: rank {place.rank} on {platform.node()}"
     started_s = time.monotonic()
-    from workloads.eager import import_torch
+    from .eager import import_torch
 
     torch = import_torch()
     imported_s = time.monotonic()
-    from workloads.rings import Rings
+    from .rings import Rings
 
     job = None
     summary: dict[str, Any] = {"workload": name, "ok": False}

@@ -6,9 +6,9 @@ import json
 import os
 import time
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
-from workloads.rings import bus_factor
+from .rings import bus_factor
 
 ITERATIONS = "iterations.jsonl"
 TURNS = "turns.jsonl"
@@ -19,17 +19,18 @@ class Records:
     """The record files of a job in `directory`; only rank 0 writes."""
 
     def __init__(self, directory: Path, rank: int) -> None:
-        self._directory = directory
-        self._file = None
+        self._directory, self._writes = directory, rank == 0
+        self._file: IO[str] | None = None
         self._move: int | None = None  # that of a turn just before the next iteration
-        if rank == 0:
+        if self._writes:
             directory.mkdir(parents=True, exist_ok=True)
-            self._file = (directory / ITERATIONS).open("a", buffering=1)  # a line is visible as soon as it is whole
 
     def iteration(self, record: dict[str, Any], *, aloud: bool = True) -> None:
         """Keep the record of one iteration and, if `aloud`, say it in the log."""
-        if self._file is None:
+        if not self._writes:
             return
+        if self._file is None:
+            self._file = (self._directory / ITERATIONS).open("a", buffering=1)  # a line is visible as soon as it is whole
         if self._move is not None:
             record, self._move = record | {"move": self._move}, None
         self._file.write(json.dumps(record) + "\n")
@@ -45,7 +46,7 @@ class Records:
 
         The next iteration's record names its move.
         """
-        if self._file is None:
+        if not self._writes:
             return
         self._move = record["move"]
         with (self._directory / TURNS).open("a") as file:
@@ -54,12 +55,13 @@ class Records:
 
     def summary(self, record: dict[str, Any]) -> None:
         """Write the summary whole or not at all."""
-        if self._file is not None:
+        if self._writes:
             unfinished = self._directory / (SUMMARY + ".unfinished")
             unfinished.write_text(json.dumps(record, indent=2) + "\n")
             unfinished.replace(self._directory / SUMMARY)
-            self._file.flush()
-            os.fsync(self._file.fileno())
+            if self._file is not None:
+                self._file.flush()
+                os.fsync(self._file.fileno())
 
 
 def rates(size_bytes: int, seconds: float, world: int) -> dict[str, float]:

@@ -27,32 +27,32 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from workloads.buffers import Buffer, pieces
-from workloads.options import read
-from workloads.schedule import Scheduled
-from workloads.traffic import Group, Traffic, Transfer, parse_traffic, read_traffic
+from .buffers import Buffer, pieces
+from .options import read
+from .schedule import Scheduled
+from .traffic import Group, Traffic, Transfer, parse_traffic, read_traffic
 
 if TYPE_CHECKING:
-    from workloads.loop import Task
-    from workloads.program import Job
+    from .loop import Task
+    from .program import Job
 
 
 def main() -> None:
     arguments = read("replay", "A designed job's communication, again and again.")
 
-    from workloads.program import run
+    from .program import run
 
     run("workloads.replay", lambda job: replay(job, arguments))
 
 
 def replay(job: Job, arguments: argparse.Namespace) -> dict[str, Any]:
     """Run iterations until the last one asked for or the agreed stop; return what the summary shall say."""
-    from workloads.records import Clock
-    from workloads.sets import Layout
+    from .records import Clock
+    from .sets import Layout
 
     step, world = Step(job), job.place.world
 
-    def make(layout: Layout, name: str, store: Any, within_s: float, given_up: Callable[[], bool]) -> Load:
+    def make(layout: Layout, name: str, store: Any, within_s: float, given_up: Callable[[], bool] | None) -> Load:
         return Load(job, parse_traffic(json.loads(layout.traffic), world), (name, store, within_s, given_up))
 
     traffic = read_traffic(os.environ, world)
@@ -79,7 +79,7 @@ def replay(job: Job, arguments: argparse.Namespace) -> dict[str, Any]:
 class Load:
     """What one traffic takes: its buffers, and what carries them: wires, or NCCL's communicators where there are GPUs."""
 
-    def __init__(self, job: Job, traffic: Traffic, how: tuple[str, Any, float, Callable[[], bool]] | None = None) -> None:
+    def __init__(self, job: Job, traffic: Traffic, how: tuple[str, Any, float, Callable[[], bool] | None] | None = None) -> None:
         """how: of the wires, as turns.Make; without it NCCL carries. Raises: RuntimeError - a peer does not come in time."""
         self._job, self.traffic = job, traffic
         rank = job.place.rank
@@ -188,8 +188,8 @@ class Step:
 class Wired:
     """All of it over TCP connections of the load's own (see wires.py)."""
 
-    def __init__(self, job: Job, load: Load, name: str, store: Any, within_s: float, given_up: Callable[[], bool]) -> None:
-        from workloads.wires import ReceiveTask, Round, SendTask, Wires
+    def __init__(self, job: Job, load: Load, name: str, store: Any, within_s: float, given_up: Callable[[], bool] | None) -> None:
+        from .wires import ReceiveTask, Round, SendTask, Wires
 
         rank = job.place.rank
         out = {f"transfer {k}": (t.target, t.lane) for k, t, _ in load.sent}

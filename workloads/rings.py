@@ -18,10 +18,10 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
-from workloads.buffers import pieces
-from workloads.carrier import Carrier, RingSet
-from workloads.loop import Stall
-from workloads.place import Place, own_address
+from .buffers import pieces
+from .carrier import Carrier, RingSet
+from .loop import Stall
+from .place import Place, own_address
 
 
 def bus_factor(world: int) -> float:
@@ -89,7 +89,7 @@ class Rings:
         name: str,
         store: Any = None,
         within_s: float | None = None,
-        given_up: Callable[[], bool] = lambda: False,
+        given_up: Callable[[], bool] | None = None,
     ) -> RingSet:
         """Connect the rings of these orders, in any thread. `name` is used once per job. Raises: RuntimeError - as wires.Wires."""
         return RingSet(

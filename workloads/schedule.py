@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from workloads.buffers import Buffer
+from .buffers import Buffer
 
 if TYPE_CHECKING:
-    from workloads.loop import Task
-    from workloads.program import Job
-    from workloads.wires import Wires
+    from .loop import Task
+    from .program import Job
+    from .wires import Wires
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Send:
 
 def elements(send: Send, members: Sequence[int], length: int) -> tuple[int, int]:
     """The elements [begin, end) of a buffer of `length` that a send is about, the same at both of its ends."""
-    from workloads.buffers import pieces
+    from .buffers import pieces
 
     begin, end = pieces(length, len(members))[members.index(send.shard)]
     return begin + round(send.begin * (end - begin)), begin + round(send.end * (end - begin))
@@ -89,7 +89,7 @@ class Scheduled:
             for work in dist.batch_isend_irecv(operations) if operations else []:
                 work.wait()
             return
-        from workloads.wires import ReceiveTask, SendTask
+        from .wires import ReceiveTask, SendTask
 
         (wires, name), here = self._wires, self._rank
         coming, going = _by_peer(receives), _by_peer(sends)

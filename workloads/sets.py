@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from workloads.place import ring_orders
+from .place import ring_orders
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Set(Protocol):
         ...
 
 
-Make = Callable[[Layout, str, Any, float, Callable[[], bool]], Set]
+Make = Callable[[Layout, str, Any, float, "Callable[[], bool] | None"], Set]
 """Connects a set: layout, a name used once per job, a client of the store, within how many seconds, whether it is given up.
 
 A failure leaves nothing open. Raises: RuntimeError - a peer cannot be reached in time. ValueError - the program cannot carry the
@@ -47,7 +47,7 @@ class Sets:
     def begin(self, store: Any, within_s: float) -> None:
         """Connect the first set. Raises: RuntimeError, ValueError - as Make."""
         if self.make is not None:
-            self.current = self.make(self.layout, "set/0", store, within_s, lambda: False)
+            self.current = self.make(self.layout, "set/0", store, within_s, None)
             self._use(self.current)
 
     def known(self, layout: Layout) -> bool:
@@ -69,6 +69,12 @@ class Sets:
         self._previous = self.layout, self.current
         self.layout, self.current = layout, formed
         self._use(formed)
+
+    def close(self) -> None:
+        """Close what is open; nothing may be carried any more."""
+        for each in (self.current, self._previous[1] if self._previous is not None else None):
+            if each is not None:
+                each.close()
 
     def lost(self) -> str:
         return self.current.lost() if self.current is not None else ""

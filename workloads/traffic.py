@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from workloads.schedule import Send
+from .schedule import Send
 
 
 @dataclass(frozen=True, slots=True)

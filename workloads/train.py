@@ -19,11 +19,11 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from workloads.models import USUAL
-from workloads.options import read
+from .models import USUAL
+from .options import read
 
 if TYPE_CHECKING:
-    from workloads.program import Job
+    from .program import Job
 
 
 def main() -> None:
@@ -32,16 +32,16 @@ def main() -> None:
     arguments.batch = arguments.batch or usual_batch
     arguments.lr = arguments.lr or usual_lr
 
-    from workloads.program import run
+    from .program import run
 
     run("workloads.train", lambda job: train(job, arguments))
 
 
 def train(job: Job, arguments: argparse.Namespace) -> dict[str, Any]:
     """Train until the iteration asked for or the agreed stop; return what the summary shall say."""
-    from workloads import models
-    from workloads.accord import common
-    from workloads.checkpoint import Checkpoints
+    from . import models
+    from .accord import common
+    from .checkpoint import Checkpoints
 
     torch, place = job.torch, job.place
     directory = Path(os.environ.get("TESTBED_CHECKPOINT_DIR") or place.job_dir)
@@ -104,8 +104,8 @@ class Step:
     """One training iteration: forward, backward with the averaging of gradients under way, update; and its times."""
 
     def __init__(self, job: Job, module: Any, momentum: list[Any], lr: float, bucket_mb: float) -> None:
-        from workloads.records import Clock
-        from workloads.rings import averaging_hook
+        from .records import Clock
+        from .rings import averaging_hook
 
         self._job, self._momentum, self._lr = job, momentum, lr
         gpus = [job.rings.device] if job.rings.backend == "nccl" else None
@@ -127,7 +127,7 @@ class Step:
         comm_ms is the exposed part: from the last bucket being full, when computing is done, to all sums being there. The rates
         are over the time any bucket was on its way. With nccl both are the host's view, after the device has been waited for.
         """
-        from workloads.records import rates
+        from .records import rates
 
         torch, job = self._job.torch, self._job
         self._sent.clear()

@@ -14,6 +14,10 @@ Why all ranks obey the same decision: no rank can finish iteration K without the
 was written before that iteration of its began. So every rank finds the entry at the end of K, and no rank is further. A rank
 that holds may write K at any time, as all wait after K or have yet to come to it. Every wait ends with the move's lease: then a
 rank writes "void". Nothing here needs torch; a store is what torch calls one.
+
+Where a rank may have begun an iteration before the ones before it are finished, at most `ahead` of them, K is so many later than
+the iteration that the writer begins: that one no other has finished, so no rank has begun one after K. A rank that finds K does
+not begin the next before K has ended (`limit`).
 """
 
 from __future__ import annotations
@@ -27,9 +31,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from workloads.accord import appears
-from workloads.place import PlannedTurn
-from workloads.sets import Layout, Set, Sets
+from .accord import appears
+from .place import PlannedTurn
+from .sets import Layout, Set, Sets
 
 CHECK_S = 0.2
 """How often (s) a rank that holds looks whether it is asked to stop or has lost a peer."""
@@ -71,6 +75,7 @@ class Turns:
         read: Callable[[Mapping[str, Any], Layout], Layout],
         *,
         timeout_s: float,
+        ahead: int = 0,
         planned: tuple[PlannedTurn, ...] = (),
         asked_to_stop: Callable[[], bool] = lambda: False,
         on_turn: Callable[[dict[str, Any]], None] = lambda _: None,
@@ -78,10 +83,11 @@ class Turns:
     ) -> None:
         """`store` is the main thread's, `client` gives further clients of it. `read` gives the layout a message asks for.
 
+        ahead: how many further iterations a rank may have begun before it has finished one.
         on_turn: called with the turn's record (see program.py) at its boundary. stall: a wires.Stall, to be reported.
         """
         self._rank, self._world, self._store, self._client = rank, world, store, client
-        self._sets, self._read, self._timeout_s = sets, read, timeout_s
+        self._sets, self._read, self._timeout_s, self._ahead = sets, read, timeout_s, ahead
         self._planned = {entry.after: entry for entry in planned}
         self._asked_to_stop, self._on_turn, self._stall = asked_to_stop, on_turn, stall
         self.send: Callable[[dict[str, Any]], None] = lambda _: None
@@ -91,6 +97,7 @@ class Turns:
         self._iteration = 0
         self._state: dict[str, Any] = {"move": 0, "state": "idle"}
         self._others_store: Any = None
+        self._boundary: int | None = None
 
     # the main thread
 
@@ -104,10 +111,11 @@ class Turns:
             return
         if not self._all_prepared(self._store, move):
             return
+        last = iteration + self._ahead
         if move.decide:
-            self._store.compare_set(f"move/{move.number}", "", str(iteration))
+            self._store.compare_set(f"move/{move.number}", "", str(last))
         else:
-            self._store.compare_set(f"hold/{move.number}", "", f"{iteration} {max(0.0, move.until_s - time.monotonic()):.3f}")
+            self._store.compare_set(f"hold/{move.number}", "", f"{last} {max(0.0, move.until_s - time.monotonic()):.3f}")
             move.hold_written = True
 
     def after(self, iteration: int) -> bool:
@@ -131,7 +139,10 @@ class Turns:
             decision = self._decide(move, VOID)
         if decision is None and self._agreed_hold(move, iteration):
             decision = self._hold(move, iteration)
-        if decision is None or (isinstance(decision, int) and decision > iteration):
+        if decision is None:
+            return False
+        if isinstance(decision, int) and decision > iteration:
+            self._boundary = decision
             return False
         if isinstance(decision, int):
             if decision < iteration:
@@ -140,6 +151,12 @@ class Turns:
             return False
         self._abandon(move)
         return decision == STOP
+
+    @property
+    def limit(self) -> int | None:
+        """The iteration after which none may begin before `after` was called for it."""
+        known = [*self._planned, *([] if self._boundary is None else [self._boundary])]
+        return min(known, default=None)
 
     def close(self) -> None:
         """The job ends: so does its move."""
@@ -168,6 +185,7 @@ class Turns:
             return False
         at, lease_s = _text(self._store.get(key)).split()
         if int(at) > iteration:
+            self._boundary = int(at)
             return False
         if not move.hold_s:  # this rank was not asked itself
             move.until_s = min(move.until_s, time.monotonic() + float(lease_s))
@@ -194,6 +212,7 @@ class Turns:
                 raise RuntimeError(lost)
 
     def _turn(self, move: Move, iteration: int) -> None:
+        self._boundary = None
         with self._lock:
             formed, move.formed, move.turned_after = move.formed, None, iteration
         self._sets.turn(move.layout, formed)
@@ -211,6 +230,7 @@ class Turns:
         self._answer(move, "turned", iteration, after=move.turned_after, took_ms=move.took_ms, held_ms=move.held_ms, **stall)
 
     def _abandon(self, move: Move) -> None:
+        self._boundary = None
         with self._lock:
             move.over, self._move = True, None
             formed, move.formed = move.formed, None
@@ -240,7 +260,7 @@ class Turns:
         if not self._sets.known(layout):
             if self._sets.make is None:
                 raise ValueError("TESTBED_TURNS: with NCCL a job's rings do not change while it runs")
-            formed = self._sets.make(layout, f"set/planned {entry.after}", self._store, self._timeout_s, lambda: False)
+            formed = self._sets.make(layout, f"set/planned {entry.after}", self._store, self._timeout_s, None)
         self._sets.turn(layout, formed)
 
     # the thread that listens

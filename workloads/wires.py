@@ -14,12 +14,13 @@ import struct
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from workloads.accord import appears
-from workloads.buffers import Buffer, pieces
-from workloads.loop import Loop, Stall, Task, Wire
-from workloads.place import Place
+from .accord import appears
+from .buffers import Buffer, pieces
+from .loop import Loop, Stall, Task, Wire
+from .place import Place
 
 SLICE = 65536
 """A receiver is woken for this many bytes, or for the last that are due."""
@@ -94,7 +95,127 @@ class ReceiveTask:
         return False
 
 
-class Round:
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """What comes in next: bytes for `memory`; or numbers, of which each is combined with one of `addend` to one of `into`.
+
+    The memory of `into` is `memory`; `into` and `addend` are of one dimension, and may be the same.
+    """
+
+    memory: memoryview
+    into: Any = None
+    addend: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Combining:
+    """How numbers that come in are combined: by a function of torch with an `out`, such as torch.add, of so many bytes each.
+
+    `scratch`: SCRATCH bytes for what comes in, which passings that receive one after the other can share; `numbers`: the same
+    bytes as numbers.
+    """
+
+    function: Any
+    unit: int
+    scratch: memoryview
+    numbers: Any
+
+
+class Passing:
+    """A member's part in a ring collective: it sends what is its own and passes on what comes in, as far as it has come in."""
+
+    def __init__(
+        self,
+        into: Wire,
+        out: Wire,
+        own: memoryview,
+        incoming: Iterable[Segment],
+        passed_on: int,
+        combining: Combining | None = None,
+    ) -> None:
+        """`passed_on`: how many of the incoming segments are passed on, the first ones."""
+        self.into: Wire | None = into
+        self.out: Wire | None = out
+        self._from, self._to, self._combining = into, out, combining
+        segments = list(incoming)
+        self._incoming = [segment for segment in segments if len(segment.memory)]
+        self._outgoing = [piece for piece in (own, *(segment.memory for segment in segments[:passed_on])) if len(piece)]
+        self._own = len(own)
+        first = self._own or (len(self._incoming[0].memory) if self._incoming else 0)
+        self._slice = max(1, min(SLICE, first // 4))
+
+    def begin(self) -> None:
+        self.reset()
+        self.wake()
+
+    def reset(self) -> None:
+        """Be as before the first byte."""
+        self._coming, self._going = deque(self._incoming), deque(self._outgoing)
+        self._due = sum(len(segment.memory) for segment in self._incoming)
+        self._may = self._own
+        self._at = 0  # bytes of the first segment that are there
+        self._odd = 0  # bytes of a number that is not whole yet
+
+    def wake(self) -> None:
+        """Be woken for what this member receives."""
+        self._from.wake_at(max(1, min(self._slice, self._due)))
+
+    def take(self) -> bool:
+        if not self._coming:
+            return True
+        segment = self._coming[0]
+        if segment.into is None:
+            count = self._from.receive(segment.memory[self._at :])
+            self._due -= count
+        else:
+            count = self._combine(segment)
+        self._at += count
+        self._may += count
+        if self._at == len(segment.memory):
+            self._coming.popleft()
+            self._at = 0
+        if 0 < self._due < self._slice:
+            self._from.wake_at(self._due)
+        return not self._coming
+
+    def _combine(self, segment: Segment) -> int:
+        by = self._combining
+        assert by is not None
+        there = self._odd + self._from.receive(by.scratch[self._odd : min(SCRATCH, len(segment.memory) - self._at)])
+        count = there - there % by.unit
+        here = slice(self._at // by.unit, (self._at + count) // by.unit)
+        by.function(segment.addend[here], by.numbers[: count // by.unit], out=segment.into[here])
+        self._due -= there - self._odd
+        self._odd = there - count
+        if self._odd:
+            by.scratch[: self._odd] = by.scratch[count:there]
+        return count
+
+    @property
+    def received(self) -> bool:
+        """Whether all that comes in is there."""
+        return not self._coming
+
+    @property
+    def sent(self) -> bool:
+        """Whether this rank has sent all it is to send."""
+        return not self._going
+
+    def push(self) -> bool:
+        while self._may and self._going:
+            piece = self._going[0]
+            count = self._to.send(piece[: self._may])
+            if not count:
+                return True
+            self._may -= count
+            if count < len(piece):
+                self._going[0] = piece[count:]
+            else:
+                self._going.popleft()
+        return False
+
+
+class Round(Passing):
     """A member's part in a ring all-reduce of numbers of 4 bytes: it starts with its own chunk and passes on all that comes in.
 
     What comes in first, of size - 1 chunks, is added to what is here; then come as many that are summed already. The last of them
@@ -105,76 +226,20 @@ class Round:
         self, into: Wire, out: Wire, position: int, size: int, buffer: Buffer, torch: Any, scratch: bytearray | None = None
     ) -> None:
         """`scratch`: SCRATCH bytes for what is to be added, which rounds that receive one after the other can share."""
-        self.into: Wire | None = into
-        self.out: Wire | None = out
-        self._from, self._to, self._memory, self._numbers = into, out, buffer.memory, buffer.tensor
-        chunks = [(4 * begin, 4 * end) for begin, end in pieces(buffer.tensor.numel(), size)]
-        sums = [chunks[(position - step - 1) % size] for step in range(size - 1)]
-        whole = [chunks[(position - step) % size] for step in range(size - 1)]
-        own = chunks[position]
-        self._incoming = [(*chunk, True) for chunk in sums if chunk[0] < chunk[1]]
-        self._incoming += [(*chunk, False) for chunk in whole if chunk[0] < chunk[1]]
-        self._outgoing = [chunk for chunk in (own, *sums, *whole[:-1]) if chunk[0] < chunk[1]]
-        self._own = own[1] - own[0]
-        self._slice = max(1, min(SLICE, self._own // 4))
         scratch = bytearray(SCRATCH) if scratch is None else scratch
-        self._scratch, self._addends = memoryview(scratch), torch.frombuffer(scratch, dtype=torch.float32)
+        adding = Combining(torch.add, 4, memoryview(scratch), torch.frombuffer(scratch, dtype=torch.float32))
+        chunks = [buffer.part(begin, end) for begin, end in pieces(buffer.tensor.numel(), size)]
+        own, incoming = all_reduce_steps(chunks, position)
+        super().__init__(into, out, own, incoming, len(incoming) - 1, adding)
 
-    def begin(self) -> None:
-        self.reset()
-        self.wake()
 
-    def reset(self) -> None:
-        """Be as before the first byte."""
-        self._coming, self._going = deque(self._incoming), deque(self._outgoing)
-        self._due = sum(end - begin for begin, end, _ in self._incoming)
-        self._may = self._own
-        self._odd = 0  # bytes of a number that is not whole yet
-
-    def wake(self) -> None:
-        """Be woken for what this round receives."""
-        self._from.wake_at(max(1, min(self._slice, self._due)))
-
-    def take(self) -> bool:
-        if not self._coming:
-            return True
-        begin, end, add = self._coming[0]
-        if add:
-            there = self._odd + self._from.receive(self._scratch[self._odd : min(SCRATCH, end - begin)])
-            count = there & ~3
-            self._numbers[begin // 4 : (begin + count) // 4].add_(self._addends[: count // 4])
-            self._due -= there - self._odd
-            self._odd = there - count
-            self._scratch[: self._odd] = self._scratch[count:there]
-        else:
-            count = self._from.receive(self._memory[begin:end])
-            self._due -= count
-        self._may += count
-        if begin + count < end:
-            self._coming[0] = begin + count, end, add
-        else:
-            self._coming.popleft()
-        if 0 < self._due < self._slice:
-            self._from.wake_at(self._due)
-        return not self._coming
-
-    @property
-    def sent(self) -> bool:
-        """Whether this rank has sent all it is to send."""
-        return not self._going
-
-    def push(self) -> bool:
-        while self._may and self._going:
-            begin, end = self._going[0]
-            count = self._to.send(self._memory[begin : min(end, begin + self._may)])
-            if not count:
-                return True
-            self._may -= count
-            if begin + count < end:
-                self._going[0] = begin + count, end
-            else:
-                self._going.popleft()
-        return False
+def all_reduce_steps(chunks: Sequence[Buffer], position: int) -> tuple[memoryview, list[Segment]]:
+    """What a member of a ring all-reduce in place starts with, and what comes in: first to be added, then summed."""
+    size = len(chunks)
+    sums = [chunks[(position - step - 1) % size] for step in range(size - 1)]
+    whole = [chunks[(position - step) % size] for step in range(size - 1)]
+    incoming = [Segment(chunk.memory, chunk.tensor, chunk.tensor) for chunk in sums] + [Segment(chunk.memory) for chunk in whole]
+    return chunks[position].memory, incoming
 
 
 class Wires:
@@ -189,7 +254,7 @@ class Wires:
         name: str = "wires",
         *,
         within_s: float | None = None,
-        given_up: Callable[[], bool] = lambda: False,
+        given_up: Callable[[], bool] | None = None,
         stall: Stall | None = None,
     ) -> None:
         """Meet the others: each of them has what leads to it in `into`, by the same names. `name` is used once per job.
@@ -222,13 +287,13 @@ class Wires:
     def _left_s(self, what: str) -> float:
         """The time left (s). Raises: TimeoutError - there is none, or it was given up, while waiting for `what`."""
         left_s = self._until_s - time.monotonic()
-        if left_s <= 0 or self._given_up():
+        if left_s <= 0 or (self._given_up is not None and self._given_up()):
             raise TimeoutError(f"{'timed out' if left_s <= 0 else 'given up'} while waiting for {what}")
         return left_s
 
     def _addresses(self, store: Any, name: str, rank: int) -> dict[str, Any]:
         key = f"{name}/{rank}"
-        while not appears(store, key, min(CHECK_S, self._left_s(f"rank {rank}"))):
+        while not appears(store, key, min(self._left_s(f"rank {rank}"), CHECK_S if self._given_up is not None else 1e6)):
             pass
         found: dict[str, Any] = json.loads(store.get(key))
         return found

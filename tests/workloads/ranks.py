@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 LANES = 4
+ROOT = Path(__file__).parents[2]
 
 
 def free_port() -> int:
@@ -49,10 +50,11 @@ def ranks(
     rings: Sequence[Sequence[int]] = (),
     timeout_s: float = 20.0,
     more: Callable[[int], Mapping[str, str]] = lambda _: {},
+    inside: bool = False,
 ) -> Iterator[Ranks]:
     """Start `python command` on `world` ranks, rank r with the job directory `directory`/r; kill what is left at the end.
 
-    more: further environment of a rank.
+    more: further environment of a rank. inside: start it in its job directory, as hosts do, not in the repository's.
     """
     port = free_port()
     processes = []
@@ -75,7 +77,7 @@ def ranks(
             subprocess.Popen(
                 [sys.executable, *command],
                 env=env,
-                cwd=Path(__file__).parents[2],
+                cwd=directory / str(rank) if inside else ROOT,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 text=True,

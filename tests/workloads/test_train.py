@@ -156,6 +156,7 @@ def test_a_second_signal_ends_a_rank_that_waits_for_a_peer(tmp_path: Path) -> No
         job.signal(signal.SIGKILL, only=[1])
 
 
+@pytest.mark.long
 def test_a_host_with_another_rank_resumes_from_what_it_has(tmp_path: Path) -> None:
     with ranks(2, *TRAIN, "--iterations", "4", "--checkpoint-every", "2", directory=tmp_path, rings=PAIR) as job:
         assert [(code, err) for code, _, err in job.finish()] == [(0, "")] * 2

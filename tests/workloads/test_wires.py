@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from workloads.buffers import Buffer
-from workloads.loop import Stall, Wire
+from workloads.loop import TCP_RTO_MAX_MS, Stall, Wire
 from workloads.place import Place
 from workloads.wires import ReceiveTask, Round, SendTask, Wires
 
@@ -192,3 +192,15 @@ def test_the_longest_time_without_a_byte_is_kept_until_it_is_marked() -> None:
     assert stall.longest_ns > 0.15e9
     stall.mark()
     assert stall.longest_ns == 0
+
+
+def test_after_a_long_darkness_a_connection_is_tried_each_second() -> None:
+    """Its timer would double each time, and a job would wait for light that has long been there."""
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as link:
+        try:
+            link.getsockopt(socket.IPPROTO_TCP, TCP_RTO_MAX_MS)
+        except OSError:
+            pytest.skip("not installed: Linux 6.15, which has TCP_RTO_MAX_MS")
+        Wire(link, 1)
+        assert link.getsockopt(socket.IPPROTO_TCP, TCP_RTO_MAX_MS) == 1000
+        assert link.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) >= 600_000, "else it gives up after 14 s"
