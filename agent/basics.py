@@ -90,6 +90,7 @@ def directories() -> None:
         (VAR + "/turns", 0o711),  # in it one socket per running job, of the job's user
         (VAR + "/started", 0o700),  # records of jobs: root signals the process that they name
         (VAR + "/workloads", 0o711),
+        (VAR + "/programs", 0o711),
         (RUN, 0o700),
         (RUN + "/generations", 0o700),
     ):

@@ -13,7 +13,7 @@ import struct
 import sys
 import time
 
-from agent import keeping
+from agent import files, keeping
 from agent.basics import SOCKET, VAR, VERSION, Failure, bad, directories, integer, number, own_sha, read, read_json, unpack
 from agent.client import Client
 from agent.ends import FibreEnds
@@ -316,6 +316,8 @@ OPERATIONS: dict[str, Callable[[Server, Json, Client, Answer], Json | None]] = {
     "counters.keep": lambda server, request, *_: keeping.keep(server, request),
     "counters.kept": lambda _, request, *__: keeping.fetch(request),
     "gpus": lambda server, request, client, _: gpus(server, request, client),
+    "job.ready": lambda server, request, *_: files.ready(server, request),
+    "job.files": lambda _, request, *__: files.put(request),
     "job.start": lambda server, request, *_: server.jobs.start(request),
     "job.status": lambda server, request, *_: server.jobs.status(request),
     "job.stop": lambda server, request, _, answer: server.jobs.stop(request, answer),

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from agent.shapes import Json
 
 FENCED = frozenset(("fence", "stage", "commit", "confirm", "revert", "clear", "arm", "disarm"))
-FENCED |= {"job.start", "job.stop", "job.prepare", "job.hold", "job.go", "job.drop"}
+FENCED |= {"job.start", "job.stop", "job.prepare", "job.hold", "job.go", "job.drop", "job.files"}
 """Operations that change something; reading is open to every run."""
 
 

@@ -1,7 +1,8 @@
 """Programs run for the operator: started, watched, stopped, read.
 
-They run as the user that provisioning names, `job_user`, and own their directory and nothing else. The shell around them and the
-records of them belong to root, so that a job cannot name another process to be stopped, nor another exit status.
+They run as the user that provisioning names, `job_user`, or one of its `job_users`, and own their directory and nothing else. The
+shell around them and the records of them belong to root, so that a job cannot name another process to be stopped, nor another exit
+status.
 """
 
 from __future__ import annotations
@@ -44,6 +45,14 @@ def start_time(pid: int) -> int | None:
     """Field 22 of /proc/PID/stat, unique per process of this boot; None for a dead process or a zombie."""
     fields = read(f"/proc/{pid}/stat").rpartition(")")[2].split()
     return None if len(fields) < 20 or fields[0] in ("Z", "X") else int(fields[19])
+
+
+def kill_session(leader: int) -> None:
+    """SIGKILL to all processes of a session: a program may put some into process groups of their own."""
+    for name in os.listdir("/proc"):
+        if name.isdigit() and read(f"/proc/{name}/stat").rpartition(")")[2].split()[3:4] == [str(leader)]:
+            with contextlib.suppress(OSError):
+                os.kill(int(name), signal.SIGKILL)
 
 
 def prepare() -> None:
@@ -97,7 +106,7 @@ class Jobs:
             raise refused("job {} is already running (pid {})".format(request["name"], self.state(where)["pid"]))
         if request["name"] in self.watched:  # it ended a moment ago
             self.ended(request["name"])
-        user = self.user()
+        user = self.user(request.get("user"))
         shutil.rmtree(where, ignore_errors=True)
         noted = self.noted(where)
         for old in (noted + ".exit", noted + ".json"):
@@ -145,13 +154,21 @@ class Jobs:
         self.watch(request["name"])
         return {"name": request["name"], "pid": child.pid, "directory": where}
 
-    def user(self) -> pwd.struct_passwd | None:
-        """The user that jobs run as; None is root. Raises: Failure - there is no such user."""
+    def user(self, wanted: object = None) -> pwd.struct_passwd | None:
+        """The user that jobs run as, or the one wanted instead; None is root.
+
+        Raises: Failure - there is no such user, or provisioning does not allow the one wanted.
+        """
         name = self.server.facts.get("job_user") or "root"
+        if wanted is not None and wanted != name:
+            if not isinstance(wanted, str) or wanted not in self.server.facts.get("job_users", ()):
+                raise refused(f"user {wanted!r} is not among those that provisioning lets programs run as")
+            name = wanted
         try:
             found = pwd.getpwnam(name)
         except KeyError:
-            raise refused(f"no user {name} on this host to run jobs as; provisioning adds it") from None
+            adds = "; provisioning adds it" if wanted is None else ", which a program of the inventory names; add it there"
+            raise refused(f"no user {name} on this host to run jobs as{adds}") from None
         return found if found.pw_uid else None
 
     def checkpoints(self, name: str, user: pwd.struct_passwd | None) -> str:
@@ -222,12 +239,12 @@ class Jobs:
 
         def look(killed: bool = False) -> None:
             if start_time(pid) != born:
-                signal_group(signal.SIGKILL)  # what the job left behind in its session
+                kill_session(pid)  # what the job left behind
                 answer(dict(self.state(where), name=request["name"], killed=killed))
                 return
             now = time.monotonic_ns()
             if now >= give_up and not killed:
-                signal_group(signal.SIGKILL)
+                kill_session(pid)
                 killed = True
             self.server.timer(now + 5_000_000, lambda: look(killed))
 

@@ -2,6 +2,7 @@
 
 from optics.errors import (
     BadFile,
+    BadPlugin,
     ChangeFailed,
     Garbled,
     HandsNeeded,
@@ -44,6 +45,7 @@ from optics.words import (
 
 __all__ = [
     "BadFile",
+    "BadPlugin",
     "Change",
     "ChangeFailed",
     "Circuit",

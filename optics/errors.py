@@ -134,6 +134,16 @@ class StoreFailed(TestbedError):
     exit_code = 2
 
 
+class BadPlugin(TestbedError):
+    """A topology generator or schedule of another distribution failed, or answered what cannot be used; nothing was changed.
+
+    The message names the object, its distribution and its version.
+    """
+
+    code = "E-PLUGIN"
+    exit_code = 3
+
+
 class Missing(TestbedError):
     """This machine lacks something the command needs (a program, a kernel feature, a right); the hint states how to get it."""
 

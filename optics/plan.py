@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 from optics import Db, Dbm, HostName, HostPort, LinkKind
+from optics.ranks import RankName, hosts_of
 
 Ring: TypeAlias = Sequence[HostName]
 
@@ -62,7 +63,7 @@ class RingGroup:
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """Bytes from host to host over a lane's addresses."""
+    """Bytes from host to host over a lane's addresses. Several ranks of a host share them, as those of a group's buffer."""
 
     src: HostName
     dst: HostName
@@ -93,27 +94,44 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """The program that runs on the hosts. `ranks[i]` is the host of rank i; each ring is an order of all ranks' hosts.
+    """The program that runs on the hosts. `ranks[i]` names rank i; each ring is an order of all hosts, each of which it enters and
+    leaves once, whatever the number of ranks there. The ranks of a host follow each other.
 
     args: options of the workload. env: added to its environment as it is. traffic: what a replay moves. predicted: what the
     planner expects, by the names of the plan file (`iteration_ms`, `busbw_mbps`, ...).
+
+    program: of a `program`, its name in the inventory. version: identifies its declaration and files. training: the arguments that
+    decide its weights, None if it keeps no checkpoints. Its backend is the declared one, `args` has the declared defaults.
     """
 
     name: str
-    workload: Literal["train", "allreduce", "replay"]
-    ranks: tuple[HostName, ...]
+    workload: Literal["train", "allreduce", "replay", "program"]
+    ranks: tuple[RankName, ...]
     rings: tuple[tuple[HostName, ...], ...] = ()
     args: Mapping[str, int | float | str | bool] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
-    backend: Literal["auto", "gloo", "nccl"] = "auto"
+    backend: Literal["auto", "gloo", "nccl", "testbed", "none"] = "auto"
     traffic: Traffic | None = None
     predicted: Mapping[str, float] = field(default_factory=dict)
+    program: str = ""
+    version: str = ""
+    training: Mapping[str, int | float | str | bool] | None = None
+
+    @property
+    def hosts(self) -> tuple[HostName, ...]:
+        """The hosts of its ranks, in order."""
+        return hosts_of(self.ranks)
 
     @property
     def orders(self) -> tuple[tuple[HostName, ...], ...]:
         """Every ring, those of groups included; ring k uses lane k modulo the number of lanes."""
         groups = self.traffic.groups if self.traffic else ()
         return self.rings + tuple(ring for group in groups if not group.schedule for ring in group.rings)
+
+    @property
+    def uses_rings(self) -> bool:
+        """Whether its ranks send along the rings; other programs connect as they like, and do not notice a change of rings."""
+        return self.workload != "program" or self.backend == "testbed"
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,8 @@ class Wanted:
     search: int = 0
     patience: int = PATIENCE
     segments: tuple[str, ...] = ()
+    schedule: str = ""
+    """Of all-reduce by the back-end msccl; empty: breadth-first where it is faster than rings."""
 
 
 @dataclass(frozen=True)

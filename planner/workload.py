@@ -1,7 +1,7 @@
 """A job described by its model and its parallelism over ranks, and the resulting traffic.
 
-Ranks count tensor first, then data, then pipeline: rank = (stage * data + replica) * tensor + slice. The traffic of each kind of
-layer:
+Ranks count tensor first, then data, then pipeline: rank = (stage * data + replica) * tensor + slice. `ranks_per_host` of them,
+which follow each other, share a host, so that a tensor group of that size stays inside it. The traffic of each kind of layer:
 
 - dense: gradients are all-reduced over the replicas of a slice.
 - transformer: the same; per block four all-reduces of the activations in the tensor group (two forward, two backward: Shoeybi and
@@ -135,12 +135,13 @@ class Bytes(_Part):
 
 class Workload(_Part):
     """A file of `testbed.workload/1`. batch: samples per replica and iteration; rate_gbps: of a port of the network it was written
-    for."""
+    for. ranks_per_host: so many ranks that follow each other are on one host."""
 
     schema_id: Annotated[Literal["testbed.workload/1"], Field(alias="schema")]
     name: Name
     description: Annotated[str, Field(max_length=4096)] = ""
     ranks: Annotated[int, Field(ge=2, le=MOST_RANKS)]
+    ranks_per_host: Annotated[int, Field(ge=1, le=64)] = 1
     batch: Count = 1
     bytes_per_number: Annotated[int, Field(ge=1, le=16)] = 4
     parallelism: Parallelism = Parallelism()
@@ -156,6 +157,15 @@ class Workload(_Part):
         if self.compute is not None and self.compute_s is not None:
             raise ValueError("compute and compute_s contradict each other; give one of them")
         return self
+
+    @property
+    def hosts(self) -> int:
+        """Number of hosts. Raises: Infeasible - the ranks do not fill them, or fill only one."""
+        hosts, left = divmod(self.ranks, self.ranks_per_host)
+        if left or hosts < 2:
+            words = f"{self.ranks} ranks do not fill 2 hosts or more of {self.ranks_per_host} ranks"
+            raise Infeasible(words, f"set ranks to {max(2, round(self.ranks / self.ranks_per_host)) * self.ranks_per_host}")
+        return hosts
 
     @property
     def data(self) -> int:
@@ -194,7 +204,10 @@ class Workload(_Part):
 
 
 def demand(workload: Workload) -> Demand:
-    """The traffic of one iteration. Raises: Infeasible - degrees, ranks or groups that cannot be."""
+    """The traffic of one iteration between hosts: the ranks of the demand are the hosts of the workload.
+
+    Raises: Infeasible - degrees, ranks, hosts or groups that cannot be.
+    """
     traffic = _Traffic(workload)
     for layer in workload.layers:
         traffic.add(layer)
@@ -311,7 +324,23 @@ class _Traffic:
                 members = [self.rank(stage, first + k, part) for first in range(0, self.data, split.expert)]
                 self.reduce(members, held, f"experts-{stage}-{part}-{k}")
 
+    def between_hosts(self) -> None:
+        """Count hosts instead of ranks: what ranks of one host exchange does not leave it, and they sum among themselves first."""
+        each, hosts = self.workload.ranks_per_host, self.workload.hosts
+        if each == 1:
+            return
+        buffers, names, self.buffers, self.names = self.buffers, self.names, {}, {}
+        for members, size in buffers.items():
+            for rank in members:
+                if not 0 <= rank < self.n:
+                    raise Infeasible(f"group {names[members]} names rank {rank}; there are {self.n}", f"name 0 to {self.n - 1}")
+            self.reduce(dict.fromkeys(rank // each for rank in members), size, names[members])
+        self.mp = self.mp.reshape(hosts, each, hosts, each).sum(axis=(1, 3))
+        np.fill_diagonal(self.mp, 0.0)
+        self.n = hosts
+
     def demand(self) -> Demand:
+        self.between_hosts()
         used: dict[str, int] = {}
         groups = []
         for members, size in self.buffers.items():

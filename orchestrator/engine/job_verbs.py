@@ -1,4 +1,4 @@
-"""`testbed job launch`, `status`, `logs`, `pause`, `resume` and `stop`."""
+"""`testbed job launch`, `status`, `logs`, `env`, `pause`, `resume` and `stop`."""
 
 from __future__ import annotations
 
@@ -8,22 +8,29 @@ from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager, suppress
 
 from optics import HostName, Locked, Missing, Refused, TestbedError, Unreachable
-from optics.plan import TransitionPolicy
+from optics.plain import counted
+from optics.plan import Job, TransitionPolicy
+from optics.ranks import host_of_rank, hosts_of
 from orchestrator.engine.change.attempt import GO_TAKES, HOLD_TAKES, MOST_S, Attempt
-from orchestrator.engine.change.job_record import Pause, facts, pause_of, ranks_of, with_pause, without_pause
+from orchestrator.engine.change.job_record import Pause, facts, hosts_of_job, pause_of, ranks_of, with_pause, without_pause
 from orchestrator.engine.change.jobs import Jobs
 from orchestrator.engine.change.locking import holding
+from orchestrator.hosts.by_hand import ByHand, by_hand
 from orchestrator.hosts.failures import one_error
+from orchestrator.inventory.lab import Lab
 from orchestrator.plan.reader import read_plan
 from orchestrator.results import ALIVE, JobLogs, JobStatus
 from orchestrator.session import Command, Session, load_lab
 from orchestrator.store.generations import next_generation
 from orchestrator.store.keys import lab_of, slice_of
-from orchestrator.store.records import JobRecord
+from orchestrator.store.records import CurrentPlan, JobRecord
 from orchestrator.store.scope import reach
 from orchestrator.telemetry import environment
 from orchestrator.telemetry.journal import Journal
 from orchestrator.telemetry.recorder import Recorder
+
+WAIT_POLL_S = 0.5
+"""How often (s) a job is asked that is waited for."""
 
 
 @asynccontextmanager
@@ -51,22 +58,59 @@ async def job_status(command: Command) -> JobStatus:
     """The latest job as its ranks report it now; fetches the iterations completed so far."""
     async with _opened(command, "job status") as jobs:
         record = _latest(jobs)
-        await _connect(jobs.session, ranks_of(record, jobs.session.lab))
+        await _connect(jobs.session, hosts_of_job(record, jobs.session.lab))
         return await jobs.status(record)
 
 
-async def job_logs(command: Command, *, lines: int, host: str | None) -> JobLogs:
-    """The last `lines` lines each rank wrote. Raises: Missing - no job, or no rank on `host`."""
+async def job_wait(command: Command, *, iterations: int | None) -> JobStatus:
+    """Wait until the latest job has ended, or has completed this many iterations. Raises: TimedOut - not within `timeout_s`."""
+    async with _opened(command, "job wait") as jobs:
+        record = _latest(jobs)
+        await _connect(jobs.session, hosts_of_job(record, jobs.session.lab))
+        with Recorder(command.progress).phase("job") as phase:
+            while True:  # until the deadline of the verb
+                status = await jobs.status(record)
+                phase.detail = f"{status.state}, {counted(status.iterations, 'iteration')}"
+                if status.state not in ALIVE or (iterations is not None and status.iterations >= iterations):
+                    return status
+                command.progress.update("job", status.iterations, iterations or 0, status.state)
+                await asyncio.sleep(WAIT_POLL_S)
+
+
+async def job_logs(command: Command, *, lines: int, host: str | None, rank: int | None = None) -> JobLogs:
+    """The last `lines` lines each rank wrote; `host`, `rank`: only of these. Raises: Missing - no job, or no such rank."""
     async with _opened(command, "job logs") as jobs:
         record = _latest(jobs)
         name, ranks = facts(record)[0], ranks_of(record, jobs.session.lab)
-        chosen = [(i, h) for i, h in enumerate(ranks) if host in (None, h)]
+        numbered = list(enumerate(facts(record)[2]["ranks"]))
+        chosen = [(i, r) for i, r in numbered if r in ranks and host in (None, r, host_of_rank(r)) and rank in (None, i)]
         if not chosen:
-            raise Missing(f"job {record.name} has no rank on {host}", hint=f"its hosts: {', '.join(ranks)}")
-        await _connect(jobs.session, [h for _, h in chosen])
-        tails = await asyncio.gather(*(jobs.session.hosts.tail(name, h, "log", -200 * lines) for _, h in chosen))
-    found = {f"rank {i} ({h})": tuple(t.text.splitlines()[-lines:]) for (i, h), t in zip(chosen, tails, strict=True)}
+            what = f"no rank {rank}" if host is None else f"no rank on {host}" if rank is None else f"no rank {rank} on {host}"
+            raise Missing(f"job {record.name} has {what}", hint=f"its ranks: {', '.join(f'{i} {r}' for i, r in numbered)}")
+        await _connect(jobs.session, hosts_of(r for _, r in chosen))
+        tails = await asyncio.gather(*(jobs.session.hosts.tail(name, r, "log", -200 * lines) for _, r in chosen))
+    found = {f"rank {i} ({r})": tuple(t.text.splitlines()[-lines:]) for (i, r), t in zip(chosen, tails, strict=True)}
     return JobLogs(record.name, found)
+
+
+async def job_env(command: Command) -> ByHand:
+    """The ranks of the job of the plan that is up, for users who launch them by themselves; no host is asked.
+
+    Raises: Missing - no plan is up, or it has no job.
+    """
+    lab = load_lab(command.inventory)
+    return by_hand(_planned(command, slice_of(lab, command.settings), lab)[1], lab)
+
+
+def _planned(command: Command, key: str, lab: Lab) -> tuple[CurrentPlan, Job]:
+    """The plan that is up, and its job. Raises: Missing - there is none."""
+    current = command.store.current(key)
+    if current is None:
+        raise Missing("no plan is up on this lab", hint="testbed up --topology examples/ring-12.json")
+    job = read_plan(current.plan_text, current.plan_name, lab).job
+    if job is None:
+        raise Missing(f"{current.plan_name} has no job", hint="add one to the plan; see docs/reference/plan.schema.json")
+    return current, job
 
 
 async def job_launch(command: Command) -> JobStatus:
@@ -74,14 +118,9 @@ async def job_launch(command: Command) -> JobStatus:
     store, settings = command.store, command.settings
     async with _opened(command, "job launch") as jobs:
         session, key = jobs.session, jobs.slice
-        current = store.current(key)
-        if current is None:
-            raise Missing("no plan is up on this lab", hint="testbed up --topology examples/ring-12.json")
-        job = read_plan(current.plan_text, current.plan_name, session.lab).job
-        if job is None:
-            raise Missing(f"{current.plan_name} has no job", hint="add one to the plan; see docs/reference/plan.schema.json")
-        await _connect(session, job.ranks)
-        async with holding(session.lab, command, reach(session.lab, job.ranks), "job launch") as lock:
+        current, job = _planned(command, key, session.lab)
+        await _connect(session, job.hosts)
+        async with holding(session.lab, command, reach(session.lab, job.hosts), "job launch") as lock:
             if store.current(key) != current:
                 raise Locked("another plan came up while this command waited", hint="first check: testbed status")
             run = store.new_run(
@@ -95,7 +134,7 @@ async def job_launch(command: Command) -> JobStatus:
                 owner=settings.owner,
             )
             lock.bind(run)
-            await session.hosts.fence(run.token, job.ranks)
+            await session.hosts.fence(run.token, job.hosts)
             run_dir = settings.run_dir(run.id)
             with run, Journal(run_dir, run.id, session.lab.name) as journal:
                 environment.note(run_dir, session.lab, command.inventory)
@@ -114,19 +153,22 @@ async def job_launch(command: Command) -> JobStatus:
 
 
 async def job_stop(command: Command) -> JobStatus:
-    """Stop the job at an iteration boundary and report how far it got."""
+    """Stop the job at an iteration boundary and report how far it got; of a failed one, the ranks that still run."""
     async with _opened(command, "job stop") as jobs:
         session = jobs.session
         record = _latest(jobs)
-        await session.hosts.connect(ranks_of(record, session.lab))
+        await session.hosts.connect(hosts_of_job(record, session.lab))
         with suppress(Unreachable):  # stop the ranks on the hosts that answer; `stop` names the others
             status = await jobs.status(record)
-            if status.state not in ALIVE:
+            if status.state not in ALIVE and not await jobs.left(record):
                 return status
-        ranks = ranks_of(record, session.lab)
-        async with holding(session.lab, command, reach(session.lab, ranks), "job stop"):
+        hosts = hosts_of_job(record, session.lab)
+        async with holding(session.lab, command, reach(session.lab, hosts), "job stop"):
             if _latest(jobs).id != record.id:
                 raise Locked("another job was launched while this command waited", hint="again: testbed job stop")
+            if (ended := _latest(jobs)).ended is not None:  # but not all of its ranks
+                await jobs.stop_left(ended)
+                return await jobs.status(ended)
             return await jobs.stop(record, "stopped by the operator")
 
 
@@ -138,14 +180,14 @@ async def job_pause(command: Command, *, for_s: float) -> JobStatus:
     async with _opened(command, "job pause") as jobs:
         session, store, settings = jobs.session, command.store, command.settings
         record = _latest(jobs)
-        ranks = ranks_of(record, session.lab)
+        hosts = hosts_of_job(record, session.lab)
         if for_s > MOST_S:
             raise Refused(
                 f"job {record.name}: {for_s:g} s would be a hold longer than its lease: hosts pause a job for {MOST_S:g} s at most",
                 hint="testbed job pause --for 1h; testbed job stop ends it with a checkpoint",
             )
-        await _connect(session, ranks)
-        async with holding(session.lab, command, reach(session.lab, ranks), "job pause") as lock:
+        await _connect(session, hosts)
+        async with holding(session.lab, command, reach(session.lab, hosts), "job pause") as lock:
             status = await _going(jobs, record)
             if status.state == "paused":
                 raise Refused(f"job {record.name} is paused already, {status.detail}")
@@ -154,7 +196,7 @@ async def job_pause(command: Command, *, for_s: float) -> JobStatus:
             )
             lock.bind(run)
             with run, Journal(settings.run_dir(run.id), run.id, session.lab.name) as journal:
-                await session.hosts.fence(run.token, ranks)
+                await session.hosts.fence(run.token, hosts)
                 move = next_generation(store, lab_of(jobs.slice), settings.owner, run.id)
                 await _pause(jobs, record, move, run.token, for_s, Recorder(command.progress, journal))
                 run.finish("ok")
@@ -185,9 +227,9 @@ async def job_resume(command: Command) -> JobStatus:
     async with _opened(command, "job resume") as jobs:
         session = jobs.session
         record = _latest(jobs)
-        ranks = ranks_of(record, session.lab)
-        await _connect(session, ranks)
-        async with holding(session.lab, command, reach(session.lab, ranks), "job resume"):
+        hosts = hosts_of_job(record, session.lab)
+        await _connect(session, hosts)
+        async with holding(session.lab, command, reach(session.lab, hosts), "job resume"):
             status, pause = await _going(jobs, record), pause_of(record)
             if status.state != "paused" or pause is None:
                 over = "; its pause is over" if pause is not None else ""

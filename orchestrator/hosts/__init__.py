@@ -15,6 +15,7 @@ from orchestrator.hosts.api import (
     Provisioned,
     RankState,
     Staged,
+    Stream,
     Tail,
 )
 from orchestrator.hosts.counters import SAMPLE, Samples, samples
@@ -39,6 +40,7 @@ __all__ = [
     "RankState",
     "Samples",
     "Staged",
+    "Stream",
     "Tail",
     "job_name",
     "samples",

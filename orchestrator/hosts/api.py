@@ -10,6 +10,19 @@ from optics import HostName, HostPort
 
 
 @dataclass(frozen=True, slots=True)
+class Stream:
+    """What one end of a TCP stream received. gaps: begin and end (ns) of the longest times without data, in order.
+
+    open: it was still waiting for data when its time was over, so the last gap may have been longer.
+    """
+
+    host: HostName
+    bytes: int
+    gaps: tuple[tuple[int, int], ...]
+    open: bool
+
+
+@dataclass(frozen=True, slots=True)
 class PortState:
     """One port as the host's kernel sees it. `ups` counts how often carrier came up since the interface was made.
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from agent.fence import FENCED
 from optics import HostName, HostPort, TestbedError, TimedOut
+from optics.ranks import RankName, host_of_rank, hosts_of
 from orchestrator.fabric.rules import Macs
 from orchestrator.hosts import facts
 from orchestrator.hosts.api import Hello, HostEvent
@@ -93,15 +94,16 @@ class Channels:
         return list(self._channels if names is None else names)
 
     async def _ask(
-        self, requests: Mapping[HostName, Mapping[str, Any]], op: str, timeout_s: float = 5.0
-    ) -> dict[HostName, dict[str, Any]]:
-        """Send one request to each host, all before waiting for any; raise one error that names every host that failed."""
+        self, requests: Mapping[HostName | RankName, Mapping[str, Any]], op: str, timeout_s: float = 5.0
+    ) -> dict[str, dict[str, Any]]:
+        """Send one request to each host, or to the host of each rank, all before waiting for any; raise one error that names all
+        that failed."""
         token = self._token() if op in FENCED else {}
-        sent = {name: self._channels[name].send(op, **fields, **token) for name, fields in requests.items()}
+        sent = {name: self._channels[host_of_rank(name)].send(op, **fields, **token) for name, fields in requests.items()}
         if sent:
             await asyncio.wait(sent.values(), timeout=timeout_s)
-        answers: dict[HostName, dict[str, Any]] = {}
-        failed: dict[HostName, TestbedError] = {}
+        answers: dict[str, dict[str, Any]] = {}
+        failed: dict[str, TestbedError] = {}
         for name, future in sent.items():
             if not future.done():
                 future.cancel()
@@ -113,7 +115,7 @@ class Channels:
             else:
                 raise error
         if failed:
-            raise one_error(failed, len(answers))
+            raise one_error(failed, len(set(hosts_of(answers)) - set(hosts_of(failed))))
         return answers
 
     async def _all(

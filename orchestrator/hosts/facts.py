@@ -23,6 +23,12 @@ AGENT = Path(agent.__path__[0])
 # A bridge without ports carries the lane addresses: gloo takes the first address of an interface, and that of lo is 127.0.0.1.
 HOST_DEVICE = "host0"
 ARCHIVE_PIECE = 90_000  # characters of one command (render.COMMAND_LIMIT, with room for what else it says)
+# Makes torch import the workloads' back-end for torch.distributed; the same as backend/pyproject.toml builds.
+TORCH_BACKEND = (
+    ("optical_testbed_torch-0.1.0.dist-info/METADATA", b"Metadata-Version: 2.1\nName: optical-testbed-torch\nVersion: 0.1.0\n"),
+    ("optical_testbed_torch-0.1.0.dist-info/entry_points.txt", b"[torch.backends]\ntestbed = testbed_torch.backend:register\n"),
+)
+TORCH_PACKAGE = "testbed_torch"  # a link to workloads: the name of the package in that distribution
 MTU = 9000  # bytes; what 25G NICs and the emulated fibres carry; an interface that refuses it is noted and left unchanged
 
 # (key, value, needed): what is needed and cannot be set stops provisioning; the rest is noted.
@@ -74,6 +80,8 @@ def facts(host: Host) -> dict[str, Any]:
         "workloads": workload_digest(),
         "job_user": host.job_user,
     }
+    if host.job_users:
+        found["job_users"] = list(host.job_users)
     found["sha"] = hashlib.sha256(json.dumps([found, program_digest()], sort_keys=True).encode()).hexdigest()
     return found
 
@@ -93,8 +101,10 @@ def programs() -> tuple[tuple[str, bytes], ...]:
 
 @lru_cache(maxsize=1)
 def workload_files() -> tuple[tuple[str, bytes], ...]:
+    """The files of the directory that is in the jobs' PYTHONPATH."""
     folder = Path(workloads.__path__[0])
-    return tuple((f"workloads/{p.relative_to(folder).as_posix()}", p.read_bytes()) for p in sorted(folder.rglob("*.py")))
+    own = ((f"workloads/{p.relative_to(folder).as_posix()}", p.read_bytes()) for p in sorted(folder.rglob("*.py")))
+    return (*own, *TORCH_BACKEND)
 
 
 @lru_cache(maxsize=1)
@@ -119,6 +129,9 @@ def archive() -> tuple[str, ...]:
             entry = tarfile.TarInfo(name)
             entry.size, entry.mode = len(content), 0o644
             tar.addfile(entry, io.BytesIO(content))
+        link = tarfile.TarInfo(f"workloads/{workload_digest()}/{TORCH_PACKAGE}")
+        link.type, link.linkname = tarfile.SYMTYPE, "workloads"
+        tar.addfile(link)
     packed = base64.b64encode(gzip.compress(buffer.getvalue(), 9, mtime=0)).decode()
     return tuple(packed[at : at + ARCHIVE_PIECE] for at in range(0, len(packed), ARCHIVE_PIECE))
 

@@ -13,25 +13,28 @@ from typing import Any
 
 from optics import Garbled, HostName, Refused
 from optics.plan import Job
+from optics.ranks import RankName, by_host, host_of_rank
 from orchestrator.credentials import withheld
 from orchestrator.fabric.rules import Rules
 from orchestrator.hosts import facts, launch, render
 from orchestrator.hosts.api import Hello, JobState, Provisioned, Staged, Tail
 from orchestrator.hosts.channel import refusal
 from orchestrator.hosts.failures import one_error
+from orchestrator.hosts.launch import on_host
 from orchestrator.hosts.measurements import Measurements
+from orchestrator.hosts.readiness import Readiness
 from orchestrator.hosts.routes import Routes
 from orchestrator.hosts.runner import Ansible, Play
 from orchestrator.hosts.turns import Turns
 from orchestrator.inventory.lab import Lab
 
 
-class Hosts(Routes, Measurements, Turns):
+class Hosts(Routes, Measurements, Turns, Readiness):
     """All hosts of a lab: Ansible for slow operations. `inventory`: the directory with hosts.yml. `artefacts`: for files."""
 
     def __init__(self, lab: Lab, inventory: Path, artefacts: Path) -> None:
         super().__init__(lab)
-        self.artefacts = artefacts
+        self.inventory, self.artefacts = inventory, artefacts
         self._ansible = Ansible(inventory, artefacts, withheld(lab))
         self._playing = asyncio.Lock()
 
@@ -87,12 +90,14 @@ class Hosts(Routes, Measurements, Turns):
             found[name] = {v["generation"]: Staged(v["generation"], v["routes"], v["table"], v.get("congctl")) for v in lines}
         return found
 
-    async def launch(self, job: Job, run: str, *, resume: bool = False) -> Mapping[HostName, JobState]:
+    async def launch(self, job: Job, run: str, *, resume: bool = False) -> Mapping[RankName, JobState]:
         """Start the ranks of a job; `run` makes its name on the hosts unique."""
+        await self.make_ready(job)
         wanted = launch.requests(job, self.lab, run, resume=resume)
-        payloads = {name: render.pack(request | self._token(), name) for name, request in wanted.items()}
+        payloads = launch.payloads({rank: request | self._token() for rank, request in wanted.items()})
         play = await self._play("launch.yml", list(payloads), {"testbed_requests": payloads})
-        return {name: JobState(name, "running", pid=_lines(name, play.said[name]["launch"], 1)[0]["pid"]) for name in payloads}
+        answers = _answers(play, "launch", wanted)
+        return {rank: JobState(host_of_rank(rank), "running", pid=values["pid"]) for rank, values in answers.items()}
 
     async def collect(self, job: str, names: Collection[HostName] | None = None) -> Mapping[HostName, Path]:
         """Copy the job's files into `artefacts/HOST/`; returns each host's folder."""
@@ -112,30 +117,44 @@ class Hosts(Routes, Measurements, Turns):
             raise one_error(play.failed, len(names) - len(play.failed))
         return play
 
-    # --- jobs, over the channel
+    # --- jobs, over the channel; ranks None: one on each host
 
-    async def job_states(self, job: str, names: Collection[HostName] | None = None) -> Mapping[HostName, JobState]:
+    async def job_states(self, job: str, ranks: Collection[RankName] | None = None) -> Mapping[RankName, JobState]:
         """The state of each rank of a job; `job` is its name on the hosts (`launch.job_name`)."""
-        answers = await self._all(names, "job.status", {"name": job})
-        return {name: JobState(name, v["state"], v.get("code"), v.get("pid")) for name, v in answers.items()}
+        return _job_states(await self._of_job(job, self._names(ranks), "job.status", {}))
 
     async def stop_job(
-        self, job: str, grace_s: float = 10.0, names: Collection[HostName] | None = None
-    ) -> Mapping[HostName, JobState]:
+        self, job: str, grace_s: float = 10.0, ranks: Collection[RankName] | None = None
+    ) -> Mapping[RankName, JobState]:
         """SIGTERM to every rank, SIGKILL to those that still run after `grace_s`; through Ansible if the channel is lost."""
-        lost = [name for name in self._names(names) if not self._channels[name].attached]
-        near = [name for name in self._names(names) if name not in lost]
-        answers = await self._all(near, "job.stop", {"name": job, "grace_s": grace_s}, grace_s + 5.0)
+        fields = {"grace_s": grace_s}
+        lost = [rank for rank in self._names(ranks) if not self._channels[host_of_rank(rank)].attached]
+        near = [rank for rank in self._names(ranks) if rank not in lost]
+        answers = await self._of_job(job, near, "job.stop", fields, grace_s + 5.0)
         if lost:
-            request = {"op": "job.stop", "name": job, "grace_s": grace_s} | self._token()
-            play = await self._play("stop_job.yml", lost, {"testbed_requests": {name: render.pack(request, name) for name in lost}})
-            answers |= {name: _lines(name, play.said[name]["stop"], 1)[0] for name in lost}
-        return {name: JobState(name, v["state"], v.get("code"), v.get("pid")) for name, v in answers.items()}
+            requests = {rank: {"op": "job.stop", "name": on_host(job, rank)} | fields | self._token() for rank in lost}
+            payloads = launch.payloads(requests)
+            play = await self._play("stop_job.yml", list(payloads), {"testbed_requests": payloads})
+            answers |= _answers(play, "stop", lost)
+        return _job_states(answers)
 
-    async def tail(self, job: str, host: HostName, file: str = "log", offset: int = 0) -> Tail:
-        """A part of one of the job's files on a host, from byte `offset` on (negative: from the end)."""
-        values = (await self._ask({host: {"name": job, "file": file, "offset": offset}}, "job.tail"))[host]
+    async def tail(self, job: str, rank: RankName, file: str = "log", offset: int = 0) -> Tail:
+        """A part of one of the files of the job's rank, from byte `offset` on (negative: from the end)."""
+        values = (await self._of_job(job, [rank], "job.tail", {"file": file, "offset": offset}))[rank]
         return Tail(values["data"], values["offset"], values["size"], values["state"])
+
+
+def _answers(play: Play, task: str, ranks: Collection[RankName]) -> dict[RankName, dict[str, Any]]:
+    """The answers to `launch.payloads`, which the task printed. Raises: Garbled, Refused - as `_lines`."""
+    return {
+        rank: values
+        for host, here in by_host(ranks).items()
+        for rank, values in zip(here, _lines(host, play.said[host][task], len(here)), strict=True)
+    }
+
+
+def _job_states(answers: Mapping[RankName, Mapping[str, Any]]) -> dict[RankName, JobState]:
+    return {rank: JobState(host_of_rank(rank), v["state"], v.get("code"), v.get("pid")) for rank, v in answers.items()}
 
 
 def _lines(host: HostName, text: str, count: int) -> list[dict[str, Any]]:

@@ -10,7 +10,8 @@ from typing import Any
 
 from optics import HostName, Infeasible
 from optics.plan import Job, Traffic
-from orchestrator.hosts import render
+from optics.ranks import RankName, by_host, host_of_rank, local_rank
+from orchestrator.hosts import program, render
 from orchestrator.hosts.facts import HOST_DEVICE, workload_digest
 from orchestrator.inventory.hosts import Host
 from orchestrator.inventory.lab import Lab
@@ -21,29 +22,46 @@ MASTER_PORTS = 2000
 ENV_LIMIT = 131_072  # bytes of one environment variable (MAX_ARG_STRLEN)
 
 
-def requests(job: Job, lab: Lab, run: str, *, resume: bool = False) -> dict[HostName, dict[str, Any]]:
-    """The `job.start` request for each rank's host. `run` makes the job's name on the hosts unique: `{job}.{run}`.
+def requests(job: Job, lab: Lab, run: str, *, resume: bool = False) -> dict[RankName, dict[str, Any]]:
+    """The `job.start` request for each rank. `run` makes the job's name on the hosts unique: `{job}.{run}` (`on_host`).
 
-    Raises: Infeasible - nccl on a host without GPU.
+    Raises: Infeasible - nccl on a host without a GPU for each of its ranks.
     """
     nccl = backend(job, lab) == "nccl"
-    lacking = [name for name in job.ranks if nccl and not lab.hosts[name].gpus]
+    lacking = [name for name in job.hosts if nccl and not lab.hosts[name].gpus]
     if lacking:
         raise Infeasible(f"job {job.name}: backend nccl, but {', '.join(lacking)} have no GPU (testbed_gpus)")
+    for host, here in by_host(job.ranks).items():
+        if nccl and len(here) > (gpus := lab.hosts[host].gpus):
+            raise Infeasible(f"job {job.name}: backend nccl, {len(here)} ranks on {host} and {gpus} GPUs (testbed_gpus)")
     port = MASTER_PORT + sum(run.encode()) % MASTER_PORTS
     found = {}
     for rank, name in enumerate(job.ranks):
         env = _environment(job, lab, rank, port, nccl) | dict(job.env)
-        found[name] = {"op": "job.start", "name": job_name(job.name, run), "argv": argv(job, resume), "env": env}
+        found[name] = {"op": "job.start", "name": on_host(job_name(job.name, run), name), "argv": argv(job, resume), "env": env}
         if resumable(job):
             found[name]["checkpoints"] = job_name(job.name, identity(job))
+        if job.program:
+            found[name] = program.complete(found[name], job, lab, run, resume=resume)
     return found
+
+
+def payloads(requests: Mapping[RankName, Mapping[str, Any]]) -> dict[HostName, str]:
+    """What Ansible hands to each host: the requests of its ranks, which `call` sends one after the other.
+
+    Raises: Infeasible - they do not fit into one command.
+    """
+    return {
+        host: render.pack(requests[here[0]] if len(here) == 1 else [requests[rank] for rank in here], host)
+        for host, here in by_host(requests).items()
+    }
 
 
 def rehearse(job: Job, lab: Lab) -> None:
     """Build the requests that would start the job and discard them. Raises: Infeasible - the job could not be started."""
-    for name, request in requests(job, lab, "").items():
-        render.pack(request, name)
+    wanted = requests(job, lab, "")
+    payloads(wanted)
+    for request in wanted.values():
         if long := [key for key, value in request["env"].items() if len(f"{key}={value}".encode()) >= ENV_LIMIT]:
             raise Infeasible(
                 f"job {job.name}: {long[0]} would take more than {ENV_LIMIT} bytes, which is what Linux gives one variable",
@@ -56,10 +74,15 @@ def job_name(job: str, run: str) -> str:
     return "".join(c if c.isascii() and (c.isalnum() or c in "._-") else "-" for c in f"{job}.{run}").lstrip("._-")[:100]
 
 
+def on_host(job: str, rank: RankName) -> str:
+    """What a rank is called on its host: the job's name there (`job_name`), with the rank's number where there are several."""
+    return f"{job[:97]}.{local_rank(rank)}" if "/" in rank else job
+
+
 def backend(job: Job, lab: Lab) -> str:
     if job.backend != "auto":
         return job.backend
-    return "nccl" if all(lab.hosts[name].gpus > 0 for name in job.ranks) else "gloo"
+    return "nccl" if all(lab.hosts[name].gpus > 0 for name in job.hosts) else "gloo"
 
 
 def argv(job: Job, resume: bool) -> list[str]:
@@ -77,13 +100,14 @@ def argv(job: Job, resume: bool) -> list[str]:
 
 
 def _environment(job: Job, lab: Lab, rank: int, port: int, nccl: bool) -> dict[str, str]:
-    host = lab.hosts[job.ranks[rank]]
+    name = job.ranks[rank]
+    host = lab.hosts[host_of_rank(name)]
     chosen = layout(job, lab)
     env = {
         "RANK": str(rank),
         "WORLD_SIZE": str(len(job.ranks)),
-        "LOCAL_RANK": "0",
-        "MASTER_ADDR": lab.hosts[job.ranks[0]].mgmt_address,
+        "LOCAL_RANK": str(local_rank(name)),
+        "MASTER_ADDR": lab.hosts[host_of_rank(job.ranks[0])].mgmt_address,
         "MASTER_PORT": str(port),
         "TESTBED_BACKEND": "nccl" if nccl else "gloo",
         "TESTBED_RINGS": json.dumps(chosen["rings"]),
@@ -93,37 +117,66 @@ def _environment(job: Job, lab: Lab, rank: int, port: int, nccl: bool) -> dict[s
         "PYTHONUNBUFFERED": "1",
         "GLOO_SOCKET_IFNAME": HOST_DEVICE,
     }
+    if "/" in name:
+        env["LOCAL_WORLD_SIZE"] = str(len(by_host(job.ranks)[host.name]))
     if "traffic" in chosen:
         env["TESTBED_TRAFFIC"] = json.dumps(chosen["traffic"], separators=(",", ":"))
     return env | (_nccl(host, len(chosen["rings"])) if nccl else {})
 
 
 def layout(job: Job, lab: Lab) -> dict[str, Any]:
-    """What all ranks get of the job's rings and, for a replay, its traffic: by ranks instead of hosts."""
+    """What all ranks get of the job's rings and, for a replay, its traffic: by ranks instead of hosts.
+
+    A ring visits the ranks of a host one after the other, so that it enters and leaves each host once. Ring k begins with rank
+    k of a host (modulo their number): the ranks take turns in receiving from other hosts, and in sending to them.
+    """
     order = {name: i for i, name in enumerate(job.ranks)}
-    rings = [[order[name] for name in ring] for ring in job.rings] or [list(range(len(job.ranks)))]
+    here = {host: tuple(order[name] for name in names) for host, names in by_host(job.ranks).items()}
+    rings = [[rank for host in ring for rank in _rotated(here[host], k)] for k, ring in enumerate(job.rings)]
+    rings = rings or [list(range(len(job.ranks)))]
     if job.traffic is None:
         return {"rings": rings}
-    return {"rings": rings, "traffic": _traffic(job.traffic, order, min(lab.hosts[name].lanes for name in job.ranks))}
+    return {"rings": rings, "traffic": _traffic(job.traffic, here, min(lab.hosts[name].lanes for name in job.hosts))}
 
 
-def _traffic(traffic: Traffic, order: Mapping[HostName, int], lanes: int) -> dict[str, Any]:
-    """What workloads/replay.py reads: the traffic by ranks, each ring with its lane (ring k: lane k modulo their number)."""
-    number = count()
-    return {
-        "compute_s": traffic.compute_s,
-        "groups": [
-            {
-                "id": group.id,
-                "bytes": group.bytes,
+def _rotated(ranks: tuple[int, ...], by: int) -> tuple[int, ...]:
+    at = by % len(ranks)
+    return ranks[at:] + ranks[:at]
+
+
+def _traffic(traffic: Traffic, here: Mapping[HostName, tuple[int, ...]], lanes: int) -> dict[str, Any]:
+    """What workloads/replay.py reads: the traffic by ranks, each ring with its lane (ring k: lane k modulo their number).
+
+    here: the ranks of each host, equally many on all. Rank i of every host moves the i-th part of each buffer and transfer, over
+    the same links as the others, together with the ranks of that number on other hosts.
+    """
+    number, each = count(), len(next(iter(here.values())))
+    groups, transfers = [], []
+    for group in traffic.groups:
+        over = [0 if group.schedule else next(number) % lanes for _ in group.rings]
+        for i, size in enumerate(parts(group.bytes, each)):
+            order = {host: ranks[i] for host, ranks in here.items()}
+            found = {
+                "id": group.id if each == 1 else f"{group.id}.{i}",
+                "bytes": size,
                 "rings": [[order[host] for host in ring] for ring in group.rings],
-                "lanes": [0 if group.schedule else next(number) % lanes for _ in group.rings],
+                "lanes": over,
                 "schedule": [[s.step, order[s.src], order[s.dst], order[s.shard], s.begin, s.end] for s in group.schedule],
             }
-            for group in traffic.groups
-        ],
-        "transfers": [[order[t.src], order[t.dst], t.bytes, t.lane] for t in traffic.transfers],
-    }
+            groups.append(found)
+    for t in traffic.transfers:
+        transfers += [[here[t.src][i], here[t.dst][i], size, t.lane] for i, size in enumerate(parts(t.bytes, each)) if size]
+    return {"compute_s": traffic.compute_s, "groups": groups, "transfers": transfers}
+
+
+def parts(size: int, count: int) -> list[int]:
+    """`size` bytes in `count` parts as equal as can be, all but the last of whole numbers of 4 bytes.
+
+    >>> parts(1002, 3), parts(7, 2), parts(10, 1)
+    ([332, 332, 338], [0, 7], [10])
+    """
+    each = size // count // 4 * 4
+    return [each] * (count - 1) + [size - each * (count - 1)]
 
 
 def _nccl(host: Host, rings: int) -> dict[str, str]:
@@ -144,6 +197,8 @@ def _nccl(host: Host, rings: int) -> dict[str, str]:
 
 def resumable(job: Job) -> bool:
     """Whether the job's program keeps checkpoints."""
+    if job.program:
+        return job.training is not None
     return any(option.weights for option in OPTIONS[job.workload])
 
 
@@ -152,5 +207,10 @@ def identity(job: Job) -> str:
 
     Not its rings, nor the assignment of ranks to hosts: all ranks hold the same weights, and a change of topology ends no training.
     """
-    deciding = {option.name: job.args.get(option.name, option.default) for option in OPTIONS[job.workload] if option.weights}
-    return hashlib.sha256(json.dumps([job.workload, sorted(job.ranks), deciding], sort_keys=True).encode()).hexdigest()[:12]
+    deciding: dict[str, Any]
+    if job.program:
+        what, deciding = f"program {job.program}", dict(job.training or {})
+    else:
+        what, options = job.workload, OPTIONS[job.workload]
+        deciding = {option.name: job.args.get(option.name, option.default) for option in options if option.weights}
+    return hashlib.sha256(json.dumps([what, sorted(job.ranks), deciding], sort_keys=True).encode()).hexdigest()[:12]

@@ -8,9 +8,11 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from optics import HostName, HostPort
-from orchestrator.hosts.api import ClockReading, FibreEnd, PortCounters, Probe, Tail
+from optics.ranks import RankName
+from orchestrator.hosts.api import ClockReading, FibreEnd, PortCounters, Probe, Stream, Tail
 from orchestrator.hosts.channels import Channels
 from orchestrator.hosts.counters import port_counters
+from orchestrator.hosts.launch import on_host
 
 
 class Measurements(Channels):
@@ -55,6 +57,34 @@ class Measurements(Channels):
         """Open, start or read measured flows (`agent/traffic.py`)."""
         return await self._ask(requests, "traffic", timeout_s)
 
+    async def stream(self, ends: Mapping[HostName, str], seconds: float) -> str:
+        """Have two hosts send to each other over TCP as fast as it goes, along the routes in use, for `seconds` (s, at most 59).
+
+        ends: the two hosts and the own address that each uses. Return a token for `streamed`.
+        """
+        (one, two), token = ends, secrets.token_hex(8)
+        mine = {name: {"token": token, "address": address} for name, address in ends.items()}
+        opened = await self.traffic({name: {"do": "accept", "seconds": seconds + 1.0, **own} for name, own in mine.items()}, 5.0)
+        towards = {one: two, two: one}
+        await self.traffic(
+            {
+                name: {"do": "pour", "seconds": seconds, "peer": ends[towards[name]], "tcp": opened[towards[name]]["tcp"], **own}
+                for name, own in mine.items()
+            },
+            5.0,
+        )
+        return token
+
+    async def streamed(self, token: str, names: Collection[HostName], timeout_s: float) -> Mapping[HostName, Stream]:
+        """What each host received, once the stream has ended."""
+        answers = await self.traffic({name: {"do": "heard", "token": token} for name in names}, timeout_s)
+        return {name: self._stream(name, values["heard"]["stream"]) for name, values in answers.items()}
+
+    def _stream(self, name: HostName, values: Mapping[str, Any]) -> Stream:
+        offset = self._channels[name].offset_ns
+        gaps = tuple((begin - offset, end - offset) for begin, end in values.get("gaps", ()))
+        return Stream(name, values["bytes"], gaps, bool(values.get("open", True)))
+
     async def watch_links(self, names: Collection[HostName] | None = None) -> Mapping[HostPort, bool]:
         """Subscribe to `link` events, one per carrier change; returns the present carriers."""
         answers = await self._all(names, "watch", {"links": True})
@@ -75,14 +105,15 @@ class Measurements(Channels):
         """
         await self._all(names, "counters", {"interval_s": interval_s, "batch_s": batch_s})
 
-    async def keep_counters(self, job: str, interval_s: float, names: Collection[HostName]) -> None:
-        """Have hosts sample every `interval_s` (0.1 to 8, s) and keep the samples, until their rank of the job ends."""
-        await self._ask({name: {"name": job, "interval_s": interval_s} for name in names}, "counters.keep")
+    async def keep_counters(self, job: str, interval_s: float, ranks: Collection[RankName]) -> None:
+        """Have the hosts of these ranks sample every `interval_s` (0.1 to 8, s) and keep the samples, until the rank ends."""
+        await self._ask({rank: {"name": on_host(job, rank), "interval_s": interval_s} for rank in ranks}, "counters.keep")
 
-    async def kept_counters(self, job: str, offsets: Mapping[HostName, int]) -> Mapping[HostName, Tail]:
-        """Part of what each host kept, from byte `offsets` on: lines that `counters.samples` reads as a `counters` event."""
-        answers = await self._ask({name: {"name": job, "offset": at} for name, at in offsets.items()}, "counters.kept")
-        return {name: Tail(v["data"], v["offset"], v["size"], "") for name, v in answers.items()}
+    async def kept_counters(self, job: str, offsets: Mapping[RankName, int]) -> Mapping[RankName, Tail]:
+        """Part of what was kept, from byte `offsets` on: lines that `counters.samples` reads as a `counters` event."""
+        requests = {rank: {"name": on_host(job, rank), "offset": at} for rank, at in offsets.items()}
+        answers = await self._ask(requests, "counters.kept")
+        return {rank: Tail(v["data"], v["offset"], v["size"], "") for rank, v in answers.items()}
 
     def leave_counters(self) -> None:
         """Ask hosts to stop sampling without waiting for replies: the caller is already handling a failure."""

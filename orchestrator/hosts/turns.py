@@ -7,10 +7,12 @@ from collections.abc import Collection, Mapping
 from contextlib import suppress
 from typing import Any
 
-from optics import HostName, TestbedError
+from optics import TestbedError
+from optics.ranks import RankName, host_of_rank, hosts_of
 from orchestrator.hosts.api import RankState
 from orchestrator.hosts.channels import Channels
 from orchestrator.hosts.failures import one_error
+from orchestrator.hosts.launch import on_host
 
 REPLY_S = 5.0
 """A host gets this much longer (s) to answer than it is asked to wait for its ranks."""
@@ -29,7 +31,7 @@ class Turns(Channels):
         self,
         job: str,
         move: int,
-        names: Collection[HostName],
+        ranks: Collection[RankName],
         layout: Mapping[str, Any],
         *,
         lease_s: float,
@@ -42,57 +44,63 @@ class Turns(Channels):
         when they go back from it.
         """
         about = {"generation": generation} if generation is not None else {}
-        return await self._move("job.prepare", job, move, names, within_s, {**layout, **about, "lease_s": lease_s})
+        return await self._move("job.prepare", job, move, ranks, within_s, {**layout, **about, "lease_s": lease_s})
 
     async def hold_job(
-        self, job: str, move: int, names: Collection[HostName], *, lease_s: float, within_s: float
+        self, job: str, move: int, ranks: Collection[RankName], *, lease_s: float, within_s: float
     ) -> tuple[RankState, ...]:
         """Pause all ranks at the end of the same iteration, for `lease_s` (s) at most."""
-        return await self._move("job.hold", job, move, names, within_s, {"lease_s": lease_s})
+        return await self._move("job.hold", job, move, ranks, within_s, {"lease_s": lease_s})
 
-    async def go_on(self, job: str, move: int, names: Collection[HostName], *, within_s: float) -> tuple[RankState, ...]:
+    async def go_on(self, job: str, move: int, ranks: Collection[RankName], *, within_s: float) -> tuple[RankState, ...]:
         """Have the ranks change over at the next boundary, at once if they pause; return when they have."""
-        return await self._move("job.go", job, move, names, within_s, {"decide": True})
+        return await self._move("job.go", job, move, ranks, within_s, {"decide": True})
 
-    async def drop_move(self, job: str, move: int, names: Collection[HostName]) -> None:
+    async def drop_move(self, job: str, move: int, ranks: Collection[RankName]) -> None:
         """Have the ranks forget a move that was not decided."""
-        await self._all(names, "job.drop", {"name": job, "move": move}, REPLY_S)
+        await self._of_job(job, ranks, "job.drop", {"move": move}, REPLY_S)
 
-    async def rank_states(self, job: str, names: Collection[HostName]) -> tuple[RankState, ...]:
+    async def rank_states(self, job: str, ranks: Collection[RankName]) -> tuple[RankState, ...]:
         """Where the ranks that take part are now."""
-        return _states(await self._all(names, "job.turns", {"name": job}, REPLY_S))
+        return _states(await self._of_job(job, ranks, "job.turns", {}, REPLY_S))
+
+    async def _of_job(
+        self, job: str, ranks: Collection[RankName], op: str, fields: Mapping[str, Any], timeout_s: float = 5.0
+    ) -> dict[RankName, dict[str, Any]]:
+        """Send the same request about the job to the host of each rank, under the name that the rank has there."""
+        return await self._ask({rank: {"name": on_host(job, rank), **fields} for rank in ranks}, op, timeout_s)
 
     async def _move(
-        self, op: str, job: str, move: int, names: Collection[HostName], within_s: float, fields: Mapping[str, Any]
+        self, op: str, job: str, move: int, ranks: Collection[RankName], within_s: float, fields: Mapping[str, Any]
     ) -> tuple[RankState, ...]:
-        """Send the request to all hosts. Once one fails or has a rank that cannot, the move is dropped: nobody waits in vain."""
-        request = {"name": job, "move": move, "within_s": within_s, **fields}
-        failed: dict[HostName, TestbedError] = {}
+        """Send the request for all ranks. Once one fails or cannot, the move is dropped: nobody waits in vain."""
+        about = {"move": move, "within_s": within_s, **fields}
+        failed: dict[RankName, TestbedError] = {}
 
-        async def ask(name: HostName) -> dict[HostName, dict[str, Any]]:
+        async def ask(rank: RankName) -> dict[RankName, dict[str, Any]]:
             try:
-                return await self._ask({name: request}, op, within_s + REPLY_S)
+                return await self._of_job(job, [rank], op, about, within_s + REPLY_S)
             except TestbedError as error:
-                failed[name] = error
+                failed[rank] = error
                 return {}
 
-        answers: dict[HostName, dict[str, Any]] = {}
+        answers: dict[RankName, dict[str, Any]] = {}
         dropped = False
-        for done in asyncio.as_completed([ask(name) for name in names]):
+        for done in asyncio.as_completed([ask(rank) for rank in ranks]):
             answers |= await done
             if not dropped and (failed or any(s.state in ENDED and s.move == move for s in _states(answers))):
                 dropped = True
                 with suppress(TestbedError):
-                    await self.drop_move(job, move, [name for name in names if name not in failed])
+                    await self.drop_move(job, move, [rank for rank in ranks if rank not in failed])
         if failed:
-            raise one_error(failed, len(answers))
+            raise one_error(failed, len(set(hosts_of(answers)) - set(hosts_of(failed))))
         return _states(answers)
 
 
-def _states(answers: Mapping[HostName, Mapping[str, Any]]) -> tuple[RankState, ...]:
+def _states(answers: Mapping[RankName, Mapping[str, Any]]) -> tuple[RankState, ...]:
     found = [
         RankState(
-            host,
+            host_of_rank(name),
             int(r["rank"]),
             str(r.get("state") or ""),
             int(r.get("move") or 0),
@@ -104,7 +112,7 @@ def _states(answers: Mapping[HostName, Mapping[str, Any]]) -> tuple[RankState, .
             silent_s=r.get("silent_s"),
             error=str(r.get("error") or ""),
         )
-        for host, values in answers.items()
+        for name, values in answers.items()
         for r in values["ranks"]
     ]
     return tuple(sorted(found, key=lambda state: state.rank))

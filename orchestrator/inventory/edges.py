@@ -43,6 +43,7 @@ class HostEdge(Edge):
     port_prefix: str = "10"
     lanes: Annotated[int, Field(ge=1, le=64)] = 4
     gpus: Annotated[int, Field(ge=0, le=64)] = 0
+    ranks: Annotated[int, Field(ge=1, le=64)] | None = None
     link_mbps: Annotated[float, Field(gt=0, le=10_000_000)] = 25_000.0
     mgmt_address: str | None = None
     job_user: Annotated[str, Field(pattern=ACCOUNT)] = "testbed-job"

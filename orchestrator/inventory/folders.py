@@ -8,6 +8,8 @@ from optics import BadFile
 from optics.plain import did_you_mean
 
 FILES = ("hosts.yml", "devices.yml", "fibres.yml")
+PROGRAMS = "programs.yml"
+"""The owner's programs; an inventory need not have it."""
 
 
 def beside(folder: Path) -> list[str]:

@@ -18,6 +18,10 @@ from orchestrator.inventory.schema import check
 HOST = r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}"
 
 
+LEAST_RANKS = 8
+"""A host holds at least so many ranks, unless the inventory says otherwise: the GPUs of common servers."""
+
+
 @dataclass(frozen=True, slots=True)
 class FabricPort:
     """One transceiver of a host as its kernel names it. `interface` sends the host's own traffic.
@@ -47,7 +51,9 @@ class Host:
     """A GPU server. `host_id` (0..250) numbers it in every fabric address; `lanes`: parallel equal-cost paths it can distinguish.
 
     link_mbps: line rate of a port, per direction (Mb/s); used by predictions only.
+    max_ranks: so many ranks of a job without NCCL may run here; with NCCL each needs a GPU.
     job_user: the user that jobs run as. job_env: variables that plans may set beyond those `orchestrator.plan.job_env` allows.
+    job_users: the other users that programs of the lab's owner run as.
     """
 
     name: HostName
@@ -63,6 +69,8 @@ class Host:
     link_mbps: float = 25_000.0
     job_user: str = "testbed-job"
     job_env: tuple[str, ...] = ()
+    job_users: tuple[str, ...] = ()
+    max_ranks: int = LEAST_RANKS
 
     def lane_address(self, lane: int) -> str:
         """The host's address for traffic of `lane` (0..lanes-1); lane 0 is the address of the host."""
@@ -147,6 +155,7 @@ def _host(entry: InventoryHost, problems: Problems) -> Host | None:
         link_mbps=edge.link_mbps,
         job_user=edge.job_user,
         job_env=tuple(edge.job_env),
+        max_ranks=edge.ranks or max(LEAST_RANKS, edge.gpus),
         ssh=SshTarget(
             address=address,
             port=ssh.ansible_port,

@@ -1,4 +1,7 @@
-"""The lab: hosts, devices and the cabling between them, read from the three files of an inventory. Text in, frozen values out."""
+"""The lab: hosts, devices, the cabling between them, and the programs of its owner, read from the files of an inventory.
+
+Text in, frozen values out.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ from orchestrator.inventory.edges import DevicesEdge
 from orchestrator.inventory.fibres import Fibre, Trunk, read_cables
 from orchestrator.inventory.hosts import Host, read_hosts
 from orchestrator.inventory.positions import Document, Path, Problems, read_yaml
+from orchestrator.inventory.programs import Program, read_programs, users
 from orchestrator.inventory.schema import check
 from orchestrator.inventory.segments import Segment
 
@@ -49,6 +53,8 @@ class Lab:
     """Maximum input power (dBm) of each port by label; the empty label is for all other ports of the device."""
     segments: Mapping[str, Segment] = field(default_factory=dict)
     """The segments, by name: hosts cabled to packet switches."""
+    programs: Mapping[str, Program] = field(default_factory=dict)
+    """The programs that plans may name."""
 
     def with_traits(self, traits: Mapping[DeviceName, Traits]) -> Lab:
         """The same lab with the traits its drivers report, overrides of the inventory included."""
@@ -142,21 +148,26 @@ class Lab:
 
 
 def read_lab(
-    hosts_yml: str, devices_yml: str, fibres_yml: str, *, names: tuple[str, str, str] = ("hosts.yml", "devices.yml", "fibres.yml")
+    hosts_yml: str,
+    devices_yml: str,
+    fibres_yml: str,
+    programs_yml: str = "programs: {}",
+    *,
+    names: tuple[str, str, str, str] = ("hosts.yml", "devices.yml", "fibres.yml", "programs.yml"),
 ) -> Lab:
-    """The lab these three texts describe; `names`: file names for error messages.
+    """The lab these texts describe; `names`: file names for error messages.
 
-    Raises: BadFile - everything wrong with all three, in the order of the files.
+    Raises: BadFile - everything wrong with all of them, in the order of the files.
     """
     lines: list[str] = []
     documents: list[Document] = []
-    for text, name in zip((hosts_yml, devices_yml, fibres_yml), names, strict=True):
+    for text, name in zip((hosts_yml, devices_yml, fibres_yml, programs_yml), names, strict=True):
         try:
             documents.append(read_yaml(text, name))
         except BadFile as error:
             lines += error.problems
             documents.append(Document(name, None, {}, {}))
-    hosts_doc, devices_doc, fibres_doc = documents
+    hosts_doc, devices_doc, fibres_doc, programs_doc = documents
     unreadable = {line.split(":", 1)[0] for line in lines}
     problems = [Problems(document) for document in documents]
 
@@ -169,11 +180,13 @@ def read_lab(
         fibres, trunks, segments = read_cables(fibres_doc, problems[2], hosts, host_names, device_names)
         if not problems[2].lines():
             _limits(limits, {f.enters for f in fibres.values()} | {t.end for t in trunks}, problems[1])
+    programs = read_programs(programs_doc, problems[3]) if programs_doc.name not in unreadable else {}
+    hosts = {name: replace(host, job_users=users(programs)) for name, host in hosts.items()}
     for found in problems:
         lines += found.lines()
     if lines:
         raise BadFile(lines, hint="correct the inventory; nothing was changed")
-    return Lab(lab_name, hosts, devices, fibres, secrets, trunks, input_limits=limits, segments=segments)
+    return Lab(lab_name, hosts, devices, fibres, secrets, trunks, input_limits=limits, segments=segments, programs=programs)
 
 
 def _keys(value: Any, key: str) -> list[str]:

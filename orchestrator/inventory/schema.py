@@ -117,7 +117,10 @@ INTERFACE = r"^[^\s/:]{1,15}$"
 OPTION = r"^[a-z][a-z0-9_]{0,62}$"
 VARIABLE = r"^[A-Za-z_][A-Za-z0-9_]{0,126}$"
 ACCOUNT = r"^[a-z_][a-z0-9_-]{0,31}$"
-LAUNCHERS = r"TESTBED_.*|LD_.*|PYTHON.*|PATH|HOME|USER|LOGNAME|SHELL|(BASH_)?ENV|RANK|WORLD_SIZE|LOCAL_RANK|MASTER_(ADDR|PORT)"
+LAUNCHERS = (
+    r"TESTBED_.*|LD_.*|PYTHON.*|PATH|HOME|USER|LOGNAME|SHELL|(BASH_)?ENV|RANK|WORLD_SIZE|LOCAL_(RANK|WORLD_SIZE)|NODE_RANK|"
+    r"GROUP_.*|ROLE_.*|MASTER_(ADDR|PORT)|TORCHELASTIC_.*"
+)
 """Variables of a job that only the launcher and the hosts set: its program, its user, and the place of each rank."""
 LINE = r"^[^\x00\r\n]{0,4096}$"
 PATTERNS = {

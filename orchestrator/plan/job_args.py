@@ -5,18 +5,25 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from optics.plain import did_you_mean
+from optics.ranks import hosts_of
 from orchestrator.inventory.lab import Lab
 from orchestrator.inventory.positions import Path, Problems
 from orchestrator.inventory.schema import show
 from orchestrator.plan.edges import JobEdge
 from orchestrator.plan.job_env import check_env
+from orchestrator.plan.programs import check_declared
 from workloads.options import OPTIONS, size
 
 
 def check_program(job: JobEdge, lab: Lab, problems: Problems) -> None:
     """Report every argument, variable and back-end of a job that its program or its hosts do not accept."""
-    _check_args(job.workload, job.args, problems)
-    ranks = [lab.hosts[name] for name in job.ranks if name in lab.hosts]
+    if job.workload == "program":
+        check_declared(job, lab, problems)
+    else:
+        _check_args(job.workload, job.args, problems)
+        if job.program is not None:
+            problems.add(("job", "program"), f"only workload program names one; this job is {job.workload}", key=True)
+    ranks = [lab.hosts[name] for name in hosts_of(job.ranks) if name in lab.hosts]
     opened = set.intersection(*(set(host.job_env) for host in ranks)) if ranks else set()
     check_env(job.env, opened, ("job", "env"), problems)
     if job.backend == "nccl" and (lacking := [host.name for host in ranks if not host.gpus]):

@@ -6,11 +6,14 @@ from typing import Any
 
 from optics import HostName
 from optics.plan import Job, Traffic, ring_steps
+from optics.ranks import RankName, host_of_rank, hosts_of
 from orchestrator.inventory.positions import Path, Problems
 from orchestrator.inventory.schema import attempt
 from orchestrator.plan.edges import GroupEdge, JobEdge
 from orchestrator.plan.job_args import check_program
+from orchestrator.plan.job_ranks import check_ranks
 from orchestrator.plan.links import Links
+from orchestrator.plan.programs import as_declared
 
 
 class JobReader:
@@ -18,39 +21,35 @@ class JobReader:
 
     def __init__(self, links: Links, notes: Problems) -> None:
         self.lab, self.links, self.problems, self.notes = links.lab, links, links.problems, notes
+        self.hosts: list[HostName] = []
 
     def job(self, raw: Any) -> Job | None:
         edge = attempt(JobEdge, raw) if raw is not None else None
         if edge is None:
             return None
-        known = True
-        ranks: dict[str, int] = {}
-        for index, host in enumerate(edge.ranks):
-            path: Path = ("job", "ranks", index)
-            known &= self.links.known_host(host, path)
-            if host in ranks:
-                self.problems.add(path, f"host {host} is already rank {ranks[host]}; a host has one rank")
-                known = False
-            ranks.setdefault(host, index)
+        ranks = check_ranks(edge, self.links, self.problems)
+        known = ranks is not None
+        self.hosts = list(hosts_of(edge.ranks))
         check_program(edge, self.lab, self.problems)
         if known and self.links.complete:
-            self.reachable(edge.ranks)
+            self.reachable(self.hosts, edge.ranks)
         own: list[tuple[Path, list[str], list[str]]]
-        own = [(("job", "rings", index), order, edge.ranks) for index, order in enumerate(edge.rings)]
+        own = [(("job", "rings", index), order, self.hosts) for index, order in enumerate(edge.rings)]
         rings = own + self.traffic(edge)
         whole = [self.ring(order, path, members, known, far=edge.traffic is not None) for path, order, members in rings]
         if all(whole) and self.links.complete:
             self.disjoint([(path, order) for path, order, _ in rings])
-        return Job(
+        job = Job(
             name=edge.name,
             workload=edge.workload,
-            ranks=tuple(edge.ranks),
+            ranks=ranks or tuple(edge.ranks),
             rings=tuple(tuple(order) for order in edge.rings),
             args=dict(edge.args),
             env=dict(edge.env),
             backend=edge.backend,
             traffic=Traffic.of(edge.traffic.model_dump()) if edge.traffic else None,
         )
+        return as_declared(job, edge.program or "", self.lab)
 
     def traffic(self, edge: JobEdge) -> list[tuple[Path, list[str], list[str]]]:
         """The rings of a replay's groups: path in the file, order, and members of the group. Checks hosts and lanes of
@@ -68,17 +67,17 @@ class JobReader:
             where = (*path, "groups", at)
             if group.id in (other.id for other in edge.traffic.groups[:at]):
                 self.problems.add((*where, "id"), f"group id {group.id} is already used")
-            members = [host for host in edge.ranks if any(host in order for order in group.rings)]
+            members = [host for host in self.hosts if any(host in order for order in group.rings)]
             if group.schedule:
                 self.schedule(group, where)
                 continue
             found += [((*where, "rings", index), order, members) for index, order in enumerate(group.rings)]
-        lanes = min((self.lab.hosts[host].lanes for host in edge.ranks if host in self.lab.hosts), default=1)
+        lanes = min((self.lab.hosts[host].lanes for host in self.hosts if host in self.lab.hosts), default=1)
         for at, transfer in enumerate(edge.traffic.transfers):
             where = (*path, "transfers", at)
             for key, host in (("src", transfer.src), ("dst", transfer.dst)):
-                if self.links.known_host(host, (*where, key)) and host not in edge.ranks:
-                    self.problems.add((*where, key), f"{host} is not a rank of the job")
+                if self.links.known_host(host, (*where, key)) and host not in self.hosts:
+                    self.problems.add((*where, key), f"{host} is not a host of the job")
             if transfer.src == transfer.dst:
                 self.problems.add(where, f"src and dst are both {transfer.src}")
             if transfer.lane >= lanes:
@@ -119,8 +118,9 @@ class JobReader:
     def _covered(parts: list[tuple[int, float, float]], begin: float, end: float, step: int) -> bool:
         return sum(max(0.0, min(end, e) - max(begin, b)) for s, b, e in parts if s < step) > end - begin - 1e-6
 
-    def ring(self, order: list[str], path: Path, ranks: list[str], known: bool, far: bool = False) -> bool:
-        """A ring visits every rank once and each of its steps is a link; the first missing link of each ring is named.
+    def ring(self, order: list[str], path: Path, hosts: list[str], known: bool, far: bool = False) -> bool:
+        """A ring visits every host once, however many ranks it has, and each of its steps is a link; the first missing link of
+        each ring is named.
 
         far: a step may go over several links, which is noted.
         """
@@ -129,17 +129,17 @@ class JobReader:
         for at, host in enumerate(order):
             if host not in self.lab.hosts:
                 good &= self.links.known_host(host, (*path, at))
-            elif host not in ranks:
-                self.problems.add((*path, at), f"{host} is not a rank of the job")
+            elif host not in hosts:
+                self.problems.add((*path, at), f"{host} is not a host of the job")
                 good = False
             elif host in seen:
                 self.problems.add((*path, at), f"the ring visits {host} twice, first at position {seen[host]}")
                 good = False
             seen.setdefault(host, at)
-        missing = [host for host in ranks if host not in seen]
+        missing = [host for host in hosts if host not in seen]
         if good and known and missing:
             few = ", ".join(missing[:4]) + (", ..." if len(missing) > 4 else "")
-            self.problems.add(path, f"the ring visits {len(seen)} of {len(ranks)} ranks; missing: {few}")
+            self.problems.add(path, f"the ring visits {len(seen)} of {len(hosts)} hosts; missing: {few}")
             good = False
         if not good or not self.links.complete:
             return False
@@ -168,18 +168,19 @@ class JobReader:
                 self.notes.add(rings[users[-1]][0], f"rings {listed} all step from {host} to {follower} over {links}")
                 return
 
-    def reachable(self, ranks: list[str]) -> None:
+    def reachable(self, hosts: list[str], ranks: list[RankName]) -> None:
         onward: dict[HostName, list[HostName]] = {}
         for a, b in self.links.edges:
             onward.setdefault(a, []).append(b)
-        for index, host in enumerate(ranks):
+        for host in hosts:
             seen, open_ = {host}, [host]
             while open_:
                 fresh = [b for b in onward.get(open_.pop(), ()) if b not in seen]
                 seen.update(fresh)
                 open_ += fresh
-            lost = [other for other in ranks if other not in seen]
+            lost = [other for other in hosts if other not in seen]
             if lost:
                 few = ", ".join(lost[:4]) + (", ..." if len(lost) > 4 else "")
+                index = next(i for i, rank in enumerate(ranks) if host_of_rank(rank) == host)
                 self.problems.add(("job", "ranks", index), f"{host} cannot reach {few} over the links of this plan")
                 return

@@ -9,9 +9,9 @@ from planner.backend import Order
 from planner.demand import Infeasible
 
 
-def rank_file(hosts: Sequence[str], order: Order) -> str:
-    """A host a line; line k is rank k, so that stock NCCL's ring, which follows ranks, follows `order`."""
-    return "".join(f"{hosts[rank]}\n" for rank in order)
+def rank_file(hosts: Sequence[str], order: Order, each: int = 1) -> str:
+    """A host a line; line k is rank k, so that stock NCCL's ring, which follows ranks, follows `order`. each: ranks per host."""
+    return "".join(f"{hosts[rank]}\n" for rank in order for _ in range(each))
 
 
 def nccl_environment(orders: Mapping[str, Sequence[Order]], size: int) -> dict[str, str]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from tests.agent.ranks import Job
 from tests.agent.space import Peer, Space, facts
 
 
@@ -56,3 +57,17 @@ def peer(host: Space) -> Iterator[Peer]:
     made.ask("watch", links=True)
     yield made
     made.close()
+
+
+@pytest.fixture
+def start(host: Space, peer: Peer) -> Iterator[Callable[..., Job]]:
+    """Starts jobs of two ranks; all of them are stopped at the end."""
+    made: list[Job] = []
+
+    def make(name: str = "j", **env: str) -> Job:
+        made.append(Job(host, peer, name, **env))
+        return made[-1]
+
+    yield make
+    for job in made:
+        job.end()

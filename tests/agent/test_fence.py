@@ -19,6 +19,7 @@ FENCED = [
     ("clear", {}),
     ("arm", {"generation": 1, "when_up": ["opt1"]}),
     ("disarm", {}),
+    ("job.files", {"files": "0" * 64, "offset": 0, "data": "", "last": False}),
     ("job.start", {"name": "j", "argv": ["true"]}),
     ("job.stop", {"name": "j"}),
     ("job.prepare", {"name": "j", "move": 1, "lease_s": 60}),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,20 +17,6 @@ pytestmark = pytest.mark.lab
 
 RINGS = [["gpu01", "gpu02"], ["gpu02", "gpu01"]]
 TRAFFIC = {"pairs": [[0, 1, 5]]}
-
-
-@pytest.fixture
-def start(host: Space, peer: Peer) -> Iterator[Callable[..., Job]]:
-    """Starts jobs of two ranks; all of them are stopped at the end."""
-    made: list[Job] = []
-
-    def make(name: str = "j", **env: str) -> Job:
-        made.append(Job(host, peer, name, **env))
-        return made[-1]
-
-    yield make
-    for job in made:
-        job.end()
 
 
 @pytest.fixture

@@ -52,19 +52,6 @@ def script(body: str, **values: object) -> str:
 
 
 @pytest.fixture
-def start(host: Space, peer: Peer) -> Iterator[Callable[..., Job]]:
-    made: list[Job] = []
-
-    def make(name: str = "j", **env: str) -> Job:
-        made.append(Job(host, peer, name, **env))
-        return made[-1]
-
-    yield make
-    for job in made:
-        job.end()
-
-
-@pytest.fixture
 def job_user(host: Space, peer: Peer) -> Iterator[pwd.struct_passwd]:
     """Jobs run as the user that every machine has for daemons, which is not nobody."""
     plain = facts("gpu01", 1, 2)

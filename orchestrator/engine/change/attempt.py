@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from optics import HostName, Locked, Refused, TestbedError
+from optics import Locked, Refused, TestbedError
 from optics.plain import counted
+from optics.ranks import RankName, host_of_rank, hosts_of
 from orchestrator.engine.change.job_record import facts
 from orchestrator.hosts import Hosts, RankState
 from orchestrator.store.records import JobRecord
@@ -55,18 +56,21 @@ class Attempt:
         return facts(self.record)[0]
 
     @property
-    def ranks(self) -> tuple[HostName, ...]:
-        """The host of every rank; this inventory may lack some."""
+    def ranks(self) -> tuple[RankName, ...]:
+        """Every rank of the job; this inventory may lack the host of some."""
         return tuple(facts(self.record)[2]["ranks"])
 
-    async def present(self) -> None:
-        """See that every rank takes part, and none is in another move."""
+    async def present(self, asked: Callable[[int], str] | None = None) -> None:
+        """See that every rank takes part, and none is in another move. asked: in words, who asked for a move, and when."""
         self._known()
         states = await self.hosts.rank_states(self.job, self.ranks)
         self._all_there(states)
         if busy := [s for s in states if s.state in BUSY]:
             what = "is paused" if all(s.state == "held" for s in busy) else "has another move under way"
-            raise Refused(f"job {self.record.name} {what} (move {busy[0].move})", hint="to end a pause: testbed job resume")
+            raise Refused(
+                f"job {self.record.name} {what} (move {busy[0].move}{asked(busy[0].move) if asked is not None else ''})",
+                hint="to end a pause: testbed job resume",
+            )
 
     async def prepare(self, layout: Mapping[str, Any], lease_s: float, generation: int | None = None) -> None:
         """Have all ranks connect what `layout` needs (empty: a pause alone); they have passed a boundary when this returns."""
@@ -134,19 +138,20 @@ class Attempt:
 
     async def drop(self) -> None:
         """Have the ranks forget the move unless it was decided; hosts that do not answer leave it to the lease."""
-        asked = (self.hosts.drop_move(self.job, self.move, [host]) for host in self.ranks if host in self.hosts.lab.hosts)
+        there = [rank for rank in self.ranks if host_of_rank(rank) in self.hosts.lab.hosts]
+        asked = (self.hosts.drop_move(self.job, self.move, [rank]) for rank in there)
         failed = await asyncio.gather(*asked, return_exceptions=True)
         if fault := next((e for e in failed if e is not None and not isinstance(e, TestbedError)), None):
             raise fault
 
     def _known(self) -> None:
-        if gone := [host for host in self.ranks if host not in self.hosts.lab.hosts]:
+        if gone := [host for host in hosts_of(self.ranks) if host not in self.hosts.lab.hosts]:
             raise Refused(f"job {self.record.name} runs on {_listed(gone)}, not in the inventory any more")
 
     def _all_there(self, found: Collection[RankState]) -> None:
         self.states |= {s.rank: s for s in found}
         here = {s.rank for s in found}
-        if absent := [f"rank {rank} ({host})" for rank, host in enumerate(self.ranks) if rank not in here]:
+        if absent := [f"rank {rank} ({name})" for rank, name in enumerate(self.ranks) if rank not in here]:
             raise Refused(
                 f"{_listed(absent)} of job {self.record.name} "
                 + ("does not take part" if len(absent) == 1 else "do not take part")

@@ -15,7 +15,7 @@ from optics.plan import FixedRoute, Ring, TransitionPolicy
 from orchestrator.engine.change.apply import SLOW_S
 from orchestrator.engine.change.decision import LEAST_DARK_S
 from orchestrator.engine.change.port_counters import quiet
-from orchestrator.fabric.rules import Macs, Route, Rules, hold_rules, rules
+from orchestrator.fabric.rules import Macs, Route, Rules, drain_rules, rules
 from orchestrator.hosts import Held, Hosts
 from orchestrator.hosts.render import RTO_MIN_MS
 from orchestrator.inventory.lab import Lab
@@ -51,9 +51,9 @@ def routes_meanwhile(
     """The routes, while all but `kept` is dark, of the hosts that cannot reach some host then; empty if all reach all."""
     try:
         before = rules(old_links, lab, macs, fixed, rings)
-        meanwhile = hold_rules(old_links, kept, lab, macs, fixed, rings)
+        meanwhile = drain_rules(old_links, kept, lab, macs, fixed, rings, hold=True)
     except Infeasible:  # the old plan's fixed routes do not fit what is lit now
-        before, meanwhile = rules(old_links, lab, macs), hold_rules(old_links, kept, lab, macs)
+        before, meanwhile = rules(old_links, lab, macs), drain_rules(old_links, kept, lab, macs, hold=True)
     return {host: found for host, found in meanwhile.items() if _destinations(found) < _destinations(before[host])}
 
 

@@ -19,6 +19,10 @@ TURNING = ("rings", "traffic")
 """Fields of a job that its ranks can take over at the end of an iteration."""
 LABELS = ("predicted",)
 """Fields that its ranks do not know."""
+DERIVED = ("training",)
+"""Fields that follow from others: `args` says what differs."""
+FIELD = {"version": "the declaration or the files of job.program"}
+"""What a field is called where no key of the plan file has its name."""
 LEAST_DARK_S = 0.1
 """Shorter darkness costs a job over kernel TCP less than a pause: its connections resume by themselves within 20 to 60 ms."""
 
@@ -38,12 +42,16 @@ class Decision:
 
 
 def differing(running: Mapping[str, Any], job: Job) -> list[str]:
-    """The fields that differ between the running job (as `to_json` writes one) and `job`, in the words of the plan file."""
+    """The fields that differ between the running job (as `to_json` writes one) and `job`, in the words of the plan file.
+
+    A program that does not send along the rings is the same on any others: its connections keep their addresses.
+    """
     found = list[str]()
-    now = {"traffic": None, "predicted": {}, **running}
+    now = {"traffic": None, "predicted": {}, "program": "", "version": "", **running}
+    ignored = DERIVED if job.uses_rings else (*DERIVED, *TURNING)
     for name, value in (to_json(job) or {}).items():  # type: ignore[union-attr]
         was = now.get(name)
-        if was == value:
+        if was == value or name in ignored:
             continue
         if name in ("args", "env") and isinstance(was, Mapping) and isinstance(value, Mapping):
             found += [f"{name}.{key}" for key in sorted({*was, *value}) if was.get(key) != value.get(key)]
@@ -64,7 +72,9 @@ def decide(record: JobRecord | None, job: Job | None, live: str) -> Decision:
     _, backend, running = facts(record)
     fields = differing(running, job)
     if forced := [field for field in fields if field not in (*TURNING, *LABELS)]:
-        some = ", ".join(f"job.{field}" for field in forced[:4]) + (f" and {len(forced) - 4} more" if len(forced) > 4 else "")
+        some = ", ".join(FIELD.get(field, f"job.{field}") for field in forced[:4]) + (
+            f" and {len(forced) - 4} more" if len(forced) > 4 else ""
+        )
         return Decision("restart", f"{some} differ{'' if len(forced) > 1 else 's'} from the running job's")
     if not set(fields) & set(TURNING) and not turning(record):
         return Decision("keep")
@@ -82,6 +92,13 @@ def pauses(policy: TransitionPolicy, dark_s: float, nccl: bool, cut_off: bool) -
     return policy.hold == "always" or nccl or (cut_off and dark_s >= LEAST_DARK_S)
 
 
+def takes_part(record: JobRecord) -> bool:
+    """Whether the running job's ranks can pause and turn: those of other people's programs cannot, unless they use the project's
+    back-end."""
+    running = facts(record)[2]
+    return running.get("workload") != "program" or running.get("backend") == "testbed"
+
+
 def cut_off(record: JobRecord, goal: Target, lab: Lab, *, drained: bool) -> bool:
     """Whether two hosts that the running job sends between have no path over the circuits that stay lit.
 
@@ -95,7 +112,7 @@ def cut_off(record: JobRecord, goal: Target, lab: Lab, *, drained: bool) -> bool
 
 def _pairs(job: Job) -> set[tuple[HostName, HostName]]:
     """The pairs of hosts that send to each other in an iteration."""
-    orders = [order for order in job.orders if order] or [job.ranks]
+    orders = [order for order in job.orders if order] or [job.hosts]
     found = {step for order in orders for step in ring_steps(order)}
     if job.traffic is not None:
         found |= {(t.src, t.dst) for t in job.traffic.transfers}

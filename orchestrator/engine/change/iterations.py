@@ -5,12 +5,12 @@ from __future__ import annotations
 import fcntl
 import json
 import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from optics import HostName
-from orchestrator.engine.change.job_record import facts, ranks_of
+from optics.ranks import RankName, host_of_rank
+from orchestrator.engine.change.job_record import facts, ranks_of, runs
 from orchestrator.session import Session
 from orchestrator.store.records import JobRecord
 from orchestrator.telemetry.journal import Journal
@@ -23,6 +23,26 @@ def median_ms(records: list[dict[str, Any]]) -> float | None:
     """Median time (ms) of the latest iterations, without the very first."""
     latest = [float(r["iter_ms"]) for r in records[1:][-LATEST:] if "iter_ms" in r]
     return round(statistics.median(latest), 2) if latest else None
+
+
+MOST_BYTES = 256 << 20
+"""Of the iterations of one job, how much is fetched: its program may write what it likes."""
+HIGHEST = 1e19
+
+
+def sound(lines: Iterable[str | bytes], needed: Collection[str] = ("iter", "iter_ms", "t_wall_ns")) -> list[dict[str, Any]]:
+    """The records among these lines, with their numbers: a program of the lab's owner may write anything to the file."""
+    found = []
+    for line in lines:
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(record, dict):
+            kept = {name: value for name, value in record.items() if type(value) in (int, float) and abs(value) < HIGHEST}
+            if all(kept.get(name, -1) >= 0 for name in needed):
+                found.append(kept)
+    return found
 
 
 async def bring_home(session: Session, name: str, record: JobRecord, run_dir: Path) -> list[dict[str, Any]]:
@@ -38,15 +58,16 @@ async def bring_home(session: Session, name: str, record: JobRecord, run_dir: Pa
         ahead_ns = await ahead_ns_of(session, first) if whole else 0
         if whole and _append(local, offset, whole):
             with Journal(run_dir, record.run, session.lab.name) as journal:
-                for line in whole.splitlines():
-                    _iteration_point(journal, record, json.loads(line), ahead_ns)
-        if not whole or offset + len(whole) >= piece.size:
+                for found in sound(whole.splitlines()):
+                    _iteration_point(journal, record, found, ahead_ns)
+        if not whole or offset + len(whole) >= min(piece.size, MOST_BYTES):
             break
-    return [json.loads(line) for line in local.read_text(encoding="utf-8").splitlines()]
+    return sound(local.read_text(encoding="utf-8").splitlines())
 
 
-async def ahead_ns_of(session: Session, host: HostName) -> int:
-    """A host's wall clock minus the local one (ns); 0 if the difference is within the measurement error."""
+async def ahead_ns_of(session: Session, rank: RankName) -> int:
+    """The wall clock of a rank's host minus the local one (ns); 0 if the difference is within the measurement error."""
+    host = host_of_rank(rank)
     reading = (await session.hosts.clocks([host]))[host]
     return reading.offset_ns if abs(reading.offset_ns) > reading.round_trip_ns / 2 else 0
 
@@ -68,7 +89,7 @@ def _iteration_point(journal: Journal, record: JobRecord, r: Mapping[str, Any], 
     at = int(r["t_wall_ns"]) - ahead_ns - journal.anchor_ns
     journal.point(
         "iteration",
-        {"job": record.name, "workload": str(wanted["workload"])},
+        {"job": record.name, "workload": runs(wanted)},
         {
             "iter": r["iter"],
             "iter_ms": took,
@@ -113,4 +134,4 @@ async def ends_before(session: Session, record: JobRecord | None, runs_dir: Path
         lines = file.read_text(encoding="utf-8").splitlines()
     except OSError:
         return []
-    return ends_of(map(json.loads, lines), await ahead_ns_of(session, ranks[0]) + anchor_ns)
+    return ends_of(sound(lines), await ahead_ns_of(session, ranks[0]) + anchor_ns)

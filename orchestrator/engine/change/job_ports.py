@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from optics import Garbled, HostName, TestbedError
+from optics.ranks import RankName, by_host, host_of_rank
 from orchestrator.hosts import SAMPLE, HostEvent, Tail, samples
 from orchestrator.session import Session
 from orchestrator.telemetry import Journal
@@ -20,14 +21,19 @@ AGAIN_S = 5.0
 """Minimum interval (s) between two requests to the hosts."""
 
 
-async def keep(session: Session, name: str, ranks: Collection[HostName]) -> None:
+async def keep(session: Session, name: str, ranks: Collection[RankName]) -> None:
     """Have the hosts of a job's ranks sample their ports until it ends. A failure to sample never fails the job."""
     with suppress(TestbedError):
-        await session.hosts.keep_counters(name, EVERY_S, ranks)
+        await session.hosts.keep_counters(name, EVERY_S, _one_a_host(ranks))
+
+
+def _one_a_host(ranks: Collection[RankName]) -> list[RankName]:
+    """The first rank of each host, under whose name the host keeps its samples."""
+    return [here[0] for here in by_host(ranks).values()]
 
 
 async def bring_home(
-    session: Session, name: str, run: str, run_dir: Path, ranks: Collection[HostName], since: float, *, ended: bool
+    session: Session, name: str, run: str, run_dir: Path, ranks: Collection[RankName], since: float, *, ended: bool
 ) -> None:
     """Fetch what hosts kept since last time into the journal of the run that launched the job.
 
@@ -44,31 +50,31 @@ async def bring_home(
         known = _known(file.read())
         if not ended and time.time() - known.get("", 0) < AGAIN_S:
             return
-        await _fetch(session, name, run, run_dir, ranks, since, known)
+        await _fetch(session, name, run, run_dir, _one_a_host(ranks), since, known)
         known[""] = int(time.time())
         file.truncate(0)
         file.write(json.dumps(known))
 
 
 async def _fetch(
-    session: Session, name: str, run: str, run_dir: Path, ranks: Collection[HostName], since: float, known: dict[str, int]
+    session: Session, name: str, run: str, run_dir: Path, ranks: Collection[RankName], since: float, known: dict[str, int]
 ) -> None:
     """All samples after those already read; a host that does not answer keeps its samples for the next time."""
     with suppress(TestbedError):
-        clocks = await session.hosts.clocks(ranks)
+        clocks = await session.hosts.clocks([host_of_rank(rank) for rank in ranks])
         ahead = {h: c.offset_ns if abs(c.offset_ns) > c.round_trip_ns / 2 else 0 for h, c in clocks.items()}
         with Journal(run_dir, run, session.lab.name) as journal:
             left = list(ranks)
             while left:
-                found = await session.hosts.kept_counters(name, {h: known.get(h, 0) for h in left})
-                for host, piece in found.items():
-                    _write(journal, host, piece, ahead.get(host, 0), since)
-                    known[host] = piece.offset
-                left = [h for h, piece in found.items() if piece.text and piece.offset < piece.size]
+                found = await session.hosts.kept_counters(name, {rank: known.get(rank, 0) for rank in left})
+                for rank, piece in found.items():
+                    _write(journal, host_of_rank(rank), piece, ahead.get(host_of_rank(rank), 0), since)
+                    known[rank] = piece.offset
+                left = [rank for rank, piece in found.items() if piece.text and piece.offset < piece.size]
 
 
 def _known(text: str) -> dict[str, int]:
-    """How far each host was read, and under the empty name when (wall s)."""
+    """How far the samples of each host were read, by its first rank, and under the empty name when (wall s)."""
     with suppress(ValueError):
         found = json.loads(text)
         if isinstance(found, dict):

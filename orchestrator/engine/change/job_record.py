@@ -8,6 +8,7 @@ from typing import Any, cast
 
 from optics import HostName, Missing, TestbedError
 from optics.plan import Job, Traffic
+from optics.ranks import RankName, host_of_rank, hosts_of
 from orchestrator.hosts import job_name
 from orchestrator.hosts.launch import backend
 from orchestrator.inventory.lab import Lab
@@ -35,25 +36,40 @@ def facts(record: JobRecord) -> tuple[str, str, dict[str, Any]]:
     return str(spec["on_hosts"]), str(spec["backend"]), wanted
 
 
-def ranks_of(record: JobRecord, lab: Lab) -> tuple[HostName, ...]:
-    """The hosts of the ranks that this inventory still contains."""
-    return tuple(h for h in facts(record)[2]["ranks"] if h in lab.hosts)
+def runs(wanted: Mapping[str, Any]) -> str:
+    """What a job runs, by its section of the plan: the workload, or the name of the owner's program."""
+    return str(wanted.get("program") or wanted["workload"])
+
+
+def ranks_of(record: JobRecord, lab: Lab) -> tuple[RankName, ...]:
+    """The ranks on hosts that this inventory still contains."""
+    return tuple(rank for rank in facts(record)[2]["ranks"] if host_of_rank(rank) in lab.hosts)
+
+
+def hosts_of_job(record: JobRecord, lab: Lab) -> tuple[HostName, ...]:
+    """The hosts of the job that this inventory still contains."""
+    return hosts_of(ranks_of(record, lab))
 
 
 def affected(record: JobRecord | None, goal: Target) -> tuple[str, ...]:
     """Names of running jobs one of whose links the change breaks."""
     if record is None or record.ended is not None or not goal.change.changes:
         return ()
-    ranks = set(facts(record)[2]["ranks"])
+    hosts = set(hosts_of(facts(record)[2]["ranks"]))
     gone = set(goal.old_links) - set(goal.kept_links)
-    return (record.name,) if any({link.a.host, link.b.host} <= ranks for link in gone) else ()
+    return (record.name,) if any({link.a.host, link.b.host} <= hosts for link in gone) else ()
 
 
 def launched(record: JobRecord, lab: Lab) -> Job:
-    """The job as it was launched. Raises: Missing - a host of its ranks is not in the inventory any more."""
-    if gone := [host for host in facts(record)[2]["ranks"] if host not in lab.hosts]:
+    """The job as it was launched, of a program its present version.
+
+    Raises: Missing - a host of its ranks is not in the inventory any more.
+    """
+    if gone := [host for host in hosts_of(facts(record)[2]["ranks"]) if host not in lab.hosts]:
         raise Missing(f"job {record.name} ran on {', '.join(gone)}, not in the inventory any more", hint="testbed job launch")
-    return wanted_job(record)
+    job = wanted_job(record)
+    program = lab.programs.get(job.program) if job.program else None
+    return replace(job, version=program.version) if program is not None else job  # what is launched now is the present one
 
 
 def wanted_job(record: JobRecord) -> Job:

@@ -8,21 +8,25 @@ import itertools
 import statistics
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from optics import HostName, NotVerified, Refused, TestbedError, Unreachable
+from optics import NotVerified, Refused, TestbedError, Unreachable
 from optics.plan import Job
+from optics.ranks import RankName, hosts_of
 from orchestrator.engine.change import job_ports as jobports
 from orchestrator.engine.change.attempt import Attempt
 from orchestrator.engine.change.iterations import LATEST, ahead_ns_of, bring_home, ends_before, ends_of, median_ms
 from orchestrator.engine.change.job_record import (
+    Pause,
     facts,
     launched,
     layout_of,
     pause_of,
     ranks_of,
+    runs,
     spec_of,
     turning,
     wanted_job,
@@ -30,10 +34,12 @@ from orchestrator.engine.change.job_record import (
     without_pause,
 )
 from orchestrator.engine.change.keep_job import is_same
+from orchestrator.engine.change.program_progress import unseen
 from orchestrator.hosts import JobState
 from orchestrator.hosts.launch import identity
 from orchestrator.results import ALIVE, JobStatus
 from orchestrator.session import Session
+from orchestrator.store.keys import lab_of
 from orchestrator.store.records import JobRecord
 from orchestrator.store.store import Store
 from orchestrator.telemetry.recorder import Recorder
@@ -73,6 +79,10 @@ class Jobs:
             await jobports.bring_home(self.session, name, record.run, self._run_dir(record), ranks, launched.ended, ended=ended)
         if state == "running" and pause_of(record) is not None:
             state, detail = await self._paused(record, name, ranks)
+        elif state == "running":
+            detail = record.detail
+        if not records and not detail and ranks:
+            detail = await unseen(self.session, self.store, self.slice, self.runs_dir, record, wanted, state)
         if record.ended is None and state in ("finished", "failed"):
             self.store.set_job(record.id, state, detail, ended=True)
         busbw = [r["busbw_gbps"] * 125 for r in (records[1:] or records)[-LATEST:] if "busbw_gbps" in r]
@@ -81,24 +91,25 @@ class Jobs:
         return JobStatus(
             name=record.name,
             state=state,
-            workload=str(wanted["workload"]),
+            workload=runs(wanted),
             backend=chosen,
             ranks=len(wanted["ranks"]),
-            iterations=len(records),
+            hosts=len(hosts_of(wanted["ranks"])),
+            iterations=sum(int(r.get("steps", 1)) for r in records),
             iteration_ms=median_ms(records),
             busbw_mbps=round(statistics.median(busbw), 3) if busbw else None,
             busbw_expected_mbps=predicted.get("busbw_mbps"),
             iteration_expected_ms=predicted.get("iteration_ms"),
             time_scale=(wanted.get("traffic") or {}).get("time_scale", 1.0),
-            exit_codes={i: s.code for i, h in enumerate(ranks) if (s := states[h]).code is not None},
+            exit_codes={i: s.code for i, rank in enumerate(wanted["ranks"]) if (s := states.get(rank)) and s.code is not None},
             detail=detail,
             run=record.run,
             started=record.started,
             busy=statistics.median(busy) if busy else None,
-            resumed_from=int(records[0].get("iter", 1)) - 1 if records else 0,
+            resumed_from=max(int(records[0].get("iter", 1)) - 1, 0) if records else 0,
         )
 
-    async def _paused(self, record: JobRecord, name: str, ranks: tuple[HostName, ...]) -> tuple[str, str]:
+    async def _paused(self, record: JobRecord, name: str, ranks: tuple[RankName, ...]) -> tuple[str, str]:
         """The state of a job that was paused, and until when; one that goes on is recorded as running."""
         pause = pause_of(record)
         assert pause is not None
@@ -106,8 +117,17 @@ class Jobs:
         if any(s.state == "held" and s.move == pause.move for s in states):
             return "paused", f"until {time.strftime('%H:%M:%S', time.localtime(pause.until))}; to go on: testbed job resume"
         self.store.set_job_spec(record.id, without_pause(self.store.job(record.id) or record))  # it may have turned meanwhile
-        self.store.set_job(record.id, "running")
-        return "running", ""
+        words = self._ended_early(pause)
+        self.store.set_job(record.id, "running", words)
+        return "running", words
+
+    def _ended_early(self, pause: Pause) -> str:
+        """Why a pause ended before its time: hosts end what an older run asked for when a newer one begins; empty if it did not."""
+        if time.time() >= pause.until:
+            return ""
+        later = [run for run in self.store.history(lab_of(self.slice), 0) if run.token > pause.token and run.verb != "sample"]
+        by = f"run {later[-1].id} ({later[-1].verb}) took over its hosts" if later else "a rank or a host ended it"
+        return f"its pause until {time.strftime('%H:%M:%S', time.localtime(pause.until))} ended early: {by}"
 
     async def running(self) -> JobRecord | None:
         """The job that runs now, as its ranks report; one whose ranks cannot be asked counts as running."""
@@ -213,17 +233,20 @@ class Jobs:
         Refused, Unreachable - it could not be started.
         """
         spec = spec_of(job, self.session.lab, run)
-        with recorder.phase("launch", f"{job.workload} on {len(job.ranks)} hosts, through Ansible") as phase:
+        what = job.program or job.workload
+        await self.stop_left(self.store.latest_job(self.slice))
+        with recorder.phase("launch", f"{what} on {len(job.hosts)} hosts, through Ansible") as phase:
             number = self.store.add_job(self.slice, run, job.name, spec)
             try:
                 await self.session.hosts.launch(job, run, resume=resume)
             except TestbedError as error:
                 self.store.set_job(number, "failed", str(error), ended=True)
+                await self.stop_left(self.store.job(number))
                 raise
             self.store.set_job(number, "running")
             if sample:
                 await jobports.keep(self.session, spec["on_hosts"], job.ranks)
-            phase.detail = f"{job.workload}, {len(job.ranks)} ranks, {spec['backend']}"
+            phase.detail = f"{what}, {len(job.ranks)} ranks, {spec['backend']}"
         record = self.store.latest_job(self.slice)
         assert record is not None
         with recorder.phase("job", f"waiting for {FIRST_ITERATIONS} iterations") as phase:
@@ -232,26 +255,30 @@ class Jobs:
                 status = await self.status(record)
                 if status.iterations >= FIRST_ITERATIONS or status.state not in ALIVE or time.monotonic() > give_up:
                     break
+                if status.detail and not status.iterations:  # of a program whose iterations do not show: waiting is no use
+                    break
                 recorder.progress.update("job", status.iterations, FIRST_ITERATIONS, f"iterations, {status.state}")
                 await asyncio.sleep(POLL_S)
             if status.state == "failed":
                 words = await self._last_words(spec["on_hosts"], record)
+                await self.stop_left(self.store.job(number))
                 raise NotVerified(
                     f"job {job.name} failed at its start: {status.detail}\n{words}",
                     hint="testbed job logs; to start it anew, without its checkpoints: testbed job launch",
                 )
             resumed_ = f", resumed after iteration {status.resumed_from}" if status.resumed_from else ""
             speed = f", iteration {status.iteration_ms:.0f} ms" if status.iteration_ms is not None else ""
-            phase.detail = f"{job.name} {status.state}{resumed_}{speed}"
+            silent = f"; {status.detail.splitlines()[0]}" if status.detail else ""
+            phase.detail = f"{job.name} {status.state}{resumed_}{speed}{silent}"
         return status
 
     async def _last_words(self, name: str, record: JobRecord) -> str:
         """The last line of each rank that failed, at most three of them."""
         hosts, found = self.session.hosts, []
-        for host, state in (await hosts.job_states(name, ranks_of(record, self.session.lab))).items():
+        for rank, state in (await hosts.job_states(name, ranks_of(record, self.session.lab))).items():
             if state.code or state.state == "killed":
-                lines = (await hosts.tail(name, host, "log", -2000)).text.strip().splitlines()
-                found.append(f"  {host}: {lines[-1] if lines else 'no output'}")
+                lines = (await hosts.tail(name, rank, "log", -2000)).text.strip().splitlines()
+                found.append(f"  {rank}: {lines[-1] if lines else 'no output'}")
         return "\n".join(found[:3])
 
     async def stop(self, record: JobRecord, why: str) -> JobStatus:
@@ -260,16 +287,31 @@ class Jobs:
         if (pause := pause_of(record)) is not None:  # ranks write their checkpoints at the end of an iteration
             await Attempt(self.session.hosts, record, pause.move, GRACE_S).drop()
         ended = await self.session.hosts.stop_job(name, GRACE_S, ranks_of(record, self.session.lab))
-        if still := [h for h, s in ended.items() if s.state == "running"]:
+        if still := [rank for rank, s in ended.items() if s.state == "running"]:
             raise Refused(f"job {record.name}: {', '.join(still)} did not stop", hint="testbed job stop again, or check the host")
         status = await self.status(record)
         self.store.set_job(record.id, "stopped", why, ended=True)
         return dataclasses.replace(status, state="stopped", detail=why)
 
+    async def left(self, record: JobRecord) -> tuple[RankName, ...]:
+        """The ranks of an ended job that run nevertheless, such as peers of a lost one that their program has not missed yet.
+
+        Raises: Unreachable - a host of the job does not answer.
+        """
+        states = await self.session.hosts.job_states(facts(record)[0], ranks_of(record, self.session.lab))
+        return tuple(rank for rank, state in states.items() if state.state == "running")
+
+    async def stop_left(self, record: JobRecord | None) -> None:
+        """Stop what is `left` of an ended job, so that it holds no GPU and no port. A host that does not answer stays as it is."""
+        with suppress(TestbedError):
+            if record is not None and record.ended is not None and (left := await self.left(record)):
+                await self.session.hosts.stop_job(facts(record)[0], GRACE_S, left)
+
     async def stop_if_running(self, recorder: Recorder) -> str:
         """Stop the job if one runs; return its name, else "". Raises: Unreachable, Refused - not all of its ranks stopped."""
         record = self.store.latest_job(self.slice)
         if record is None or record.ended is not None:
+            await self.stop_left(record)
             return ""
         with recorder.phase("job", f"stopping {record.name}") as phase:
             try:
@@ -317,10 +359,10 @@ class Jobs:
         return 0, 0
 
 
-def _state(record: JobRecord, states: Mapping[HostName, JobState], iterations: int) -> tuple[str, str]:
+def _state(record: JobRecord, states: Mapping[RankName, JobState], iterations: int) -> tuple[str, str]:
     bad = [
-        f"{h}: {'exit ' + str(s.code) if s.code else s.state}"
-        for h, s in states.items()
+        f"{rank}: {'exit ' + str(s.code) if s.code else s.state}"
+        for rank, s in states.items()
         if s.state in ("killed", "absent") or s.code
     ]
     if record.ended is not None:  # its hosts may have discarded it since

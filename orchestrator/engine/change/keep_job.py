@@ -8,6 +8,7 @@ from typing import Any
 from optics import Infeasible
 from optics.plain import seconds_text
 from optics.plan import Job, Plan
+from optics.ranks import hosts_of
 from orchestrator.engine.change.decision import decide, differing
 from orchestrator.engine.change.job_record import turning
 from orchestrator.fabric.rules import hops
@@ -32,9 +33,9 @@ def is_same(record: JobRecord, job: Job) -> bool:
 
 def fits(record: JobRecord, plan: Plan, goal: Target, lab: Lab) -> str:
     """The note on a job that keeps running during a change. Raises: Infeasible - some of its ranks could not reach each other."""
-    ranks = [str(host) for host in launched_as(record).get("ranks", ())]
+    hosts = hosts_of(map(str, launched_as(record).get("ranks", ())))
     joined = hops(goal.links, lab, plan.routes)
-    if apart := [f"{a} and {b}" for a in ranks for b in ranks if a < b and (a, b) not in joined]:
+    if apart := [f"{a} and {b}" for a in hosts for b in hosts if a < b and (a, b) not in joined]:
         raise Infeasible(
             f"{record.name} cannot keep running: {plan.name} does not join {apart[0]}"
             + (f", nor {len(apart) - 1} more pairs of its hosts" if len(apart) > 1 else ""),
@@ -43,8 +44,16 @@ def fits(record: JobRecord, plan: Plan, goal: Target, lab: Lab) -> str:
     return f"job {record.name} keeps running as launched (run {record.run}); rings of {plan.name} come with its next launch"
 
 
-def consequence(record: JobRecord, job: Job | None, affected: bool, usual: Mapping[str, float], live: str = "prefer") -> str:
-    """What a change does to the running job, in words. usual: seconds per phase, from earlier runs. live: as `decide`."""
+def consequence(
+    record: JobRecord, job: Job | None, affected: bool, usual: Mapping[str, float], live: str = "prefer", mode: str | None = None
+) -> str:
+    """What a change does to the running job, in words. usual: seconds per phase, from earlier runs. live: as `decide`.
+
+    mode: what the operator asked for with `--job`, if anything; with `keep`, `job` is what is not launched.
+    """
+    if mode == "keep":
+        later = "" if job is None or is_same(record, job) else "; this plan's job comes with its next launch"
+        return consequence(record, None, affected, usual) + later
     found = decide(record, job, live)
     if found.kind == "turn":
         return f"{record.name} goes on; its rings change at the end of an iteration"
@@ -53,7 +62,8 @@ def consequence(record: JobRecord, job: Job | None, affected: bool, usual: Mappi
     known = [usual[name] for name in PAUSE if name in usual]
     pause = f"about {seconds_text(sum(known))}, as in earlier runs" if known else "until the new one has made its first iteration"
     what = "is stopped and launched again as this plan has it" if job.name == record.name else f"is stopped, {job.name} launched"
-    why = f": {found.why}" if found.why else ""
+    asked = "as --job restart asks" if mode == "restart" else "the plan says live: never"
+    why = f": {found.why or asked}"
     if live == "require":
         return f"{record.name} cannot take over this plan while it runs{why}; transition.live is require, so up refuses"
     return f"{record.name} {what}{why}; training pauses {pause} (up --job keep: {record.name} keeps running)"

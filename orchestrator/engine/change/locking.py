@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 
 from optics import HostName
 from optics.plan import Plan
+from optics.ranks import host_of_rank
 from orchestrator.deadline import OUTER
 from orchestrator.engine.change.snapshot import Snapshot, before_of, hosts_of
 from orchestrator.inventory.lab import Lab
@@ -28,7 +29,7 @@ def plan_hosts(plan: Plan) -> set[HostName]:
     """Every host that a plan mentions."""
     hosts = {host for link in plan.links for host in link.hosts}
     hosts.update(host for route in plan.routes for host in route.path)
-    return hosts | set(plan.job.ranks if plan.job else ())
+    return hosts | set(plan.job.hosts if plan.job else ())
 
 
 def scope_of(
@@ -47,7 +48,7 @@ def scope_of(
     hosts.update(port.host for links in plans for link in stored_links(links) for port in (link.a, link.b))
     job = store.latest_job(key)
     if job is not None and job.ended is None and isinstance(job.spec, dict) and isinstance(wanted := job.spec.get("wanted"), dict):
-        hosts.update(map(str, _listed(wanted.get("ranks"))))
+        hosts.update(host_of_rank(str(rank)) for rank in _listed(wanted.get("ranks")))
     for record in store.unfinished(key_of(lab), settings.owner):
         before, target = store.journalled(record.id)
         if before is not None:

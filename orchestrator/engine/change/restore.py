@@ -72,10 +72,10 @@ class Restore(Up):
     async def _equalise(self, goal: Target, held: Held) -> EqualiseReport | None:
         return None  # the previous attenuation is part of what is restored
 
-    async def _choose(self, goal: Target, *, launch: bool) -> None:
+    async def _choose(self, goal: Target, *, launch: bool, dark: bool) -> None:
         """The job that ran gets the rings that it had, if it still runs."""
         if self.running is not None and self.running.id == self.to.job:
-            await self.turn.choose(self.running, launched(with_layout(self.running, self.to.layout), self.lab))
+            await self.turn.choose(self.running, launched(with_layout(self.running, self.to.layout), self.lab), dark=dark)
 
     async def _job(self, *, launch: bool, changed: bool) -> JobStatus | None:
         context, to = self.context, self.to

@@ -22,7 +22,9 @@ from orchestrator.engine.change.locking import holding, scope_of
 from orchestrator.engine.change.prewire import Prewire
 from orchestrator.engine.change.restore import Restore, as_stored
 from orchestrator.engine.change.snapshot import Snapshot, before_of
+from orchestrator.engine.change.stall import Stall
 from orchestrator.engine.change.up import Up
+from orchestrator.fabric.detour import link_text
 from orchestrator.inventory.lab import Lab
 from orchestrator.processes import Daemon, spawn
 from orchestrator.results import ConfirmReport, DownReport, PrewireReport, UpReport
@@ -33,11 +35,13 @@ from orchestrator.store.fault import file_fault
 from orchestrator.store.keys import key_of, slice_of
 from orchestrator.store.locks import who
 from orchestrator.store.records import RunRecord
+from orchestrator.store.stalls import add_stalls
 from orchestrator.store.store import Store
 from orchestrator.store.tagouts import Tagouts
 from orchestrator.telemetry import environment
 from orchestrator.telemetry.journal import Journal
 from orchestrator.telemetry.recorder import Recorder
+from orchestrator.verify.report import StallReport
 
 
 def chosen(store: Store, lab: Lab, settings: Settings, run: str) -> RunRecord:
@@ -120,6 +124,32 @@ class ChangeRun:
         """Confirm a change. Raises: as `confirm.keep_change`."""
         async with self._running(found.plan, {"of": found.run}) as context:
             return await keep_change(context, self.confirmations(), found.run)
+
+    async def stall(self, dark_s: Sequence[float]) -> StallReport:
+        """Measure the stall curve of the plan that is up, and keep it. Raises: Missing - none is; as `Stall.carry_out`."""
+        current = self.store.current(slice_of(self.lab, self.settings))
+        async with self._running(current.plan_name if current else "", {"dark_s": list(dark_s)}) as context:
+            if (current := self.store.current(context.slice)) is None:
+                raise Missing(
+                    f"no plan is up on {self.lab.name}, so there is no link to measure on",
+                    hint="testbed up --topology examples/ring-12.json",
+                )
+            measuring = Stall(context, current, dark_s)
+            subject = await measuring.carry_out()
+            add_stalls(self.store, context.key, measuring.points)
+            phases = tuple(context.recorder.phases)
+            context.run.finish("ok", summary={"phases": {p.name: p.seconds for p in phases}})
+            return StallReport(
+                self.lab.name,
+                current.plan_name,
+                context.run.id,
+                link_text(subject.link),
+                tuple(sorted(subject.held)),
+                tuple(measuring.points),
+                phases=phases,
+                notes=tuple(measuring.notes),
+                journal=self._journal(context),
+            )
 
     async def down(self, options: Mapping[str, object]) -> DownReport:
         """Take down the owner's circuits and routes."""

@@ -12,7 +12,7 @@ from optics import Infeasible, Locked, Refused, TestbedError
 from optics.plan import Job, TransitionPolicy
 from orchestrator.engine.change.attempt import GO_TAKES, LOOK_S, MOST_S, Attempt
 from orchestrator.engine.change.context import Context
-from orchestrator.engine.change.decision import Decision, Live, cut_off, decide, differing, pauses
+from orchestrator.engine.change.decision import Decision, Live, cut_off, decide, differing, pauses, takes_part
 from orchestrator.engine.change.iterations import ahead_ns_of, bring_home, ends_of
 from orchestrator.engine.change.job_record import TURNING, facts, launched, ranks_of, turning, with_layout
 from orchestrator.engine.change.snapshot import Snapshot
@@ -21,6 +21,8 @@ from orchestrator.engine.change.timeline import Figures
 from orchestrator.hosts.launch import layout
 from orchestrator.plan.target import Target, expected_dark_ms
 from orchestrator.results import TurnReport, to_json
+from orchestrator.store.generations import generation_owners
+from orchestrator.store.lock_queue import clock
 from orchestrator.store.records import JobRecord
 
 LEASE_S = 86_400.0
@@ -53,6 +55,8 @@ class Turn:
         """An attempt that was dropped and whose end not all ranks have reported."""
         self.unknown = False
         """Whether an earlier move may have changed the rings: then the record's mark stays until the ranks follow this one."""
+        self.dark = False
+        """Whether light of the plan that is up is missing: the ranks may wait for it, so they are asked once it is there."""
         self.holding = False
         self.drained = False
         self.done = False
@@ -65,12 +69,13 @@ class Turn:
 
     # --- before the light moves
 
-    async def choose(self, record: JobRecord | None, job: Job | None) -> None:
+    async def choose(self, record: JobRecord | None, job: Job | None, *, dark: bool = False) -> None:
         """Decide what becomes of the running job `record` (None: none runs) if the plan wants `job` (None: none, or not now).
 
+        dark: light of the plan that is up is missing.
         Raises: Infeasible - `require`, and a field differs that no running job can change.
         """
-        self.record, self.job = record, job
+        self.record, self.job, self.dark = record, job, dark
         self.unknown = record is not None and turning(record) != 0
         if record is not None and record.state == "paused":
             self.notes.append(f"job {record.name} was paused; this change ended its pause")
@@ -79,7 +84,8 @@ class Turn:
             try:
                 if self.policy.boundary_s > TransitionPolicy().boundary_s:
                     self.context.need(GO_TAKES * self.policy.boundary_s, f"a turn of {record.name}")
-                await self._present(record)
+                if not dark:
+                    await self._present(record)
             except Locked:
                 raise
             except TestbedError as error:
@@ -97,13 +103,20 @@ class Turn:
         began, attempt = time.monotonic(), self._attempt(record, 0)
         while True:
             try:
-                await attempt.present()
+                await attempt.present(self._asked)
                 return
             except Refused:
                 patience_s = DROP_TAKES * self.policy.boundary_s if attempt.busy else EARLIER_S
                 if time.monotonic() > began + patience_s:
                     raise
             await asyncio.sleep(LOOK_S)
+
+    def _asked(self, move: int) -> str:
+        """Who asked for a move, and when; empty where this store does not know."""
+        store = self.context.store
+        found = generation_owners(store, self.context.key).get(move)
+        run = store.get(found.run) if found is not None and found.run else None
+        return f", of run {run.id}: {run.verb}, {run.user} on {run.host} since {clock(run.started)}" if run is not None else ""
 
     async def prepare(self, goal: Target, generation: int, *, drained: bool, longest_s: float) -> None:
         """Have the ranks connect what they need while they go on; they use it when `generation` is active on all hosts.
@@ -112,10 +125,13 @@ class Turn:
         """
         record, job = self.record, self.job
         dark_s = (expected_dark_ms(goal.late, self.context.session.traits) or 0.0) / 1e3
-        if record is None or self.decision.kind not in ("turn", "keep"):
+        if record is None or self.decision.kind not in ("turn", "keep") or self.dark:
             return
         apart = cut_off(record, goal, self.lab, drained=drained)
         self.holding = pauses(self.policy, dark_s, facts(record)[1] == "nccl", apart)
+        if self.holding and not takes_part(record):
+            self.holding = False
+            self.notes.append(f"job {record.name} cannot pause while circuits are dark: its program has no back-end testbed")
         self.drained = drained
         if self.holding and longest_s > MOST_S:
             self._no_pause(Refused(f"light may take {longest_s:.0f} s, and hosts pause a job for {MOST_S:g} s at most"))
@@ -210,6 +226,14 @@ class Turn:
             return
         self.unknown = self.unknown or self.dropped is not None
         self.holding = False
+        if self.dark:
+            try:
+                await self._present(record)
+            except Locked:
+                raise
+            except TestbedError as error:
+                self._impossible(error)
+                return
         again = self._attempt(record, self.context.next_generation())
         await self._prepare(again, layout(job, self.lab), 2 * GO_TAKES * self.policy.boundary_s + self.context.timeout_s, None)
         if self.attempt is not None:

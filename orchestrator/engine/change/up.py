@@ -36,11 +36,12 @@ from orchestrator.engine.change.snapshot import Snapshot, found, held_data
 from orchestrator.engine.change.timeline import Figures, Timeline, record_rungs, record_timeline
 from orchestrator.engine.change.turn import Turn
 from orchestrator.engine.change.unfinished import announce
-from orchestrator.fabric.lightpath import Held
+from orchestrator.fabric.circuits import settings
+from orchestrator.fabric.lightpath import Held, among
 from orchestrator.fabric.rules import Rules, rules
 from orchestrator.fabric.transition import per_device
 from orchestrator.hosts import Hello
-from orchestrator.plan.stored import link_data, path_data, stored_links
+from orchestrator.plan.stored import link_data, path_data, stored_circuits, stored_links
 from orchestrator.plan.target import Target, dark_time_scale, diff, expected_dark_ms, fingerprint, target
 from orchestrator.results import EqualiseReport, JobStatus, UpReport
 from orchestrator.session import Observation
@@ -99,7 +100,8 @@ class Up:
             self.running = await context.jobs.running()
             kept_job = self.job_mode == "keep" and self.running is not None
             launch_job = launch_job and not kept_job
-            await self._choose(goal, launch=launch_job)  # it may refuse: before the store names another owner
+            # It may refuse: before the store names another owner.
+            await self._choose(goal, launch=launch_job, dark=self._dark(seen))
             self._take_over(goal, seen)
             macs = self.hosts.macs()
             wanted = rules(goal.links, self.lab, macs, self.plan.routes, self.plan.rings)
@@ -265,7 +267,7 @@ class Up:
     def _take_over(self, goal: Target, seen: Observation) -> None:
         """Adopt what the operator named. Raises: Interlock - a host that is needed carries another owner's plan."""
         context = self.context
-        hosts = sorted(goal_hosts(goal) | set(self.plan.job.ranks if self.plan.job else ()))
+        hosts = sorted(goal_hosts(goal) | set(self.plan.job.hosts if self.plan.job else ()))
         own = {context.owner, *(word.removeprefix(OWNER) for word in context.adopt if word.startswith(OWNER))}
         if lines := taken_hosts(
             hosts, {h: hello.active for h, hello in seen.hellos.items()}, generation_owners(context.store, context.key), own
@@ -283,18 +285,31 @@ class Up:
         owned = {s.ingress.device for s in self.context.store.owned(self.context.slice)}
         old = stored_links(self.current.links) if self.current else ()
         hosts = goal_hosts(goal) | {p.host for link in old for p in (link.a, link.b)}
-        hosts.update(self.plan.job.ranks if self.plan.job else ())
+        hosts.update(self.plan.job.hosts if self.plan.job else ())
         needed = {d for d, held in goal.wanted.items() if held} | owned | hosts
         self.notes += seen.needing(needed)
 
-    async def _choose(self, goal: Target, *, launch: bool) -> None:
+    def _dark(self, seen: Observation) -> bool:
+        """Whether devices that answer lack a circuit of the plan that is up: its job may wait for that light."""
+        if self.current is None:
+            return False
+        try:
+            up = settings(stored_circuits(self.current.links, self.lab))
+        except TestbedError:  # the inventory changed since
+            return False
+        return any(among(held, seen.settings[device]) != held for device, held in up.items() if device in seen.settings)
+
+    async def _choose(self, goal: Target, *, launch: bool, dark: bool) -> None:
         """Decide what becomes of the running job.
 
-        Raises: Infeasible - it is to be kept, and the plan disconnects hosts of it; else as `Turn.choose`.
+        Raises: Infeasible - it is to be kept, and the plan disconnects hosts of it; else as `Turn.choose`, and for a program of the
+        lab's owner as `Hosts.make_ready`.
         """
         if self.running is not None and self.job_mode == "keep":
             self.notes.append(fits(self.running, self.plan, goal, self.lab))
-        await self.turn.choose(self.running, self.plan.job if launch else None)
+        await self.turn.choose(self.running, self.plan.job if launch else None, dark=dark)
+        if launch and self.plan.job is not None and self.plan.job.program:
+            await self.hosts.make_ready(self.plan.job)
 
     def _now_held(self, goal: Target, times: Timeline) -> Held:
         """What the devices hold after the change, by their own last reports."""

@@ -1,0 +1,71 @@
+"""Names of a job's ranks: `gpu01` is the only rank of its host, `gpu01/1` the second of several. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import TypeAlias
+
+from optics import HostName
+
+RankName: TypeAlias = str
+"""A host, or a host and the number of the rank there (LOCAL_RANK): a host's name has no slash."""
+
+_RANK = re.compile(r"([^/]+)(?:/(0|[1-9][0-9]{0,3}))?")
+
+
+def parsed(rank: RankName) -> tuple[HostName, int | None] | None:
+    """Host and number of a rank; the number is None for a host alone. None: it is no rank's name.
+
+    >>> parsed("gpu01/1"), parsed("gpu01"), parsed("gpu01/01")
+    (('gpu01', 1), ('gpu01', None), None)
+    """
+    found = _RANK.fullmatch(rank)
+    return None if found is None else (found[1], None if found[2] is None else int(found[2]))
+
+
+def host_of_rank(rank: RankName) -> HostName:
+    """
+    >>> host_of_rank("gpu01/1"), host_of_rank("gpu01")
+    ('gpu01', 'gpu01')
+    """
+    return rank.partition("/")[0]
+
+
+def local_rank(rank: RankName) -> int:
+    """The number of the rank on its host.
+
+    >>> local_rank("gpu01/1"), local_rank("gpu01")
+    (1, 0)
+    """
+    return int(rank.partition("/")[2] or 0)
+
+
+def hosts_of(ranks: Iterable[RankName]) -> tuple[HostName, ...]:
+    """The hosts of these ranks, each once, in order of its first rank.
+
+    >>> hosts_of(["gpu02/0", "gpu02/1", "gpu01"])
+    ('gpu02', 'gpu01')
+    """
+    return tuple(dict.fromkeys(map(host_of_rank, ranks)))
+
+
+def by_host(ranks: Iterable[RankName]) -> dict[HostName, tuple[RankName, ...]]:
+    """The ranks of each host, in order.
+
+    >>> by_host(["gpu02/0", "gpu02/1", "gpu01"])
+    {'gpu02': ('gpu02/0', 'gpu02/1'), 'gpu01': ('gpu01',)}
+    """
+    found: dict[HostName, tuple[RankName, ...]] = {}
+    for rank in ranks:
+        found[host_of_rank(rank)] = (*found.get(host_of_rank(rank), ()), rank)
+    return found
+
+
+def ranks_on(host: HostName, count: int) -> tuple[RankName, ...]:
+    """The names of a host's `count` ranks.
+
+    >>> ranks_on("gpu01", 1), ranks_on("gpu01", 2)
+    (('gpu01',), ('gpu01/0', 'gpu01/1'))
+    """
+    return (host,) if count == 1 else tuple(f"{host}/{local}" for local in range(count))

@@ -1,0 +1,81 @@
+"""Whether a program of the lab's owner shows iterations where its declaration says, and how long one may wait for the first."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from orchestrator.engine.change.iterations import median_ms, sound
+from orchestrator.engine.change.job_record import facts, ranks_of
+from orchestrator.session import Session
+from orchestrator.store.records import JobRecord
+from orchestrator.store.store import Store
+
+USUAL_S = 20.0
+"""An iteration of a program that was never seen here takes this long (s)."""
+LEAST_S = 10.0
+ITERATIONS = 3
+"""An iteration that does not show is reported after so many usual ones."""
+LOOK_BACK = 20
+"""Jobs in whose records an earlier run of the program is looked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Usual:
+    """What an earlier run of the program took until its first iteration showed, and for one (s)."""
+
+    first_s: float
+    iteration_s: float
+
+    @property
+    def patience_s(self) -> float:
+        """How long (s) to wait for the first iteration: its usual time, and three more iterations."""
+        return max(self.first_s + ITERATIONS * self.iteration_s, LEAST_S)
+
+
+NEVER_SEEN = Usual(0.0, USUAL_S)
+
+
+def usual(store: Store, key: str, runs_dir: Path, program: str, before: int) -> Usual:
+    """Of the latest earlier run of the program on this slice that made iterations; without one the stated default.
+
+    before: the number of the job that runs now.
+    """
+    for number in range(before - 1, max(0, before - 1 - LOOK_BACK), -1):
+        record = store.job(number)
+        if record is None or record.lab != key or not isinstance(record.spec, dict):
+            continue
+        name, _, wanted = facts(record)
+        if wanted.get("program") != program:
+            continue
+        try:
+            found = sound((runs_dir / record.run / f"{name}.iterations.jsonl").read_text(encoding="utf-8").splitlines())
+        except OSError:
+            continue
+        if found:
+            first_ms = float(found[0]["iter_ms"])
+            return Usual(first_ms / 1e3, (median_ms(found) or first_ms) / 1e3)
+    return NEVER_SEEN
+
+
+async def unseen(
+    session: Session, store: Store, key: str, runs_dir: Path, record: JobRecord, wanted: Mapping[str, Any], state: str
+) -> str:
+    """What to say of a program none of whose iterations shows, and that had the time for it or has ended; else empty."""
+    program = session.lab.programs.get(str(wanted["program"])) if wanted.get("program") else None
+    if program is None or state not in ("starting", "finished"):
+        return ""
+    for_s, seen = time.time() - record.started, usual(store, key, runs_dir, program.name, record.id)
+    if state == "starting" and for_s < seen.patience_s:
+        return ""
+    words = f"no iteration of {program.name} shows: {program.iterations.shown}"
+    if state == "starting":
+        by = "as in its last run" if seen is not NEVER_SEEN else f"it never ran here, and {USUAL_S:g} s an iteration are assumed"
+        words += f" in {for_s:.0f} s (expected within {seen.patience_s:.0f} s, {by})"
+    ranks = ranks_of(record, session.lab)
+    lines = (await session.hosts.tail(facts(record)[0], ranks[0], "log", -1000)).text.strip().splitlines() if ranks else []
+    last = f"the last line of its output: {lines[-1][:120]!r}" if lines else "it has printed nothing"
+    return f"{words}\n{last}; see iterations at {program.place}"
