@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec, TypeVa
 
 import typer
 
-from optics.errors import HandsNeeded, Missing, TestbedError, TimedOut, Unreachable
+from optics.errors import HandsNeeded, Missing, TestbedError, Unreachable
 from optics.plain import printable
 from orchestrator.cli.tones import coloured
+from orchestrator.engine.invoke import GRACE_S, bounded, invoked, start_lab
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,10 +35,8 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 API = "testbed/v1"
-GRACE_S = 15.0
-"""The engine keeps its own deadline; this much later (s) the command line stops it."""
 _LAB_VERBS = (
-    "compare|confirm|design|devices|doctor|down|driver|exec|guard|job|lab|lock|plan|prewire|restore|resume|rollback|shell|status|"
+    "compare|confirm|design|devices|doctor|down|driver|exec|guard|job|lab|lock|plan|prewire|reproduce|restore|resume|rollback|shell|status|"
     "tagout|ui|unlock|up|verify|watch"
 )
 _COMMAND = re.compile(rf"\btestbed (?=(?:{_LAB_VERBS})\b)((?:(?!\btestbed )[^;`\n])*)")
@@ -184,77 +183,30 @@ class Call:
         return self._work(lambda command: verb(command, *words, **options), start=True)
 
     def _work(self, work: Callable[[Command], Coroutine[Any, Any, T]], *, start: bool = False) -> T:
-        from orchestrator.session import Command
-
         settings = self.settings
         with self.store() as store, self.progress(store.expected_seconds(settings.inventory, self.verb)) as progress:
             if start:
                 self.started = start_lab(settings, progress) or self.started
-            copy_journals(settings)
-            try:
-                return self._run(work(Command(progress, store, settings)))
-            except Unreachable as error:
-                if is_stopped_lab(settings.inventory):
-                    raise Unreachable("the emulated lab is not running", hint="testbed lab start") from error
-                raise
-            finally:
-                copy_journals(settings)  # again: a long command may have outlived an idle sink
+            with invoked(progress, store, settings) as command:
+                return self._run(work(command))
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         """Await `work`. The first Ctrl-C or SIGTERM makes it finish or revert the current step, a second one stops immediately."""
         import asyncio
         import signal
 
-        from orchestrator.deadline import OUTER
-
         limit = self.settings.timeout_s + GRACE_S
 
-        async def bounded() -> T:
+        async def stoppable() -> T:
             task = asyncio.current_task()
             assert task is not None
             asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-            try:
-                async with asyncio.timeout(limit) as timer:
-                    OUTER.set(timer)
-                    return await work
-            except TimeoutError as error:
-                if isinstance(error, TestbedError):
-                    raise
-                raise TimedOut(f"{self.verb}: not finished after {limit:.0f} s", hint="testbed status says what is") from error
+            return await bounded(work, self.verb, limit)
 
         try:
-            return asyncio.run(bounded())
+            return asyncio.run(stoppable())
         except asyncio.CancelledError:
             raise KeyboardInterrupt from None
-
-
-def copy_journals(settings: Settings) -> None:
-    """Make sure that journals are copied to InfluxDB, if configured; never waits for it and never fails."""
-    if settings.influx.url != "none":
-        from orchestrator.telemetry.sink import ensure
-
-        ensure(settings)
-
-
-def start_lab(settings: Settings, progress: Progress) -> PhaseTime | None:
-    """Start the emulated lab if the inventory is one and it does not run yet; return how long that took."""
-    from orchestrator import emulated as labproc
-    from orchestrator.results import PhaseTime
-
-    if not is_stopped_lab(settings.inventory):
-        return None
-    progress.phase("lab", "starting the emulated lab")
-    started = labproc.start(settings.inventory, min(labproc.START_S, settings.timeout_s))
-    detail = f"started: {labproc.about(labproc.ask(settings.inventory, 'status'))}"
-    progress.done("lab", detail, started.seconds)
-    return PhaseTime("lab", started.seconds, detail)
-
-
-def is_stopped_lab(inventory: Path) -> bool:
-    """Whether the inventory is one of an emulated lab that does not run now."""
-    from orchestrator import emulated as labproc
-
-    return labproc.is_emulated(inventory) and not labproc.is_running(inventory)
 
 
 class _Engine:

@@ -9,9 +9,10 @@ from typing import Annotated
 
 import typer
 
-from orchestrator.cli.call import Call, Result, Usage, engine, is_stopped_lab, verb
+from orchestrator.cli.call import Call, Result, Usage, engine, verb
 from orchestrator.cli.completing import avoidable, plans, saved_plans
 from orchestrator.cli.shared import ExitCode, changed, own_slice, seconds
+from orchestrator.engine.invoke import is_stopped_lab
 
 Topology = Annotated[
     Path | None, typer.Option("--topology", "-t", metavar="PLAN", help="The plan, a JSON file.", autocompletion=plans)

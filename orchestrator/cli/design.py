@@ -10,6 +10,8 @@ from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperGroup
+from typer.main import get_command
 
 from orchestrator.cli import designmore
 from orchestrator.cli.call import Call, Result, Usage, verb
@@ -55,6 +57,10 @@ Domain = Annotated[int, typer.Option("--domain", min=1, help="Hosts per rail-onl
 Segment = Annotated[
     list[str] | None,
     typer.Option("--segment", metavar="NAME", help="Packet switch to use, * matches any characters; may be repeated."),
+]
+Schedule = Annotated[
+    str,
+    typer.Option("--schedule", metavar="NAME", help="With --backend msccl: the schedule of all-reduce (testbed design methods)."),
 ]
 Search = Annotated[
     int, typer.Option("--search", min=0, help="TopoOpt: number of parallelisation strategies to search (0: keep the workload's).")
@@ -197,22 +203,31 @@ def _other(path: Path, lab: Lab) -> Plan:
     return load_plan(path, lab)[0]
 
 
-app = typer.Typer(name="design", help="Design a topology for a job.", no_args_is_help=True, rich_markup_mode=None)
+class Methods(TyperGroup):
+    """The methods. Those of other distributions are looked up only for the list, or if a name is not one of the program's own."""
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        return super().get_command(ctx, cmd_name) or _of_another(cmd_name)
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        from planner.registry import TOPOLOGIES, plugins
+
+        own = super().list_commands(ctx)
+        return [*own, *(one.name for one in plugins(TOPOLOGIES) if not one.problem and one.name not in own)]
+
+
+app = typer.Typer(name="design", cls=Methods, help="Design a topology for a job.", no_args_is_help=True, rich_markup_mode=None)
 
 
 def _document(found: Design, lab: Lab, others: Mapping[str, Plan], name: str, out: Path | None) -> dict[str, Any]:
     """The plan, written to `--out` unless `up` would refuse it. Raises: Usage - it cannot be written; BadFile - refused."""
-    import json
-
-    from orchestrator.plan.design.document import document
+    from orchestrator.plan.design.document import checked, document
     from orchestrator.plan.design.placement import apart
-    from orchestrator.plan.reader import read_plan
 
     plan = document(found, name)
     plan["name"] = name or apart(plan["name"], [other.name for other in others.values()])
     plan["job"]["name"] = apart(plan["job"]["name"], (other.job.name for other in others.values() if other.job))
-    text = json.dumps(plan, indent=1) + "\n"
-    read_plan(text, str(out or "plan.json"), lab)
+    text = checked(found, plan, str(out or "plan.json"), lab)
     if out is not None:
         write_file(out, text)
     return plan
@@ -272,7 +287,19 @@ def _with_files(result: Result, found: Design, lab: Lab, plan: Mapping[str, Any]
     return replace(result, data=data, text="\n".join([*lines, result.text]))
 
 
-def _method(method: str, short: str) -> None:
+def _of_another(name: str) -> Any:
+    """The command of a topology generator of another distribution; None: there is none of this name."""
+    from planner.registry import TOPOLOGIES, plugins
+
+    found = next((one for one in plugins(TOPOLOGIES) if one.name == name), None)
+    if found is None:
+        return None
+    alone = typer.Typer(rich_markup_mode=None, add_completion=False)
+    _method(name, f"A topology generator of {found.distribution}.", alone)
+    return get_command(alone)
+
+
+def _method(method: str, short: str, app: typer.Typer) -> None:
     @verb(
         app,
         method,
@@ -305,6 +332,7 @@ testbed design {method} -w other.yaml --beside plan.json -o other.json   a secon
         search: Search = 0,
         patience: Patience = PATIENCE,
         segment: Segment = None,
+        schedule: Schedule = "",
         name: Name = "",
         explain: Explain = False,
         predict: Predict = False,
@@ -340,6 +368,7 @@ testbed design {method} -w other.yaml --beside plan.json -o other.json   a secon
             search=search,
             patience=patience,
             segments=tuple(segment or ()),
+            schedule=schedule,
         )
         _check(call, wanted)
         found = _found(call, at, wanted, workload)
@@ -349,5 +378,5 @@ testbed design {method} -w other.yaml --beside plan.json -o other.json   a secon
 
 
 for _name, _short in SHORT.items():
-    _method(_name, _short)
+    _method(_name, _short, app)
 app.add_typer(designmore.app)

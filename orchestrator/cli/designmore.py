@@ -153,6 +153,34 @@ def replan(
 
 @verb(
     app,
+    "methods",
+    "List topology generators and schedules, those of other distributions too.",
+    examples="testbed design methods\ntestbed design methods --json | jq '.data.topologies[].name'",
+)
+def methods(call: Call) -> Result:
+    from orchestrator.cli.text import columns
+    from orchestrator.plan.design.electrical import KINDS
+    from orchestrator.results import Json
+    from planner.methods import METHODS
+    from planner.registry import OWN_SCHEDULES, SCHEDULES, TOPOLOGIES, plugins
+
+    rows: list[tuple[str, ...]] = []
+    data: dict[str, Json] = {}
+    for kind, group, own in (("topologies", TOPOLOGIES, (*METHODS, *KINDS)), ("schedules", SCHEDULES, tuple(OWN_SCHEDULES))):
+        others = plugins(group)
+        known: list[Json] = [{"name": name, "distribution": "optical-testbed", "object": "", "problem": ""} for name in own]
+        known += [
+            {"name": one.name, "distribution": one.distribution, "object": one.entry.value, "problem": one.problem}
+            for one in others
+        ]
+        data[kind] = known
+        rows += [(kind, name, "testbed", "") for name in own]
+        rows += [(kind, one.name, f"{one.entry.value} of {one.distribution}", one.problem) for one in others]
+    return Result(data, "\n".join(columns(rows)))
+
+
+@verb(
+    app,
     "cost",
     "Show cost and power of fabrics per host, from an editable table of prices.",
     examples="testbed design cost --ports 4 --rate-gbps 25\ntestbed design cost --ports 8 --rate-gbps 100 --prices mine.yml",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import planner
@@ -25,9 +27,22 @@ def read_workload(path: Path) -> Read:
     except (OSError, UnicodeDecodeError) as error:
         raise BadFile([f"{path}: {reason(error)}"]) from error
     with attentive(str(path)):
-        document = read_yaml(text, str(path))
-        problems = Problems(document)
-        found = check(Workload, document.value, problems)
+        return _read(text, str(path))
+
+
+def workload_of(content: Mapping[str, object]) -> Read:
+    """As `read_workload`, of the content of a workload file. Raises: BadFile - also if it cannot be written as JSON."""
+    try:
+        text = json.dumps(content, indent=2, allow_nan=False)  # JSON is YAML
+    except (TypeError, ValueError, RecursionError) as error:
+        raise BadFile([f"workload: it cannot be written as JSON: {error}"]) from error
+    return _read(text, "workload")
+
+
+def _read(text: str, name: str) -> Read:
+    document = read_yaml(text, name)
+    problems = Problems(document)
+    found = check(Workload, document.value, problems)
     if found is None:
         raise BadFile(problems.lines(), hint="examples/workloads/ has files to start from")
     return Read(found, demand(found), hashlib.sha256(text.encode()).hexdigest())

@@ -11,12 +11,11 @@ import typer
 
 from orchestrator.cli.call import Call, Result, verb
 
-_KINDS = (".json", ".py", ".yaml", ".md", ".toml")
-_USED_BY_EXPERIMENTS = ("bench_lab.py", "harness.py")
+_KINDS = (".json", ".py", ".yaml", ".yml", ".md", ".svg", ".toml", ".ipynb", ".txt")
 
 
-def _home() -> Path:
-    """The directory with `examples` and the parts of `benchmarks` that they use. Raises: Missing."""
+def examples_home() -> Path:
+    """The directory with `examples`. Raises: Missing."""
     from importlib.metadata import PackageNotFoundError, files
 
     import optical_testbed
@@ -40,14 +39,8 @@ def _copy(home: Path, to: Path) -> list[Path]:
 
     from optics.errors import BadFile
 
-    found = [path for folder in (home / "examples", home / "benchmarks") for path in sorted(folder.rglob("*")) if path.is_file()]
-    wanted = [
-        path
-        for path in found
-        if "__pycache__" not in path.parts
-        and path.suffix in _KINDS
-        and (path.parent.name != "benchmarks" or path.name in _USED_BY_EXPERIMENTS)
-    ]
+    found = [path for path in sorted((home / "examples").rglob("*")) if path.is_file()]
+    wanted = [path for path in found if "__pycache__" not in path.parts and path.suffix in _KINDS]
     try:
         if to.exists() and (not to.is_dir() or any(to.iterdir())):
             raise BadFile([f"{to}: exists and is not an empty directory"], hint="choose another one; nothing was written")
@@ -67,6 +60,7 @@ class Schema(StrEnum):
     """File formats that have a JSON Schema."""
 
     plan = "plan"
+    scenario = "scenario"
 
 
 @verb(
@@ -74,29 +68,37 @@ class Schema(StrEnum):
     "examples",
     "List the installed examples, or copy them into a directory.",
     examples="testbed examples\ntestbed examples --copy trial\ncd trial && testbed up --topology examples/ring-12.json",
-    more="They are plans and workloads for the default lab, experiments (examples/experiments) and a template driver.",
+    more="They are plans and workloads for the default lab, scenarios (`testbed reproduce`) and a template driver.",
 )
 def examples(
     call: Call,
     copy: Annotated[Path | None, typer.Option("--copy", metavar="DIR", help="Copy them into this new or empty directory.")] = None,
 ) -> Result:
-    home = _home()
+    home = examples_home()
     if copy is not None:
         files = [str(path) for path in _copy(home, copy)]
         hint = f"cd {copy} && testbed up --topology examples/topoopt-12.json"
         return Result({"folder": str(copy), "files": [*files]}, f"Copied {len(files)} files to {copy}", hint=hint)
     found = sorted(
-        str(path.relative_to(home)) for kind in ("*.json", "*/*.yaml", "*/*.py") for path in (home / "examples").glob(kind)
+        str(path.relative_to(home))
+        for kind in ("*.json", "*.ipynb", "*/*.yaml", "*/*/*.yaml", "*/*.yml")
+        for path in (home / "examples").glob(kind)
     )
     return Result({"folder": str(home / "examples"), "files": [*found]}, "\n".join(found), hint="testbed examples --copy DIR")
 
 
-@verb(app, "schema", "Print the JSON Schema of a file format.", examples="testbed schema plan > plan.schema.json")
+@verb(
+    app,
+    "schema",
+    "Print the JSON Schema of a file format.",
+    examples="testbed schema plan > plan.schema.json\ntestbed schema scenario > scenario.schema.json",
+)
 def schema(call: Call, what: Annotated[Schema, typer.Argument(help="The file format.")] = Schema.plan) -> Result:
-    from orchestrator.plan.edges import json_schema
+    from orchestrator.plan import edges
+    from orchestrator.plan.scenario import edges as scenario_edges
     from orchestrator.results import Json
 
-    found = cast(dict[str, Json], json_schema())
+    found = cast(dict[str, Json], {Schema.plan: edges, Schema.scenario: scenario_edges}[what].json_schema())
     return Result(found, json.dumps(found, indent=2, ensure_ascii=False), verbatim=True)
 
 

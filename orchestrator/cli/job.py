@@ -1,4 +1,4 @@
-"""`testbed job`: launch, inspect, pause, profile and stop the job of the current plan."""
+"""`testbed job`: launch, inspect, pause, profile and stop the job of the current plan; its environment for other launchers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from orchestrator.cli.call import Call, Result, engine, verb
+from orchestrator.cli.call import Call, Result, Usage, engine, verb
 from orchestrator.cli.completing import hosts
 from orchestrator.cli.shared import seconds, write_file
 from orchestrator.results import JobStatus
@@ -36,17 +36,51 @@ def status(call: Call) -> Result:
 
 
 @verb(
-    app, "logs", "Print the last lines of each rank's log.", examples="testbed job logs\ntestbed job logs --host gpu03 --lines 200"
+    app,
+    "logs",
+    "Print the last lines of each rank's log.",
+    examples="testbed job logs\ntestbed job logs --host gpu03 --lines 200\ntestbed job logs --rank 0",
 )
 def logs(
     call: Call,
     lines: Annotated[int, typer.Option("--lines", "-n", min=1, help="Lines per rank.")] = 20,
     host: Annotated[str | None, typer.Option("--host", help="Only ranks of this host.", autocompletion=hosts)] = None,
+    rank: Annotated[int | None, typer.Option("--rank", min=0, help="Only this rank.")] = None,
 ) -> Result:
     from orchestrator.cli import render
 
-    report = call.work(engine.job_logs, lines=lines, host=host)
+    report = call.work(engine.job_logs, lines=lines, host=host, rank=rank)
     return Result(report.to_json(), render.logs(report), verbatim=True)
+
+
+@verb(
+    app,
+    "env",
+    "Print the environment of the ranks of the current plan's job, to launch them yourself.",
+    examples="""
+testbed job env                   shell commands that set the variables of every rank
+testbed job env --rank 2          those of one rank, as in: eval "$(testbed job env --rank 2)"
+testbed job env --srun            a command line for Slurm; likewise --mpirun (Open MPI) and --torchrun
+""",
+    more="No host is asked, and nothing is started. The program does not watch ranks that you launch: `status` does not show them.",
+)
+def env(
+    call: Call,
+    rank: Annotated[int | None, typer.Option("--rank", metavar="N", min=0, help="Only this rank.")] = None,
+    srun: Annotated[bool, typer.Option("--srun", help="A command line for Slurm.")] = False,
+    mpirun: Annotated[bool, typer.Option("--mpirun", help="A command line for Open MPI.")] = False,
+    torchrun: Annotated[bool, typer.Option("--torchrun", help="A command line of torchrun for each host.")] = False,
+) -> Result:
+    from orchestrator.hosts import by_hand
+
+    chosen = [name for name, given in (("srun", srun), ("mpirun", mpirun), ("torchrun", torchrun)) if given]
+    if len(chosen) + (rank is not None) > 1:
+        raise Usage("job env: --rank, --srun, --mpirun and --torchrun exclude each other")
+    found = call.work(engine.job_env)
+    lines = {"srun": by_hand.srun, "mpirun": by_hand.mpirun, "torchrun": by_hand.torchrun}
+    said = lines[chosen[0]](found) if chosen else by_hand.exports(found, rank)
+    data = found.to_json()
+    return Result({**data, "lines": [*said]} if chosen else data, "\n".join(said), verbatim=True)
 
 
 @verb(

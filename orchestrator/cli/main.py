@@ -28,7 +28,7 @@ EXIT_CODES = {
     5: "device or host unreachable",
     6: "failed and rolled back: everything is as before",
     7: "failed half way, or not verified: manual repair is needed",
-    8: "differences exist (only with --exit-code)",
+    8: "differences exist (only with --exit-code), or a scenario was not reproduced",
     9: "refused by an interlock (foreign circuit, tag-out, power limit)",
     130: "interrupted",
 }
@@ -72,6 +72,7 @@ VERBS: Mapping[str, tuple[str, ...]] = {
     "ui": ("ui",),
     "report": ("report",),
     "compare": ("compare",),
+    "reproduce": ("reproduce",),
     "telemetry": ("telemetry",),
     "grafana": ("grafana",),
     "lab": ("lab",),

@@ -276,7 +276,8 @@ def job(report: JobStatus) -> str:
         return "job        none"
     words = [f"{report.name}: {report.state}"]
     if report.ranks:
-        words.append(counted(report.ranks, "rank"))
+        several = f" on {counted(report.hosts, 'host')}" if 0 < report.hosts < report.ranks else ""
+        words.append(counted(report.ranks, "rank") + several)
     words += [word for word in (report.workload, report.backend) if word]
     line = f"job        {', '.join(words)}"
     if report.iterations:

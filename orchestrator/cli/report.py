@@ -104,7 +104,8 @@ def _chosen(
 
     Raises: Usage - there are none; BadFile - a campaign's file is not one.
     """
-    from orchestrator.views.report.gather import CHANGES, campaign_file, gather, read_campaign
+    from orchestrator.engine.scenario.record import read_record, record_file
+    from orchestrator.views.report.gather import CHANGES, gather
 
     settings = call.settings
     begin, end = _time("--since", since), _time("--until", until)
@@ -125,8 +126,8 @@ def _chosen(
         found, others = _of_one_lab(call, found)
         said = [f"{word} {value}" for word, value in (("plan", plan), ("since", since), ("until", until)) if value]
         return gather(found, store, settings, f"Campaign: {', '.join(said) or 'all runs'}"), others
-    if len(run) == 1 and store.get(run[0]) is None and (path := campaign_file(settings, run[0])) is not None:
-        kept = read_campaign(path)
+    if len(run) == 1 and store.get(run[0]) is None and (path := record_file(settings, run[0])) is not None:
+        kept = read_record(path)
         runs = [str(word) for slot in kept["slots"] for word in slot.get("runs", ())]
         records = [record for word in runs if (record := store.get(word)) is not None]
         if not records:

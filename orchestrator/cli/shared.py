@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orchestrator.cli.call import Call, Result, Usage, is_stopped_lab
+from orchestrator.cli.call import Call, Result, Usage
 from orchestrator.cli.completing import runs
+from orchestrator.engine.invoke import is_stopped_lab
 
 if TYPE_CHECKING:
     from orchestrator.results import DownReport, PrewireReport, UpReport

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from orchestrator.cli.call import Call, Result, Usage, engine, is_stopped_lab, silent_words, unanswered, verb
+from orchestrator.cli.call import Call, Result, Usage, engine, silent_words, unanswered, verb
 from orchestrator.cli.completing import rungs
-from orchestrator.cli.shared import ExitCode
+from orchestrator.cli.shared import ExitCode, seconds, write_file
+from orchestrator.engine.invoke import is_stopped_lab
 
 app = typer.Typer()
 
@@ -46,12 +48,18 @@ testbed verify
 testbed verify --rung map --rung light
 testbed verify --qualify                 measure rate and loss on every link
 testbed verify --collective              run a short all-reduce
+testbed verify --stall                   measure how long traffic stands
+testbed verify --stall --dark 50ms --dark 2s --svg stall.svg
+testbed verify --history                 the stall curves of earlier runs
 testbed verify --json | jq '.data.rungs[] | select(.ok | not)'
 """,
     more="""
 Every rung is checked even if a lower one fails: together they locate the fault. --qualify and --collective load the links; while a
 job is running they require --beside-job. The exit code is 5 if a device or host of the plan does not answer, 7 if anything else is
 not as planned.
+
+--stall checks no rung: it darkens one link of the plan several times and measures how long traffic between its hosts stands:
+drained before, riding through, or held by the hosts. No job may run. Circuits and routes are afterwards as they were.
 """,
 )
 def verify(
@@ -62,9 +70,21 @@ def verify(
     qualify: Annotated[bool, typer.Option("--qualify", help="Measure rate and loss of every link under load.")] = False,
     collective: Annotated[bool, typer.Option("--collective", help="Run a short all-reduce.")] = False,
     beside_job: Annotated[bool, typer.Option("--beside-job", help="Load the links even while a job is running.")] = False,
+    stall: Annotated[bool, typer.Option("--stall", help="Darken a link and measure how long traffic stands.")] = False,
+    dark: Annotated[
+        list[str] | None,
+        typer.Option("--dark", metavar="TIME", help="With --stall: how long it is dark, 0 for the shortest; may be repeated."),
+    ] = None,
+    history: Annotated[bool, typer.Option("--history", help="Show earlier stall curves; without --stall measure nothing.")] = False,
+    svg: Annotated[Path | None, typer.Option("--svg", metavar="FILE", help="Draw the stall curve to this file.")] = None,
 ) -> Result:
     from orchestrator.cli import render
     from orchestrator.verify.rung import RUNGS
+
+    if stall or history or dark or svg:
+        if rung or qualify or collective or beside_job:
+            raise Usage("--stall checks no rung", hint="testbed verify --stall, then testbed verify with the other options")
+        return _stall(call, stall, dark or [], history, svg)
 
     if unknown := [name for name in rung or () if name not in RUNGS]:
         raise Usage(f"there is no rung {unknown[0]}", hint=f"one of {', '.join(RUNGS)}")
@@ -79,3 +99,23 @@ def verify(
         hint = "testbed lab start" if is_stopped_lab(call.settings.inventory) else "testbed doctor"
         return Result(data, text, "E-UNREACHABLE", 5, words, hint, ok=False)
     return Result(data, text, "E-NOT-VERIFIED", 7, words, "testbed status", ok=False)
+
+
+def _stall(call: Call, measure: bool, dark: list[str], history: bool, svg: Path | None) -> Result:
+    from orchestrator.cli import stallcurve
+
+    if dark and not measure:
+        raise Usage("--dark is an option of a measurement", hint="testbed verify --stall --dark 200ms")
+    if svg is not None and not svg.parent.is_dir():  # before anything is measured
+        raise Usage(f"{svg}: {svg.parent} is no directory", hint="choose a file that can be written")
+    if measure:
+        times = [0.0 if text == "0" else seconds("--dark", text, "200ms") for text in dark]
+        report = call.work(engine.stall, dark_s=times, history=history)
+    else:
+        report = call.work(engine.stall_curves)
+    if svg is not None and (points := report.points or report.earlier):
+        from orchestrator.views.report.stall import stall_svg
+
+        write_file(svg, stall_svg(points, report.lab, call.settings.cache_dir))
+        call.note(f"written: {svg}")
+    return Result(report.to_json(), stallcurve.text(report))

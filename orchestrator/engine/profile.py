@@ -13,6 +13,8 @@ from typing import Any, cast
 
 from optics import HostName, HostPort, Missing
 from optics.plan import Traffic
+from optics.ranks import hosts_of
+from orchestrator.engine.change.iterations import sound
 from orchestrator.engine.change.jobs import Jobs
 from orchestrator.fabric.next_hops import hops
 from orchestrator.plan.design.design import PAYLOAD
@@ -43,7 +45,10 @@ class LinkBytes:
 
 @dataclass(frozen=True, slots=True)
 class Profile(JsonReport):
-    """A measured iteration: bytes per link, times (ms) from the job's own records. tax: bytes on all links per byte sent."""
+    """A measured iteration: bytes per link, times (ms) from the job's own records. tax: bytes on all links per byte sent.
+
+    ranks: the hosts, each a rank of the workload that the profile becomes, however many ranks of the job it has.
+    """
 
     job: str
     run: str
@@ -108,12 +113,12 @@ async def job_profile(command: Command, *, iterations: int) -> Profile:
             )
         run_dir = settings.run_dir(record.run)
         jobs = Jobs(session, store, key, settings.runs_dir)
-        ranks = tuple(str(host) for host in cast(Any, record.spec)["wanted"]["ranks"])
-        await session.hosts.connect(ranks)
+        hosts = hosts_of(map(str, cast(Any, record.spec)["wanted"]["ranks"]))
+        await session.hosts.connect(hosts)
         first = await _next(jobs, record, 0, command.progress)
-        before, began = await session.hosts.counters(ranks), time.monotonic()
+        before, began = await session.hosts.counters(hosts), time.monotonic()
         last = await _next(jobs, record, first.iterations + iterations - 1, command.progress)
-        after, seconds = await session.hosts.counters(ranks), time.monotonic() - began
+        after, seconds = await session.hosts.counters(hosts), time.monotonic() - began
         made = last.iterations - first.iterations
         peers: dict[HostPort, HostPort] = {}
         for link in stored_links(current.links):
@@ -128,7 +133,7 @@ async def job_profile(command: Command, *, iterations: int) -> Profile:
         found = Profile(
             record.name,
             record.run,
-            ranks,
+            hosts,
             made,
             round(seconds, 3),
             links,
@@ -199,7 +204,7 @@ def _sent(traffic: Traffic | None) -> float:
 
 
 def as_workload(found: Profile) -> dict[str, Any]:
-    """The measured iteration as a workload file: the bytes over each link become a transfer between its ranks.
+    """The measured iteration as a workload file: the bytes over each link become a transfer between its hosts, each a rank of it.
 
     Counters do not show the final destination: forwarded bytes count once for each link they crossed.
     """
@@ -222,7 +227,7 @@ def as_workload(found: Profile) -> dict[str, Any]:
 def records(run_dir: Path) -> list[dict[str, Any]]:
     """The fetched iterations of the job launched by a run, oldest first."""
     files = sorted(run_dir.glob("*.iterations.jsonl"), key=lambda path: path.stat().st_mtime)
-    return [json.loads(line) for line in files[-1].read_text(encoding="utf-8").splitlines()] if files else []
+    return sound(files[-1].read_text(encoding="utf-8").splitlines(), ()) if files else []
 
 
 def versus(run: str, plan_name: str, plan_text: str, run_dir: Path) -> Versus:

@@ -23,7 +23,8 @@ from orchestrator.engine.change.job_record import affected as affected_jobs
 from orchestrator.engine.change.keep_job import consequence
 from orchestrator.engine.change.run import ChangeRun, before_run, chosen
 from orchestrator.engine.devices import devices, devices_power
-from orchestrator.engine.job_verbs import job_logs, job_status
+from orchestrator.engine.job_verbs import job_env, job_logs, job_status
+from orchestrator.engine.stall import stall, stall_curves
 from orchestrator.engine.status import status, verify
 from orchestrator.fabric.rules import hops
 from orchestrator.inventory.lab import Lab
@@ -33,7 +34,7 @@ from orchestrator.plan.relabel import relabelled
 from orchestrator.plan.stored import stored_links
 from orchestrator.plan.target import circuit_rows, dark_time_scale, diff, expected_dark_ms, fingerprint, target
 from orchestrator.results import DownReport, PlanReport, PrewireReport, RelabelReport, UpReport
-from orchestrator.session import Command, load_lab, load_plan
+from orchestrator.session import Command, PlanText, load_lab, load_plan
 from orchestrator.settings import Settings
 from orchestrator.store.keys import key_of, slice_of
 from orchestrator.store.locks import who
@@ -49,6 +50,7 @@ __all__ = [
     "devices",
     "devices_power",
     "down",
+    "job_env",
     "job_launch",
     "job_logs",
     "job_pause",
@@ -60,6 +62,8 @@ __all__ = [
     "restore",
     "resume",
     "rollback",
+    "stall",
+    "stall_curves",
     "status",
     "up",
     "verify",
@@ -72,7 +76,7 @@ job_pause, job_resume = settled(job_verbs.job_pause), settled(job_verbs.job_resu
 
 async def plan(
     command: Command,
-    plan_path: Path,
+    plan_path: Path | PlanText,
     *,
     avoid: tuple[str, ...] = (),
     relabel: bool = False,
@@ -113,9 +117,9 @@ async def plan(
     affected = affected_jobs(running, goal)
     job_change = ""
     if running is not None and running.ended is None:
-        wanted_job = wanted.job if launch_job and job != "keep" else None
+        wanted_job = wanted.job if launch_job else None
         usual, live = store.expected_seconds(command.inventory, "up"), LIVE.get(job, wanted.transition.live)
-        job_change = consequence(running, wanted_job, bool(affected), usual, live)
+        job_change = consequence(running, wanted_job, bool(affected), usual, live, job)
     return PlanReport(
         plan=wanted.name,
         lab=lab.name,
@@ -158,7 +162,7 @@ async def _by_labels(wanted: Plan, text: str, lab: Lab, command: Command) -> tup
 @settled
 async def up(
     command: Command,
-    plan_path: Path,
+    plan_path: Path | PlanText,
     *,
     dry_run: bool,
     launch_job: bool,
@@ -211,7 +215,7 @@ async def up(
 
 
 @settled
-async def prewire(command: Command, plan_path: Path, *, relabel: bool = False) -> PrewireReport:
+async def prewire(command: Command, plan_path: Path | PlanText, *, relabel: bool = False) -> PrewireReport:
     """Have slow devices make, in the dark, what `up` of this plan will need from them; idempotent.
 
     Raises: as `up` before anything is changed; ChangeFailed - what was lit still is, and what was made will be used.
@@ -232,7 +236,9 @@ async def down(command: Command) -> DownReport:
 
 @settled
 async def resume(command: Command, run: str) -> UpReport | DownReport | PrewireReport:
-    """Resume an unfinished run: the same plan and options again, from the present state. Raises: as the verb it resumes.
+    """Resume an unfinished run: the same plan and options again, from the present state. A measurement is rolled back instead.
+
+    Raises: as the verb it resumes.
 
     Missing - there is no such run, or it left nothing to resume. Interlock - it belongs to another owner.
     """
@@ -256,6 +262,8 @@ async def resume(command: Command, run: str) -> UpReport | DownReport | PrewireR
                 return await change.back(before, options, undone)
         case "restore":
             return await change.restore(options)
+        case "stall":  # a measurement is not continued: what it darkened is lit again
+            return await rollback(command, record.id)
     raise Missing(f"run {record.id} ({record.verb}) cannot be resumed", hint="testbed status")
 
 

@@ -113,14 +113,20 @@ class JobEdge(Edge):
     """What runs on the hosts once the links are up."""
 
     name: Name
-    workload: Literal["train", "allreduce", "replay"]
-    ranks: Annotated[list[str], Field(min_length=1, description="the host of rank 0, of rank 1, ...")]
-    rings: Annotated[list[list[str]], Field(max_length=64, description="orders of all ranks whose steps are links")] = Field(
+    workload: Literal["train", "allreduce", "replay", "program"]
+    program: Annotated[
+        Name | None, Field(description="of a program: its name in programs.yml, where the lab's owner declares it")
+    ] = None
+    ranks: Annotated[
+        list[str],
+        Field(min_length=1, description="the host of rank 0, of rank 1, ...; several ranks of one: gpu01/0, gpu01/1, ..."),
+    ]
+    rings: Annotated[list[list[str]], Field(max_length=64, description="orders of all its hosts whose steps are links")] = Field(
         default_factory=list
     )
     args: Annotated[
         dict[Annotated[str, Field(pattern=OPTION)], Scalar],
-        Field(description="options of the program, as its command line has them"),
+        Field(description="options of the workload, as its command line has them; of a program those that its owner opened"),
     ] = Field(default_factory=dict)
     env: Annotated[
         dict[Annotated[str, Field(pattern=VARIABLE)], Annotated[str, Field(pattern=LINE)]],

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, TypeAlias
 
 from optics import HostName, HostPort
+from optics.ranks import host_of_rank
 from orchestrator.inventory.lab import Lab
 
 Labels: TypeAlias = Mapping[HostName, HostName]
@@ -23,7 +24,14 @@ def facts(host: HostName, lab: Lab) -> Mapping[str, object]:
         for s in lab.segments.values()
         if host in s.ports
     )
-    same = {"forwarding": it.forwarding, "lanes": it.lanes, "GPUs": it.gpus, "ports": len(it.ports), "fibres": devices}
+    same = {
+        "forwarding": it.forwarding,
+        "lanes": it.lanes,
+        "GPUs": it.gpus,
+        "ranks": it.max_ranks,
+        "ports": len(it.ports),
+        "fibres": devices,
+    }
     return same | {"segments": segments}
 
 
@@ -47,9 +55,9 @@ def relabelled_text(text: str, by: Labels) -> str:
         return text
     body = json.loads(text)
 
-    def end(name: str) -> str:
-        host, colon, port = name.partition(":")
-        return by.get(host, host) + colon + port
+    def end(name: str, mark: str = ":") -> str:
+        host, there, number = name.partition(mark)
+        return by.get(host, host) + there + number
 
     for link in body.get("links", ()):
         link["a"], link["b"] = end(link["a"]), end(link["b"])
@@ -57,7 +65,7 @@ def relabelled_text(text: str, by: Labels) -> str:
         if segment.get("hosts"):
             segment["hosts"] = [by.get(host, host) for host in segment["hosts"]]
     if job := body.get("job"):
-        job["ranks"] = [by.get(host, host) for host in job["ranks"]]
+        job["ranks"] = [end(rank, "/") for rank in job["ranks"]]
         if "rings" in job:
             job["rings"] = [[by.get(host, host) for host in ring] for ring in job["rings"]]
     for route in body.get("routes", ()):
@@ -86,4 +94,4 @@ def _names(body: Any) -> Iterable[str]:
     for link in body.get("links", ()):
         yield link["a"].partition(":")[0]
         yield link["b"].partition(":")[0]
-    yield from (body.get("job") or {}).get("ranks", ())
+    yield from map(host_of_rank, (body.get("job") or {}).get("ranks", ()))

@@ -10,6 +10,7 @@ from typing import Any
 from optics import HostName, HostPort, Infeasible, LinkKind
 from optics.plain import did_you_mean, summary
 from optics.plan import LinkEnd, WantedLink, host_of
+from optics.ranks import host_of_rank
 from orchestrator.fabric.circuits import circuit
 from orchestrator.inventory.lab import Lab
 from orchestrator.inventory.positions import Path, Problems
@@ -30,6 +31,9 @@ class Links:
         if name in self.lab.hosts:
             return True
         hosts = self.lab.hosts
+        if (host := host_of_rank(name)) != name and host in hosts:
+            self.problems.add(path, f"wanted a host, got one of its ranks: write {host}, which stands for all of them")
+            return False
         self.problems.add(path, f"host {name} is not in the lab ({summary(hosts, 'host')}){did_you_mean(name, hosts)}")
         return False
 

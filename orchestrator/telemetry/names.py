@@ -139,6 +139,21 @@ _ALL = (
         events=True,
     ),
     Measurement(
+        "stall",
+        "one point per darkness of `verify --stall`; its time is the begin of the first step: draining, arming or breaking",
+        (*COMMON_TAGS, "mode"),
+        {
+            "link": Field("str", "", "that was dark"),
+            "devices": Field("str", "", "that broke its circuits, separated by spaces"),
+            "asked_ms": Field("float", "ms", "darkness asked for; 0: as short as the devices can"),
+            "dark_ms": Field("float", "ms", "first carrier lost to last carrier back"),
+            "lost_ms": Field("float", "ms", "the longest time in which a host received nothing"),
+            "usual_ms": Field("float", "ms", "the same in the traffic before"),
+        },
+        "events",
+        events=True,
+    ),
+    Measurement(
         "device_phase",
         "what a device is doing, for a state timeline",
         (*COMMON_TAGS, "device", "kind"),

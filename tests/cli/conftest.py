@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from orchestrator.cli import main
+from orchestrator.hosts.by_hand import ByHand, RankEnvironment
 from orchestrator.results import (
     CircuitRow,
     ConfirmReport,
@@ -30,7 +31,8 @@ from orchestrator.results import (
     WatchReport,
 )
 from orchestrator.session import Command
-from orchestrator.verify.report import CircuitLight, LossChange, PowerReport, Rung, VerifyReport
+from orchestrator.store.records import StallPoint
+from orchestrator.verify.report import CircuitLight, LossChange, PowerReport, Rung, StallReport, VerifyReport
 from orchestrator.verify.state import DevicesReport, DeviceStatus, DeviceView, HostStatus, StatusReport
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -40,7 +42,18 @@ DIFF = (
     DeviceDiff("ocs1", ("1->17",), ("2->18", "3->19"), ("2->19", "3->18"), ("8->24",), 50.0),
     DeviceDiff("ocs2", ("1->17", "2->18"), dark_ms_expected=None),
 )
+STALLS = tuple(
+    StallPoint(at, run, "gpu01:p1--gpu02:p1", "ocs1", mode, asked, asked + 55.0 + extra, lost + extra, 0.0)
+    for run, at in (("2026-11-20-0003", 1_795_000_000.0), ("2026-11-21-0011", 1_795_090_000.0))
+    for asked, by_mode in ((0.0, (2.0, 91.0, 56.0)), (200.0, (2.0, 412.0, 258.0)))
+    for mode, lost in zip(("drained", "ridden", "held"), by_mode, strict=True)
+    for extra in (0.0, 1.0, 4.0)
+)
 REPORTS: dict[str, Any] = {
+    "stall": StallReport(
+        "emulated", "ring-12", "2026-11-21-0011", "gpu01:p1--gpu02:p1", ("ocs1",), STALLS[18:], notes=("drained: a note",)
+    ),
+    "stall_curves": StallReport("emulated", earlier=STALLS),
     "up": UpReport(
         "2026-11-21-0007",
         "topoopt-12",
@@ -236,6 +249,15 @@ REPORTS: dict[str, Any] = {
     ),
     "job_resume": JOB,
     "job_stop": JobStatus("ddp-mlp", "stopped", "train", "gloo", 12, 44),
+    "job_env": ByHand(
+        "ddp-mlp",
+        (
+            RankEnvironment(0, "gpu01", {"RANK": "0", "MASTER_PORT": "29500"}),
+            RankEnvironment(1, "gpu02", {"RANK": "1", "X": "a b"}),
+        ),
+        ("python", "train.py", "--name=it's"),
+        rings=False,
+    ),
     "job_logs": JobLogs("ddp-mlp", {"rank 0 (gpu01)": ("iteration 1", "iteration 2"), "rank 1 (gpu02)": ("iteration 1",)}),
 }
 

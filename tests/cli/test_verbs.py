@@ -46,8 +46,11 @@ ENGINE_VERBS = {
     "restore": ("restore",),
     "status": ("status",),
     "verify": ("verify",),
+    "stall": ("verify", "--stall"),
+    "stall_curves": ("verify", "--history"),
     "job_launch": ("job", "launch"),
     "job_status": ("job", "status"),
+    "job_env": ("job", "env"),
     "job_logs": ("job", "logs"),
     "job_pause": ("job", "pause", "--for", "5m"),
     "job_resume": ("job", "resume"),
@@ -397,3 +400,12 @@ def test_completion_knows_verbs_and_runs(cli: Any, shell: str) -> None:
 
     assert "history" in complete("hist")
     assert run in complete("show", run[:4])
+
+
+def test_job_env_prints_one_thing_at_a_time(cli: Any) -> None:
+    assert "srun --nodes=2 --ntasks=2" in cli("job", "env", "--srun").out
+    assert cli("job", "env", "--rank", "1").out.count("# rank") == 1
+    for both in (("--srun", "--mpirun"), ("--rank", "1", "--torchrun")):
+        said = cli("job", "env", *both)
+        assert said.code == 2 and "exclude each other" in said.err
+    assert cli("job", "env", "--rank", "2").code == 3

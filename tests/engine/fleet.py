@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Collection, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -23,7 +24,18 @@ from orchestrator.engine.change.restore import Restore
 from orchestrator.engine.change.snapshot import Snapshot
 from orchestrator.engine.change.up import Up
 from orchestrator.fabric.rules import Macs, Rules
-from orchestrator.hosts.api import ClockReading, Committed, Held, Hello, HostEvent, JobState, PortCounters, PortState, Staged
+from orchestrator.hosts.api import (
+    ClockReading,
+    Committed,
+    Held,
+    Hello,
+    HostEvent,
+    JobState,
+    PortCounters,
+    PortState,
+    Staged,
+    Stream,
+)
 from orchestrator.plan.reader import read_plan
 from orchestrator.session import Session
 from orchestrator.store.records import RunRecord
@@ -74,6 +86,7 @@ class FakeHost:
     pending: bool = False
     staged: dict[int, Rules] = field(default_factory=dict)
     armed: tuple[int, dict[int, int]] | None = None
+    armed_timed: bool = True
     carrier: dict[int, bool] = field(default_factory=dict)
     ups: dict[int, int] = field(default_factory=dict)
     up: bool = True
@@ -122,7 +135,8 @@ class Switch(Device):
             if change.remove:  # what moves goes dark first
                 await super().apply(Change(self.name, change.remove))
                 self.fleet.light()
-            outcome = await super().apply(Change(self.name, add=change.add))
+            broken_ns = time.monotonic_ns()
+            outcome = replace(await super().apply(Change(self.name, add=change.add)), broken_ns=broken_ns)
             self.fleet.light()
             if how == "gone":
                 self.down = True
@@ -147,6 +161,8 @@ class Fleet:
         self.queues: list[asyncio.Queue[HostEvent]] = []
         self.jobs: dict[str, str] = {}
         self.dark: set[HostPort] = set()
+        self.links = False
+        self.changes: list[HostEvent] = []
         self.light()
 
     def light(self) -> None:
@@ -155,6 +171,11 @@ class Fleet:
         for port, fibre in self.lab.fibres.items():
             host = self.all[port.host]
             now = ("out", fibre.leaves) in lit and port not in self.dark
+            if now is not host.carrier.get(port.number, False):
+                changed = HostEvent(port.host, "link", time.monotonic_ns(), {"port": port.number, "carrier": now})
+                self.changes.append(changed)
+                for queue in self.queues if self.links else ():
+                    queue.put_nowait(changed)
             if now and not host.carrier.get(port.number):
                 host.ups[port.number] = host.ups.get(port.number, 0) + 1
             host.carrier[port.number] = now
@@ -162,7 +183,7 @@ class Fleet:
             if host.armed and all(host.carrier[p] and host.ups[p] > ups for p, ups in host.armed[1].items()):
                 generation = host.armed[0]
                 previous = host.active
-                host.commit(generation, True)
+                host.commit(generation, host.armed_timed)
                 values = {"generation": generation, "previous": previous, "t_commit_ns": 2, "took_us": 1, "t_link_ns": 1}
                 for queue in self.queues:
                     queue.put_nowait(HostEvent(name, "committed", 2, values))
@@ -225,6 +246,24 @@ class Fleet:
                     found.setdefault(name, {})[number] = Staged(number, 1, 7000 + number, None)
         return found
 
+    stage_warm = stage
+
+    async def watch_links(self, names: Collection[HostName]) -> None:
+        self.links = True
+
+    async def stream(self, ends: Mapping[HostName, str], seconds: float) -> str:
+        assert len(ends) == 2 and seconds > 0
+        self.changes.clear()
+        return "token"
+
+    async def streamed(self, token: str, names: Collection[HostName], timeout_s: float) -> Mapping[HostName, Stream]:
+        """As if traffic stood from the first loss of light to its return."""
+        times = [event.at_ns for event in self.changes]
+        return {name: Stream(name, self.received, ((min(times), max(times)),), False) for name in names}
+
+    received = 1000
+    """Bytes that each host gets."""
+
     async def commit(
         self, generation: int, names: Collection[HostName] | None = None, revert_after_s: float | None = None
     ) -> Mapping[HostName, Committed]:
@@ -247,7 +286,7 @@ class Fleet:
         generation: int,
         when_up: Mapping[HostName, Collection[int]],
         *,
-        revert_after_s: float | None,
+        revert_after_s: float | None = None,
         deadline_s: float,
         cross: Mapping[HostName, Collection[str]] | None = None,
     ) -> None:
@@ -255,6 +294,7 @@ class Fleet:
             for name, ports in when_up.items():
                 self._there(name)
                 self.all[name].armed = (generation, {p: self.all[name].ups.get(p, 0) for p in ports})
+                self.all[name].armed_timed = revert_after_s is not None
 
     async def disarm(self, names: Collection[HostName] | None = None) -> None:
         with self.points.point("hosts", "disarm"):
@@ -267,6 +307,8 @@ class Fleet:
         found: dict[HostName, Committed | TestbedError] = {}
         while queue is not None and not queue.empty():
             event = queue.get_nowait()
+            if event.kind != "committed":
+                continue
             found[event.host] = Committed(event.host, generation, event.values["previous"], 2, 1, 1)
         return {n: found.get(n, TimedOut(f"{n}: no carrier")) for n in names}
 

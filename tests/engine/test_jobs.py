@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -10,12 +11,14 @@ from typing import Any, cast
 
 import pytest
 
-from optics import Infeasible, NotVerified
+from optics import Infeasible, NotVerified, Refused
 from optics.plan import Job, Traffic, Transfer
+from orchestrator.cli import render
 from orchestrator.cli.render import status as shown
+from orchestrator.engine.change.job_record import Pause, with_pause
 from orchestrator.engine.change.jobs import Jobs
 from orchestrator.engine.status import _dead
-from orchestrator.hosts.api import ClockReading, JobState, Tail
+from orchestrator.hosts.api import ClockReading, JobState, RankState, Tail
 from orchestrator.hosts.launch import job_name, rehearse, requests
 from orchestrator.inventory.lab import Lab
 from orchestrator.results import JobStatus
@@ -69,6 +72,10 @@ class Ranks:
         first = self.first.get(name, 1)
         text = "".join(json.dumps({"iter": n, "iter_ms": 5.0, "t_wall_ns": 1}) + "\n" for n in range(first, first + 4))
         return Tail(text[offset:], len(text), len(text), "running")
+
+    async def rank_states(self, name: str, hosts: Any) -> tuple[RankState, ...]:
+        """No rank is in a move."""
+        return tuple(RankState(host, rank, "void", 3) for rank, host in enumerate(hosts))
 
     async def clocks(self, hosts: Any) -> dict[str, ClockReading]:
         return {h: ClockReading(0, 0) for h in hosts}
@@ -157,6 +164,49 @@ async def test_a_job_that_failed_at_its_start_is_tried_again_and_fails_again(ben
     assert len(bench.ranks.launched) == 2 and "testbed job launch" in str(failed.value.hint)
 
 
+@pytest.mark.parametrize("how", ["at its start", "by its launch", "later", "before down"])
+async def test_ranks_that_outlive_a_failed_job_are_stopped(bench: Bench, how: str) -> None:
+    """A program may wait for a lost peer for half an hour, and holds its GPU meanwhile."""
+    stopped: list[tuple[str, tuple[str, ...], int]] = []
+    states, launch = bench.ranks.job_states, bench.ranks.launch
+    waits = {"mlp.r1"}
+
+    async def job_states(name: str, hosts: Any) -> dict[str, JobState]:
+        found = await states(name, hosts)
+        return found | {h: JobState(h, "running") for h in hosts if h == "gpu02" and name in waits and name in bench.ranks.jobs}
+
+    async def stop_job(name: str, grace_s: float, hosts: Any) -> dict[str, JobState]:
+        stopped.append((name, tuple(hosts), len(bench.ranks.launched)))
+        waits.discard(name)
+        return await states(name, hosts)
+
+    async def refused(job: Job, run: str, *, resume: bool = False) -> None:
+        await launch(job, run, resume=resume)
+        bench.end("absent")
+        raise Refused("gpu04: no user")
+
+    bench.ranks.job_states, bench.ranks.stop_job = job_states, stop_job  # type: ignore[method-assign]
+    if how == "at its start":
+        bench.ranks.says = "2"
+        with pytest.raises(NotVerified):
+            await bench.bring(TRAIN)
+    elif how == "by its launch":
+        bench.ranks.launch = refused  # type: ignore[method-assign]
+        with pytest.raises(Refused, match="no user"):
+            await bench.bring(TRAIN)
+    else:
+        await bench.bring(TRAIN)
+        bench.end("75")
+        if how == "later":
+            await bench.bring(TRAIN)
+            assert bench.ranks.launched == [("mlp", False), ("mlp", True)]
+        else:
+            record = bench.store.latest_job(KEY)
+            assert record is not None and (await bench.jobs.status(record)).state == "failed"
+            assert await bench.jobs.stop_if_running(Recorder(Silent())) == ""
+    assert stopped == [("mlp.r1", ("gpu02",), 1)], "once, before anything else is launched"
+
+
 async def test_a_job_that_runs_or_has_finished_is_left_alone_by_the_same_plan(bench: Bench) -> None:
     await bench.bring(TRAIN)
     await bench.bring(TRAIN)
@@ -212,3 +262,23 @@ def test_a_job_too_large_to_be_told_to_its_ranks_is_refused_before_anything_move
     with pytest.raises(Infeasible, match="job big: TESTBED_TRAFFIC would take more than 131072 bytes"):
         rehearse(job, bench.lab)
     rehearse(replace(job, traffic=Traffic(transfers=sends[:100])), bench.lab)
+
+
+@pytest.mark.parametrize(("left_s", "said"), [(600.0, True), (-1.0, False)])
+async def test_a_pause_that_a_newer_run_ended_says_so(bench: Bench, left_s: float, said: bool) -> None:
+    """As a guard's reroute and `confirm` do: the agents drop what an older run asked for."""
+    await bench.bring(TRAIN)
+    paused = bench.store.new_run("job pause", "lab", owner="ann")
+    record = bench.store.latest_job(KEY)
+    assert record is not None
+    bench.store.set_job_spec(record.id, with_pause(record, Pause(3, paused.token, time.time() + left_s)))
+    bench.store.set_job(record.id, "paused")
+    newer = bench.store.new_run("confirm", "lab", owner="ann")
+    bench.store.new_run("guard", "lab", owner="ann")
+    for _ in range(2):  # it is said again at the next look
+        record = bench.store.latest_job(KEY)
+        assert record is not None
+        status = await bench.jobs.status(record)
+        assert status.state == "running"
+        assert (f"ended early: run {newer.id} (confirm) took over its hosts" in status.detail) is said
+        assert bool(status.detail) is said and (status.detail in render.job(status))

@@ -38,6 +38,7 @@ def full_from(number: int) -> Process:
     return process
 
 
+@pytest.mark.long
 async def test_a_disk_that_is_full_from_any_commit_on_is_told_and_the_way_back_leads_home(bench: Bench) -> None:
     await bench.up(plan_text("one", ONE))
     was = bench.held()

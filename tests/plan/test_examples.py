@@ -22,11 +22,11 @@ from tests.oracles.rings import edge_disjoint, plan_rings
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*.json"))
-PARTS = ("hosts.yml", "devices.yml", "fibres.yml")
+PARTS = ("hosts.yml", "devices.yml", "fibres.yml", "programs.yml")
 
 
 def lab_of(name: str) -> Lab:
-    return read_lab(*((ROOT / "inventory" / name / part).read_text() for part in PARTS))
+    return read_lab(*(path.read_text() for part in PARTS if (path := ROOT / "inventory" / name / part).exists()))
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +54,7 @@ def test_an_example_is_named_like_its_file_fits_the_schema_and_needs_no_warning(
 
 def test_the_examples_promised_are_there() -> None:
     assert [path.stem for path in EXAMPLES] == [
-        *("parallel-ring-12", "ring-12", "six-ring-next", "six-ring", "topoopt-12", "torus-3x4", "two-shards"),
+        *("gpt-12", "parallel-ring-12", "ring-12", "six-ring-next", "six-ring", "topoopt-12", "torus-3x4", "two-shards"),
         *("wss-fold-8", "wss-ring-8"),
     ]
 

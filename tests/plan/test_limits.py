@@ -20,15 +20,16 @@ from optics import BadFile
 from optics.plain import did_you_mean
 from orchestrator import emulated as labproc
 from orchestrator import session, settings
-from orchestrator.cli import saved
+from orchestrator.cli import reproduce, saved
 from orchestrator.cli.files import read_prices, read_workload
 from orchestrator.credentials import private_text
+from orchestrator.engine.scenario.compare import scenario_of
 from orchestrator.inventory.positions import MAX_LINES, MAX_NODES, read_json, read_yaml
 from orchestrator.plan.reader import read_plan
 from orchestrator.reading import MAX_BYTES, attentive
-from orchestrator.views.report import comparison
 
 EMULATED = Path(__file__).parents[2] / "inventory" / "emulated"
+RING = EMULATED.parents[1] / "examples" / "ring-12.json"
 LAB = ("hosts.yml", "devices.yml", "fibres.yml")
 
 
@@ -48,6 +49,10 @@ def _settings(path: Path) -> object:
     return settings.load({}, env={}, cwd=path.parent)
 
 
+def _compared(plan: Path, job: Path | None) -> object:
+    return scenario_of((plan, plan), job=job, repeats=1, iterations=1, watchdog_s=60.0)
+
+
 def _plan(path: Path) -> object:
     return session.load_plan(path, session.load_lab(EMULATED))
 
@@ -60,13 +65,14 @@ READERS: dict[str, Callable[[Path], object]] = {
     "workload": read_workload,
     "prices": read_prices,
     "saved plan": lambda path: saved.load(path, path.parent / "cache"),
-    "job of a comparison": lambda path: comparison._job_of(path),
-    "plan of a comparison": lambda path: comparison._with_job(path, {}),
+    "job of a comparison": lambda path: _compared(RING, path),
+    "plan of a comparison": lambda path: _compared(path, None),
+    "scenario": reproduce.read,
     "transcript": read_transcript,
     "password file": lambda path: private_text(path, "password_file"),
     "settings": _settings,
 }
-NOT_YAML = ("transcript", "password file", "plan of a comparison")
+NOT_YAML = ("transcript", "password file")
 
 
 @pytest.mark.parametrize("reader", READERS)

@@ -119,13 +119,13 @@ def test_a_piece_is_passed_on_only_by_who_has_it(lab: Lab) -> None:
     ("change", "words"),
     [
         ({"groups": [{"id": "g", "bytes": -1, "rings": [HOSTS]}]}, "bytes: wanted at least 0"),
-        ({"groups": [{"id": "g", "bytes": 1, "rings": [["gpu01", "gpu09"]]}]}, "gpu09 is not a rank of the job"),
-        ({"groups": [{"id": "g", "bytes": 1, "rings": [HOSTS, HOSTS[:2]]}]}, "the ring visits 2 of 3 ranks"),
+        ({"groups": [{"id": "g", "bytes": 1, "rings": [["gpu01", "gpu09"]]}]}, "gpu09 is not a host of the job"),
+        ({"groups": [{"id": "g", "bytes": 1, "rings": [HOSTS, HOSTS[:2]]}]}, "the ring visits 2 of 3 hosts"),
         (
             {"groups": [{"id": "g", "bytes": 1, "rings": [HOSTS]}, {"id": "g", "bytes": 1, "rings": [HOSTS]}]},
             "group id g is already used",
         ),
-        ({"transfers": [{"src": "gpu01", "dst": "gpu04", "bytes": 1}]}, "gpu04 is not a rank of the job"),
+        ({"transfers": [{"src": "gpu01", "dst": "gpu04", "bytes": 1}]}, "gpu04 is not a host of the job"),
         ({"transfers": [{"src": "gpu01", "dst": "gpu01", "bytes": 1}]}, "src and dst are both gpu01"),
         ({"transfers": [{"src": "gpu01", "dst": "gpu02", "bytes": 1, "lane": 9}]}, "wanted a lane of 0..3"),
     ],

@@ -22,7 +22,7 @@ from planner.alternating import Watch
 from planner.backend import orders
 from planner.bfb import Send
 from planner.demand import Demand, Group
-from planner.methods import METHODS, Found, Wanted
+from planner.methods import Found, Wanted
 from planner.predict import (
     PairFlow,
     Prediction,
@@ -31,6 +31,8 @@ from planner.predict import (
     allreduce_s,
     spread,
 )
+from planner.registry import method
+from planner.registry import schedule as named_schedule
 from planner.shape import Lab as PlannerLab
 from planner.shape import Shape
 from planner.workload import Workload
@@ -46,7 +48,7 @@ LEAST_BYTES, MOST_BYTES, MOST_S = 4.0, 2.0**50, 3600.0
 
 @dataclass(frozen=True)
 class Read:
-    """A workload file, read. `sha256`: of its text."""
+    """A workload file, read. demand: between its hosts. `sha256`: of its text."""
 
     workload: Workload
     demand: Demand
@@ -133,7 +135,7 @@ def design(read: Read, lab: Lab, wanted: Wanted, watch: Watch | None = None) -> 
 
     Raises: Infeasible - naming the condition that is not met and the nearest number of ports that would do.
     """
-    hosts = chosen_hosts(lab, read.demand.n, wanted.hosts, wanted.taken)
+    hosts = chosen_hosts(lab, read.demand.n, wanted.hosts, wanted.taken, read.workload.ranks_per_host)
     _check_scale(read.demand, wanted.scale, read.workload.rate_gbps * 1e3 / rate_mbps(lab, hosts))
     degree = offered(lab, hosts, wanted).degree
     try:
@@ -171,7 +173,7 @@ def _designed(read: Read, lab: Lab, hosts: tuple[HostName, ...], wanted: Wanted,
     designs: list[Design] = []
     refused: Infeasible | None = None
     switched = wanted.method in electrical.KINDS
-    for found in electrical.find(lab, hosts, wanted) if switched else METHODS[wanted.method](read.demand, planner_lab, wanted):
+    for found in electrical.find(lab, hosts, wanted) if switched else method(wanted.method)(read.demand, planner_lab, wanted):
         try:
             designs.append(_on_hosts(found, read, lab, hosts, planner_lab, wanted))
         except Infeasible as error:
@@ -260,6 +262,8 @@ def _on_hosts(found: Found, read: Read, lab: Lab, hosts: tuple[HostName, ...], o
         read.demand.compute_s * scale * ratio,
         [replace(flow, bytes=flow.bytes * scale) for flow in stepped],
     )
+    if wanted.schedule:
+        found = replace(found, why=(*found.why, f"all-reduce by the schedule {wanted.schedule}"))
     return Design(wanted, read, hosts, offer, found, ways, links, moved, schedules, link_mbps, scale, scale * ratio, here, home)
 
 
@@ -307,9 +311,15 @@ def _schedules(
     lab: Lab,
     bytes_per_s: float,
 ) -> dict[str, tuple[Send, ...]]:
-    """Breadth-first schedules for groups of all ranks, if the back-end supports them and they are faster than rings or asked
-    for."""
+    """Schedules for groups of all ranks: the one asked for; else breadth-first, if the back-end supports them and they are faster
+    than rings. Raises: Infeasible - the one asked for has no use here."""
     whole = [group for group in groups.values() if len(group.members) == found.shape.n]
+    if wanted.schedule:
+        if wanted.backend != "msccl":
+            raise Infeasible(f"schedule {wanted.schedule}: the back-end {wanted.backend} has rings only", hint="--backend msccl")
+        if not whole:
+            raise Infeasible(f"schedule {wanted.schedule}: no group of the workload has all ranks", hint="leave --schedule out")
+        return dict.fromkeys((group.id for group in whole), named_schedule(wanted.schedule, found.shape))
     if wanted.backend != "msccl" or not whole:
         return {}
     from planner.bfb import schedule

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from optics import HostName
+from optics import BadFile, HostName
+from optics.ranks import ranks_on
+from orchestrator.inventory.lab import Lab
+from orchestrator.plan.design import electrical
 from orchestrator.plan.design.design import Design, bytes_here
+from orchestrator.plan.reader import read_plan
 from planner.bfb import Send
+from planner.registry import SCHEDULES, TOPOLOGIES, plugin
 
 
 def _sends(schedule: Sequence[Send], hosts: Sequence[HostName]) -> list[dict[str, Any]]:
@@ -24,9 +30,29 @@ def _sends(schedule: Sequence[Send], hosts: Sequence[HostName]) -> list[dict[str
     return rows
 
 
+def checked(found: Design, content: dict[str, Any], name: str, lab: Lab) -> str:
+    """The text of a design's plan file, which this lab takes. name: of the file, for messages.
+
+    Raises: BadFile - it does not. BadPlugin - it does not, and another distribution's generator or schedule is behind it.
+    """
+    text = json.dumps(content, indent=1) + "\n"
+    try:
+        read_plan(text, name, lab)
+    except BadFile as error:
+        groups = [(TOPOLOGIES, found.wanted.method)] if found.wanted.method not in electrical.KINDS else []
+        groups += [(SCHEDULES, found.wanted.schedule)] if found.schedules and found.wanted.schedule else []
+        for group, used in groups:
+            if (other := plugin(group, used)) is not None:
+                few = "; ".join(error.problems[:4])
+                other.fail(f"no plan can be made of its answer: {few}", error)
+        raise
+    return text
+
+
 def document(found: Design, name: str = "") -> dict[str, Any]:
     """The plan file: links, the job with its traffic, the prediction, who made it."""
     hosts, workload, wanted = found.hosts, found.read.workload, found.wanted
+    each = workload.ranks_per_host
     ringed = {
         frozenset(pair) for ring in found.shape.rings for pair in zip(ring.order, ring.order[1:] + ring.order[:1], strict=True)
     }
@@ -46,7 +72,7 @@ def document(found: Design, name: str = "") -> dict[str, Any]:
         "compute_ms": here.compute_s * 1e3,
         "transfers_ms": here.transfers_s * 1e3,
         "allreduce_ms": here.allreduce_s * 1e3,
-        "busbw_mbps": here.busbw / 1e6,
+        "busbw_mbps": here.busbw / 1e6 / each,  # rank 0 sums a part of its host's buffers
         "link_mbps": found.link_mbps,
         "diameter": float(found.shape.diameter),
         "mean_hops": found.shape.mean_hops(),
@@ -80,7 +106,7 @@ def document(found: Design, name: str = "") -> dict[str, Any]:
         "job": {
             "name": f"{workload.name}-{wanted.method}",
             "workload": "replay",
-            "ranks": list(hosts),
+            "ranks": [rank for host in hosts for rank in ranks_on(host, each)],
             "args": {"iterations": wanted.iterations},
             "traffic": {
                 "groups": groups,

@@ -92,13 +92,17 @@ def _nccl(found: Design) -> Files:
     whole = next((order for each in found.orders.values() for order in each if len(order) == found.shape.n), None)
     order = whole or tuple(range(found.shape.n))
     return {
-        "ranks.txt": ranks.rank_file(found.hosts, order),
+        "ranks.txt": ranks.rank_file(found.hosts, order, found.read.workload.ranks_per_host),
         "nccl.env": "".join(f"{key}={value}\n" for key, value in environment.items()),
     }
 
 
 def _msccl(found: Design) -> Files:
     """A program for each group, and a list of the hosts of its communicator's ranks."""
+    if (each := found.read.workload.ranks_per_host) > 1:
+        raise Infeasible(
+            f"MSCCL programs are written for one rank per host, not {each}", hint="export a workload of one rank per host"
+        )
     files: dict[str, str | bytes | Infeasible] = {}
     for group in found.read.demand.groups:
         name, file = f"{found.read.workload.name}-{group.id}", f"allreduce-{group.id}"

@@ -17,7 +17,7 @@ def hosts_of(plan: Plan) -> frozenset[HostName]:
     """Every host that a plan links, runs its job on, or routes over."""
     linked = {host for link in plan.links for host in link.hosts}
     routed = {host for route in plan.routes for host in route.path}
-    return frozenset(linked | routed | set(plan.job.ranks if plan.job else ()))
+    return frozenset(linked | routed | set(plan.job.hosts if plan.job else ()))
 
 
 def taken(plans: Mapping[str, Plan]) -> dict[HostName, str]:
@@ -34,13 +34,27 @@ def taken(plans: Mapping[str, Plan]) -> dict[HostName, str]:
 
 
 def chosen_hosts(
-    lab: Lab, count: int, named: Sequence[HostName], whose: Mapping[HostName, str] | None = None
+    lab: Lab, count: int, named: Sequence[HostName], whose: Mapping[HostName, str] | None = None, each: int = 1
 ) -> tuple[HostName, ...]:
-    """The hosts of ranks 0, 1, ...: those named, else the first of the lab that no other plan uses (`whose`).
+    """The hosts of ranks 0, 1, ..., `each` on one: those named, else the first of the lab that no other plan uses (`whose`).
 
-    Raises: Infeasible - one does not exist, is used by another plan, or is named twice; there are too few or too many.
+    Raises: Infeasible - one does not exist, is used by another plan, is named twice, or holds fewer ranks; there are too few or
+    too many.
     """
-    whose = whose or {}
+    found = _chosen_hosts(lab, count, named, whose or {}, each)
+    if small := [host for host in found if each > lab.hosts[host].max_ranks]:
+        most = lab.hosts[small[0]].max_ranks
+        raise Infeasible(
+            f"the workload has {each} ranks per host, {small[0]} holds {most} (testbed_ranks in hosts.yml)",
+            hint=f"set ranks_per_host to {most} or less in the workload",
+        )
+    return found
+
+
+def _chosen_hosts(
+    lab: Lab, count: int, named: Sequence[HostName], whose: Mapping[HostName, str], each: int
+) -> tuple[HostName, ...]:
+    has = f"{count} ranks" if each == 1 else f"{count * each} ranks on {count} hosts"
     free = sorted(lab.hosts.keys() - whose.keys(), key=natural)
     for index, host in enumerate(named):
         if host not in lab.hosts:
@@ -53,8 +67,8 @@ def chosen_hosts(
             raise Infeasible(f"host {host} is named twice", hint=f"name {count} different hosts")
     if len(named) > count:
         raise Infeasible(
-            f"{len(named)} hosts are named, the workload has {count} ranks",
-            hint=f"name {count} of them: {','.join(named[:count])}, or set ranks to {len(named)} in the workload",
+            f"{len(named)} hosts are named, the workload has {has}",
+            hint=f"name {count} of them: {','.join(named[:count])}, or set ranks to {len(named) * each} in the workload",
         )
     there = tuple(named) or tuple(free)
     if len(there) >= count:
@@ -65,9 +79,9 @@ def chosen_hosts(
         words = f"{', '.join(dict.fromkeys(whose.values()))} leave {len(there)} of {len(lab.hosts)} hosts free"
     else:
         words = f"{lab.name} are {len(there)}"
-    set_to = f"set ranks to {len(there)} in the workload, or " if len(there) > 1 else ""
+    set_to = f"set ranks to {len(there) * each} in the workload, or " if len(there) > 1 else ""
     other = f"name {count} hosts" if named else f"take a lab of {count + len(whose)} hosts"
-    raise Infeasible(f"the workload has {count} ranks, {words}", hint=set_to + other)
+    raise Infeasible(f"the workload has {has}, {words}", hint=set_to + other)
 
 
 def apart(name: str, others: Iterable[str]) -> str:

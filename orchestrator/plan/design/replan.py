@@ -79,7 +79,7 @@ def demand_of(plan: Plan) -> Demand:
     """The demand of a designed job, by ranks. Raises: Missing."""
     traffic = traffic_of(plan)
     assert plan.job is not None
-    rank = {host: number for number, host in enumerate(plan.job.ranks)}
+    rank = {host: number for number, host in enumerate(plan.job.hosts)}
     mp = np.zeros((len(rank), len(rank)))
     for transfer in traffic.transfers:
         mp[rank[transfer.src], rank[transfer.dst]] += transfer.bytes
@@ -91,7 +91,7 @@ def shape_of(plan: Plan) -> Shape:
     """The topology of a designed plan: rings where its orders have links of their own, the rest matched. Raises: Missing."""
     traffic = traffic_of(plan)
     assert plan.job is not None
-    rank = {host: number for number, host in enumerate(plan.job.ranks)}
+    rank = {host: number for number, host in enumerate(plan.job.hosts)}
     duplex = all(link.kind is LinkKind.DUPLEX for link in plan.links)
 
     def key(a: int, b: int) -> tuple[int, int]:
@@ -130,7 +130,7 @@ def _reversed(one: Sequence[int], other: Sequence[int]) -> bool:
 def planner_lab(plan: Plan, lab: Lab) -> PlannerLab:
     """The ports and rates of the plan's hosts, at the rate of payload."""
     assert plan.job is not None
-    return offered(lab, plan.job.ranks, Wanted("replan"))
+    return offered(lab, plan.job.hosts, Wanted("replan"))
 
 
 def reckon(
@@ -148,8 +148,8 @@ def reckon(
     for group in traffic.groups:
         for order in given[group.id]:
             flows.append(ring_flow(group.bytes / len(given[group.id]), order, chosen, lab, len(flows) % lanes))
-    pairs, _ = pair_flows(demand, plan.job.ranks, chosen, lab)
-    rate = rate_mbps(lab, plan.job.ranks) * 1e6 / 8 * PAYLOAD
+    pairs, _ = pair_flows(demand, plan.job.hosts, chosen, lab)
+    rate = rate_mbps(lab, plan.job.hosts) * 1e6 / 8 * PAYLOAD
     return predicted(demand, flows, pairs, spread(pairs), rate, 0.0, traffic.compute_s)
 
 
@@ -198,16 +198,16 @@ def degraded(
     """The options when links or hosts of a designed plan have failed. Raises: Missing; Infeasible - not there, or none left."""
     shape, demand = shape_of(plan), demand_of(plan)
     assert plan.job is not None
-    rank = {host: number for number, host in enumerate(plan.job.ranks)}
+    rank = {host: number for number, host in enumerate(plan.job.hosts)}
     for host in (*hosts, *(host for link in links for host in link)):
         if host not in rank:
-            raise Infeasible(f"{host} is not a rank of {plan.name}", hint=f"its ranks: {', '.join(plan.job.ranks)}")
+            raise Infeasible(f"{host} is not a rank of {plan.name}", hint=f"its ranks: {', '.join(plan.job.hosts)}")
     left = Counter(shape.links)
     for a, b in links:
         for ends in ((rank[a], rank[b]), (rank[b], rank[a]))[: 2 if shape.duplex else 1]:
             left[ends] -= 1
         if left[rank[a], rank[b]] < 0:
-            beside = ", ".join(plan.job.ranks[there] for there in np.flatnonzero(shape.adjacency[rank[a]]))
+            beside = ", ".join(plan.job.hosts[there] for there in np.flatnonzero(shape.adjacency[rank[a]]))
             raise Infeasible(f"{plan.name} has no such link from {a} to {b}", hint=f"{a} has links to {beside}")
     traits = [lab.traits_of(device) for device in lab.devices]
     many = [found.at_once for found in traits if found.at_once is not None]
@@ -222,5 +222,5 @@ def degraded(
         link_up_s=link_up_s,
     )
     if not hosts:  # ranks are then the plan's own
-        found = replace(found, why_not=_of_hosts(found.why_not, plan.job.ranks))
+        found = replace(found, why_not=_of_hosts(found.why_not, plan.job.hosts))
     return Degraded(plan.name, (*(f"{a}--{b}" for a, b in links), *hosts), found)

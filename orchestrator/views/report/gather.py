@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from optics.errors import BadFile
-from orchestrator.settings import Settings, campaigns
+from orchestrator.settings import Settings
 from orchestrator.store.keys import slice_key
 from orchestrator.store.records import JobRecord, RunRecord
 from orchestrator.store.store import Store
@@ -18,7 +18,6 @@ from orchestrator.telemetry.reader import parts
 
 CHANGES = ("up", "down", "rollback", "restore", "prewire", "reroute")
 """Verbs whose runs move light; a campaign by time leaves out others (`confirm`, `job launch`)."""
-_KIND = "testbed.campaign/1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,27 +66,6 @@ class Campaign:
     @property
     def single(self) -> bool:
         return len(self.sources) == 1 and not self.comparison
-
-
-def campaign_file(settings: Settings, word: str) -> Path | None:
-    """The file of the campaign that `word` names: its name, its directory or the file itself."""
-    for path in (Path(word), Path(word) / "campaign.json", campaigns(settings) / word / "campaign.json"):
-        if path.is_file() and path.suffix == ".json":
-            return path
-    return None
-
-
-def read_campaign(path: Path) -> dict[str, Any]:
-    """The file saved by `testbed compare`. Raises: BadFile - it is not such a file."""
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise BadFile([f"{path}: {error.strerror or error}"]) from error
-    except ValueError as error:
-        raise BadFile([f"{path}: {error}"], hint="`testbed compare` writes campaigns: campaign.json") from error
-    if not isinstance(found, dict) or found.get("schema") != _KIND or not isinstance(found.get("slots"), list):
-        raise BadFile([f"{path}: this is not a campaign ({_KIND})"], hint="one is made by: testbed compare A.json B.json")
-    return found
 
 
 def gather(

@@ -1,15 +1,15 @@
-"""The sections of a report on several runs: distribution of times, list of runs, result of a comparison."""
+"""The sections of a report on several runs: distribution of times, list of runs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from markupsafe import Markup
 
 from optics.plain import counted
 from orchestrator.telemetry.palette import PHASE_COLOURS
-from orchestrator.views.report import comparing, figures, questions, traffic, words
+from orchestrator.views.report import figures, questions, words
 from orchestrator.views.report.figures import Drawing
 from orchestrator.views.report.ledger import Answer, Cell, missing
 from orchestrator.views.report.model import SPREAD, Context, Section, Table, table
@@ -141,59 +141,3 @@ def _run_table(c: Context) -> None:
     if len(bad) > 10:
         section.notes.append(f"{len(bad) - 10} more did not succeed; the table shows how they ended.")
     c.sections.append(section)
-
-
-def comparison(c: Context, kept: Mapping[str, Any]) -> None:
-    section = Section("comparison", "Comparison")
-    arms: Mapping[str, str] = kept["arms"]
-    answer = comparing.compared(c.book, kept)
-    times = comparing.by_arm(answer, kept)
-    done = comparing.verdict(times["a"], times["b"])
-    states = [f"{slot['arm'].upper()}{'' if slot['state'] == 'done' else ' (' + slot['state'] + ')'}" for slot in kept["slots"]]
-    each = f"Each brought its plan up, relaunched the job and waited for {kept['iterations']} iterations."
-    section.intro = f"Measured alternately: {' '.join(states)}. {each}"
-    if done is None:
-        section.notes.append("One of the plans has no finished measurement yet, so nothing can be compared.")
-        c.sections.append(section)
-        return
-    c.book.answers["verdict"] = verdict_answer(done)
-    shown = c.book.answers["verdict"]
-    intervals = {
-        arms[arm]: (x.low, x.value, x.high) for arm, x in (("a", done.a), ("b", done.b)) if x.low is not None and x.high is not None
-    }
-    caption = "Each dot is an iteration, each column a measurement with its median; diamonds: median of all, and its interval."
-    figure = traffic.comparison({arms[arm]: times[arm] for arm in ("a", "b")}, intervals)
-    c.draw(section, "comparison", "iteration times of both plans", caption, figure)
-    names = {"a": arms["a"], "b": arms["b"], "difference": "B minus A", "ratio": "B / A"}
-    rows: list[Sequence[Cell | Markup | str]] = []
-    for line in shown.lines():
-        of = str(line["of"].value)
-        suffix = "" if of == "ratio" else "_ms"
-        numbers = [line[f"{c}{suffix}"].show() for c in ("value", "low", "high")]
-        rows.append((names[of], *numbers))
-    section.tables.append(Table(("iteration", "median", f"{done.level} % from", "to"), rows))
-    found = done.words(arms)
-    section.intro = f"{found[0].upper()}{found[1:]}. {section.intro}"
-    section.notes.append(
-        f"Intervals: bootstrap in two stages (measurements, then iterations in each), {done.resamples} resamples, seed {done.seed};"
-        f" {done.measured[0]} and {done.measured[1]} measurements, {done.iterations[0]} and {done.iterations[1]} iterations."
-    )
-    if kept.get("left"):
-        section.notes.append(f"The lab was left {kept['left']}.")
-    c.sections.append(section)
-    c.tiles += [
-        (f"iteration, {arms[arm]}", line["value_ms"].show(), "median") for arm, line in zip(("a", "b"), shown.lines(), strict=False)
-    ]
-
-
-def verdict_answer(done: comparing.Verdict) -> Answer:
-    """A comparison's figures as a result; instead of SQL it has the recipe that derives them from result `compared`."""
-    columns = ("of", "value_ms", "low_ms", "high_ms", "value", "low", "high")
-    rows: list[tuple[Any, ...]] = [
-        (name, x.value, x.low, x.high, None, None, None)
-        for name, x in (("a", done.a), ("b", done.b), ("difference", done.difference))
-    ]
-    rows.append(("ratio", None, None, None, done.ratio.value, done.ratio.low, done.ratio.high))
-    verdict = "orchestrator.views.report.comparing.verdict"
-    what = f"follows from result `compared` by {verdict}, seed {done.seed}, {done.resamples} resamples"
-    return Answer("verdict", what, "", columns, tuple(rows))

@@ -11,7 +11,7 @@ from pathlib import Path
 from markupsafe import Markup
 
 from optics.plain import printable
-from orchestrator.views.report import everyrun, manyruns, onerun, questions, words
+from orchestrator.views.report import everyrun, manyruns, measured, onerun, questions, words
 from orchestrator.views.report.gather import Campaign
 from orchestrator.views.report.ledger import ledger
 from orchestrator.views.report.model import Context, Report
@@ -27,7 +27,7 @@ def write(campaign: Campaign, say: Callable[[str], None] = lambda what: None) ->
         c = Context(campaign, book)
         everyrun.asked(c)
         if campaign.comparison:
-            manyruns.comparison(c, campaign.comparison)
+            measured.sections(c, campaign.comparison)
         say("figures")
         if campaign.single:
             onerun.one_run(c, campaign.sources[0])

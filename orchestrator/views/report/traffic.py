@@ -14,10 +14,11 @@ from orchestrator.views.report.questions import Move
 from orchestrator.views.report.svg import INK
 
 if TYPE_CHECKING:
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
 BEFORE, AFTER = "#8E8E8E", "#3274D9"
-ARMS = ("#3274D9", "#E0752D")
+ARMS = ("#3274D9", "#E0752D", "#56A64B", "#8F3BB8", "#C4162A", "#707070")
 
 Samples = Sequence[tuple[str, int, int]]
 """Port, wall ns, bytes sent since it came up; in order of time."""
@@ -131,27 +132,94 @@ def before_after(job: Answer, most: int = 40) -> Figure | None:
     return figure
 
 
-def comparison(arms: Mapping[str, Sequence[Sequence[float]]], intervals: Mapping[str, tuple[float, float, float]]) -> Figure | None:
-    """Every iteration of two plans' measurements, with each measurement's median and each plan's median and interval."""
-    if not any(values for slots in arms.values() for values in slots):
+def measurements(
+    arms: Mapping[str, Sequence[Sequence[float]]], intervals: Mapping[str, tuple[float, float, float]], what: str
+) -> Figure | None:
+    """Every value of each arm's measurements, with each measurement's median and each arm's median and interval.
+
+    what: the name of the values with their unit. A logarithmic axis where arms differ by more than a factor of 20.
+    """
+    every = [value for slots in arms.values() for values in slots for value in values]
+    if not every:
         return None
     with one_figure(2.9) as (figure, axes):
         for k, (name, slots) in enumerate(arms.items()):
+            colour = ARMS[k % len(ARMS)]
             for j, values in enumerate(v for v in slots if v):
                 width = 0.6 / max(1, len(slots))
                 x = k - 0.3 + width * (j + 0.5)
                 spread = [x + width * 0.35 * (((i * 7919) % 101) / 50.5 - 1) for i in range(len(values))]
-                axes.scatter(spread, values, s=5, color=ARMS[k % 2], alpha=0.45, linewidths=0)
+                axes.scatter(spread, values, s=5, color=colour, alpha=0.45, linewidths=0)
                 middle = median(values)
                 axes.plot([x - width * 0.4, x + width * 0.4], [middle, middle], color=INK, linewidth=0.8)
             if name in intervals:
                 low, middle, high = intervals[name]
                 axes.errorbar(
-                    [k + 0.4], [middle], [[middle - low], [high - middle]], fmt="D", color=ARMS[k % 2], capsize=3, markersize=4
+                    [k + 0.4], [middle], [[middle - low], [high - middle]], fmt="D", color=colour, capsize=3, markersize=4
                 )
         axes.set_xticks(range(len(arms)), list(arms))
         axes.set_xlim(-0.5, len(arms) - 0.4)
-        axes.set_ylim(bottom=0)
-        axes.set_ylabel("iteration, ms")
+        if min(every) > 0 and max(every) > 20 * min(every):
+            axes.set_yscale("log")
+            plain_numbers(axes.yaxis)
+        else:
+            axes.set_ylim(bottom=0)
+        axes.set_ylabel(what)
         axes.grid(True, axis="y")
     return figure
+
+
+def ratios(rows: Sequence[tuple[str, tuple[float, float, float], tuple[float | None, float | None], bool]]) -> Figure | None:
+    """Ratios with their intervals on bands: words, (low, middle, high), the band's ends (None: open), whether it holds."""
+    if not rows:
+        return None
+    edges = [x for _, found, band, _ in rows for x in (*found, *band, 1.0) if x is not None and 0 < x < math.inf]
+    left, right = min(edges) / 1.5, max(edges) * 1.5
+    with one_figure(0.6 + 0.42 * len(rows)) as (figure, axes):
+        for y, (_, (low, middle, high), (least, most), holds) in enumerate(rows):
+            begin, end = least if least is not None else left, most if most is not None else right
+            begin = max(begin, left)
+            axes.barh(y, end - begin, left=begin, height=0.62, color=MADE, alpha=0.18, linewidth=0)
+            axes.plot([max(low, left), min(high, right)], [y, y], color=INK, linewidth=1.4)
+            axes.plot([min(max(middle, left), right)], [y], "D" if holds else "X", color=MADE if holds else ARMS[1], markersize=5)
+        axes.axvline(1, color=MARK, linewidth=0.8)
+        axes.set_xscale("log")
+        plain_numbers(axes.xaxis)
+        axes.set_xlim(left, right)
+        axes.set_yticks(range(len(rows)), [words for words, *_ in rows])
+        downwards(axes, "ratio; shaded: the band that counts as reproduced")
+        axes.grid(True, axis="x")
+    return figure
+
+
+def sweep(lines: Mapping[str, Sequence[tuple[float, tuple[float, float, float]]]], what: str) -> Figure | None:
+    """Ratios over a swept parameter (logarithmic): by line, the parameter's value and (low, middle, high)."""
+    lines = {name: sorted(points) for name, points in lines.items() if len(points) > 1}
+    if not lines:
+        return None
+    with one_figure(2.9) as (figure, axes):
+        for k, (name, points) in enumerate(lines.items()):
+            x, middle = [x for x, _ in points], [m for _, (_, m, _) in points]
+            around = [[m - low for _, (low, m, _) in points], [high - m for _, (_, m, high) in points]]
+            axes.errorbar(
+                x, middle, around, fmt="o-", color=ARMS[k % len(ARMS)], capsize=3, markersize=4, linewidth=1.1, label=name
+            )
+        axes.axhline(1, color=MARK, linewidth=0.8)
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+        plain_numbers(axes.xaxis)
+        plain_numbers(axes.yaxis)
+        axes.set_xlabel(what)
+        axes.set_ylabel("ratio")
+        axes.grid(True)
+        boxes(figure, {name: ARMS[k % len(ARMS)] for k, name in enumerate(lines)})
+    return figure
+
+
+def plain_numbers(axis: Axis) -> None:
+    """Label a logarithmic axis with plain numbers, at 1, 1.5, 2, 3, 5 and 7 of each decade."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    axis.set_major_locator(LogLocator(subs=(1.0, 1.5, 2.0, 3.0, 5.0, 7.0)))
+    axis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
+    axis.set_minor_formatter(NullFormatter())

@@ -17,12 +17,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from optics.errors import Interrupted, RolledBack, TestbedError
+from orchestrator.engine.scenario.compare import scenario_of
+from orchestrator.engine.scenario.interval import verdict
+from orchestrator.engine.scenario.record import Record, begin, order
+from orchestrator.engine.scenario.runner import leave
 from orchestrator.results import DownReport, JobStatus, UpReport
 from orchestrator.session import Command, load_lab
 from orchestrator.store.keys import slice_of
 from orchestrator.telemetry import Journal
-from orchestrator.views.report.comparing import verdict
-from orchestrator.views.report.comparison import Comparison, begin, leave, order
 from tests.house.repository import ROOT
 from tests.views.report.conftest import Typed
 from tests.views.report.recorded import CROSSED, RING, Lab
@@ -96,7 +98,7 @@ def engine(typed: Typed, lab: Lab, monkeypatch: pytest.MonkeyPatch) -> Iterator[
     made = Engine(lab)
     verbs = {name: getattr(made, name) for name in ("up", "job_launch", "job_status", "job_stop", "rollback", "down")}
     monkeypatch.setitem(sys.modules, "orchestrator.engine.verbs", SimpleNamespace(**verbs))  # type: ignore[arg-type]
-    monkeypatch.setattr("orchestrator.views.report.comparison.time.sleep", lambda s: None)
+    monkeypatch.setattr("orchestrator.engine.scenario.runner.time.sleep", lambda s: None)
     yield made
 
 
@@ -110,10 +112,10 @@ def compare(typed: Typed, *words: object, code: int = 0) -> dict[str, Any]:
 
 
 def test_the_order_alternates_so_that_a_drift_meets_both_plans_alike() -> None:
-    assert "".join(order(4)) == "abbaabba"
+    assert "".join(order("ab", 4)) == "abbaabba" and "".join(order("abc", 2)) == "abccba"
     for n in (2, 4, 10):
         places: dict[str, float] = {"a": 0, "b": 0}
-        for k, arm in enumerate(order(n)):
+        for k, arm in enumerate(order("ab", n)):
             places[arm] += k
         assert places["a"] == places["b"]
 
@@ -134,7 +136,7 @@ def test_two_plans_are_compared_and_the_lab_is_as_before(typed: Typed, engine: E
     assert recomputed(typed, page) > 100 and shown_as_answered(typed, page) > 20
     again = page.numbers["answers"]["compared"]["rows"]
     times: dict[str, list[float]] = {}
-    for run, _, ms in again:
+    for run, _, ms, *_ in again:
         times.setdefault(run, []).append(ms)
     arms: dict[str, list[list[float]]] = {"a": [], "b": []}
     for slot in data["slots"]:
@@ -175,8 +177,8 @@ def test_the_lab_is_left_as_said_also_when_the_time_is_up(typed: Typed, engine: 
     assert [slot["state"] for slot in data["slots"]] == ["done", "done", "waiting", "waiting"] and not data["complete"]
     assert engine.said[-1] == "up topoopt-12" and data["left"] == "A: topoopt-12 is up, its job does not run"
     folder = Path(data["file"]).parent
-    kept = Comparison(folder, json.loads((folder / "campaign.json").read_text()) | {"leave": "down"})
-    assert leave(kept, SimpleNamespace(down=lambda: engine.said.append("down"))) == "nothing is up"  # type: ignore[arg-type]
+    kept = Record(folder, json.loads((folder / "campaign.json").read_text()) | {"leave": "down"})
+    assert leave(kept, {"": SimpleNamespace(down=lambda: engine.said.append("down"))}) == "nothing is up"  # type: ignore[arg-type]
     assert engine.said[-1] == "down"
 
 
@@ -216,8 +218,8 @@ def test_plans_that_cannot_be_compared_are_refused_before_anything_moves(typed: 
 def test_a_job_given_to_both_makes_different_jobs_the_same(typed: Typed, engine: Engine) -> None:
     other = rewritten(BAD["another job"][0], typed.home)
     settings = engine.lab.settings
-    paths = {"a": PLANS[0], "b": other}
-    made = begin(settings, load_lab(settings.inventory), paths, job=PLANS[0], repeats=1, iterations=20, leave="before")
+    scenario = scenario_of([PLANS[0], other], job=PLANS[0], repeats=1, iterations=20, watchdog_s=1.0)
+    made = begin(settings, load_lab(settings.inventory), scenario, kind="compare", leave="before")
     jobs = [json.loads(made.plan(arm).read_text())["job"] for arm in "ab"]
     assert jobs[0]["args"] == jobs[1]["args"] and jobs[0]["rings"] != jobs[1]["rings"]
 
@@ -245,7 +247,7 @@ def test_a_difference_is_told_where_there_is_one_and_not_where_there_is_none() -
         and 1.1 < slower.ratio.low < 1.2 < (slower.ratio.high or 0) < 1.3
     )
     same = verdict(drawn(1, 40.0), drawn(2, 40.0))
-    assert same is not None and not same.sure and "no difference found" in same.words({"a": "A", "b": "B"})
+    assert same is not None and not same.sure and "no difference found" in same.words("A", "B")
 
 
 def test_the_interval_holds_the_truth_about_as_often_as_it_says() -> None:

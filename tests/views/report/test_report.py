@@ -276,7 +276,7 @@ def test_every_part_can_be_read_in_the_figure_beside_a_job_that_took_seconds_to_
     assert all(b - a > 0.05 for a, b in itertools.pairwise(dots)), dots
 
 
-@pytest.mark.parametrize("part", ["_save", "_figures", "_tables"])
+@pytest.mark.parametrize("part", ["_save", *(pytest.param(part, marks=pytest.mark.long) for part in ("_figures", "_tables"))])
 def test_a_disk_that_fills_tears_neither_page_nor_figure_nor_table(
     typed: Typed, lab: Lab, monkeypatch: pytest.MonkeyPatch, part: str
 ) -> None:

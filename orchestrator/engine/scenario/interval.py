@@ -1,18 +1,14 @@
-"""The result of a comparison: medians of two plans' iteration times, with confidence intervals."""
+"""Medians of two arms' measurements, their ratio, and bootstrap intervals of both. The one place that computes them."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 from statistics import median
-from typing import TYPE_CHECKING, Any
 
-from orchestrator.results import to_json
-from orchestrator.views.report.ledger import Answer, Ledger, quoted
-
-if TYPE_CHECKING:
-    from orchestrator.results import Json
+from orchestrator.results import Json, to_json
 
 SEED = 1
 RESAMPLES = 2000
@@ -31,8 +27,9 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """a, b: median iteration (ms) of each plan. difference: b - a (ms). ratio: b / a. measured: of each plan; seed, resamples: of
-    the intervals, which come from drawing measurements and iterations again (bootstrap in two stages)."""
+    """a, b: median of each arm, of iterations in ms. difference: b - a. ratio: b / a. measured, iterations: number of measurements
+    and of values in them, of each arm; seed, resamples: of the intervals, which come from drawing measurements and the values in
+    each again (bootstrap in two stages)."""
 
     a: Interval
     b: Interval
@@ -49,16 +46,17 @@ class Verdict:
         """Whether the interval of the ratio excludes 1."""
         return self.ratio.low is not None and self.ratio.high is not None and not self.ratio.low <= 1.0 <= self.ratio.high
 
-    def words(self, arms: Mapping[str, str]) -> str:
+    def words(self, a: str, b: str) -> str:
+        """The result for arms of these names."""
         share = abs(self.ratio.value - 1) * 100
         longer = "longer" if self.ratio.value > 1 else "shorter"
         if self.ratio.low is None or self.ratio.high is None:
             unsure = "an interval needs at least two measurements of each plan"
-            return f"{arms['b']}: iterations {share:.1f} % {longer} than {arms['a']}; {unsure}"
+            return f"{b}: iterations {share:.1f} % {longer} than {a}; {unsure}"
         interval = f"ratio {self.ratio.value:.3f}, {self.level} % interval {self.ratio.low:.3f} to {self.ratio.high:.3f}"
         if not self.sure:
-            return f"no difference found between {arms['a']} and {arms['b']}: {interval}"
-        return f"{arms['b']}: iterations {share:.1f} % {longer} than {arms['a']}: {interval}"
+            return f"no difference found between {a} and {b}: {interval}"
+        return f"{b}: iterations {share:.1f} % {longer} than {a}: {interval}"
 
     def to_json(self) -> dict[str, Json]:
         return {
@@ -70,10 +68,10 @@ class Verdict:
 def verdict(
     a: Sequence[Sequence[float]], b: Sequence[Sequence[float]], seed: int = SEED, resamples: int = RESAMPLES
 ) -> Verdict | None:
-    """Compare measurements of iteration times (ms); None if one side has none.
+    """Compare measurements, each a list of values such as iteration times (ms); None if one side has none.
 
-    The median of a plan is that of all its iterations. The interval is the middle 95 % of the results when measurements, and
-    iterations inside each, are drawn again with replacement.
+    The median of an arm is that of all its values. The interval is the middle 95 % of the results when measurements, and
+    values inside each, are drawn again with replacement; a ratio to a median of 0 has none.
     """
     a, b = [list(v) for v in a if v], [list(v) for v in b if v]
     if not a or not b:
@@ -95,7 +93,7 @@ def verdict(
         interval(middle[0], [x for x, _ in drawn]),
         interval(middle[1], [y for _, y in drawn]),
         interval(middle[1] - middle[0], [y - x for x, y in drawn]),
-        interval(middle[1] / middle[0], [y / x for x, y in drawn]),
+        interval(_over(middle[1], middle[0]), [_over(y, x) for x, y in drawn]),
         (len(a), len(b)),
         (sum(map(len, a)), sum(map(len, b))),
         seed,
@@ -103,34 +101,20 @@ def verdict(
     )
 
 
+def median_interval(values: Sequence[float], seed: int = SEED, resamples: int = RESAMPLES) -> Interval:
+    """The median of one arm's values, one a measurement, and its interval, as in `verdict`. Raises: ValueError - no values."""
+    found = verdict([[x] for x in values], [[x] for x in values], seed, resamples)
+    if found is None:
+        raise ValueError("no values")
+    return found.a
+
+
+def _over(y: float, x: float) -> float:
+    return y / x if x else inf if y else 1.0
+
+
 def _redrawn(side: Sequence[Sequence[float]], generator: random.Random) -> float:
     pooled: list[float] = []
     for values in generator.choices(side, k=len(side)):
         pooled += generator.choices(values, k=len(values))
     return median(pooled)
-
-
-def compared(book: Ledger, comparison: Mapping[str, Any]) -> Answer:
-    """The iterations of a comparison's measurements, without the first of each launch, in order of time."""
-    slots = [slot for slot in comparison["slots"] if slot["state"] == "done"]
-    runs = ", ".join(quoted(str(slot["job_run"])) for slot in slots) or "''"
-    most = int(comparison["iterations"])
-    return book.query(
-        "compared",
-        f"the first {most} iterations of each measurement after the very first",
-        "SELECT run, iter, iter_ms FROM"
-        " (SELECT run, iter, iter_ms, time_ns, ROW_NUMBER() OVER (PARTITION BY run ORDER BY time_ns) AS n"
-        f" FROM iteration WHERE run IN ({runs})) WHERE n > 1 AND n <= {most + 1} AND iter_ms IS NOT NULL ORDER BY run, time_ns",
-    )
-
-
-def by_arm(answer: Answer, comparison: Mapping[str, Any]) -> dict[str, list[list[float]]]:
-    """The iteration times (ms) of each plan, measurement by measurement."""
-    times: dict[str, list[float]] = {}
-    for run, _, ms in answer.rows:
-        times.setdefault(run, []).append(ms)
-    found: dict[str, list[list[float]]] = {"a": [], "b": []}
-    for slot in comparison["slots"]:
-        if slot["state"] == "done" and slot["job_run"] in times:
-            found[slot["arm"]].append(times[slot["job_run"]])
-    return found

@@ -1,0 +1,250 @@
+"""`testbed reproduce`: run a scenario and say whether it was reproduced."""
+
+from __future__ import annotations
+
+import fcntl
+import signal
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import typer
+
+from orchestrator.cli.call import Call, Result, Usage, verb
+from orchestrator.cli.installed import examples_home
+from orchestrator.cli.measuring import Tenant, bounded, left_words, page_of, progress_of
+
+if TYPE_CHECKING:
+    from orchestrator.engine.scenario.record import Record
+    from orchestrator.plan.scenario.values import Scenario, WantedLab
+    from orchestrator.results import Json
+
+FILE = "scenario.yaml"
+NOT_REPRODUCED = 8
+
+app = typer.Typer()
+
+
+def _names(incomplete: str) -> list[str]:
+    return [name for name in _shipped() if name.startswith(incomplete)]
+
+
+@verb(
+    app,
+    "reproduce",
+    "Run a scenario: measure its arms in turn and judge the claim.",
+    examples="""
+testbed reproduce --list                     scenarios that come with the program
+testbed reproduce live-vs-restart
+testbed reproduce my/scenario.yaml --check   read it and its plans, start nothing
+testbed reproduce my/scenario.yaml --out page.html
+testbed reproduce rail-only --resume reproduce-2026-11-22-0001    make the measurements that an interrupt left out
+""",
+    more="""
+A scenario (docs/how-to/scenarios.md) names its lab, arms, metrics, and the band that counts as reproduced. A scenario with a lab of
+its own starts it and stops it again. The result is `reproduced` or `not reproduced` (exit code 8); every measurement is saved.
+""",
+)
+def reproduce(
+    call: Call,
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME|FILE]", help="A scenario of --list, or a file.", autocompletion=_names)
+    ] = None,
+    list_: Annotated[bool, typer.Option("--list", help="List the scenarios that come with the program.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Only read the scenario and its plans.")] = False,
+    repeats: Annotated[
+        int | None, typer.Option("--repeats", "-n", min=2, max=100, help="Measurements of each arm, instead of the scenario's.")
+    ] = None,
+    resume: Annotated[
+        str | None, typer.Option("--resume", metavar="RECORD", help="Make the missing measurements of this one.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", metavar="FILE", help="Write the report here.")] = None,
+) -> Result:
+    if list_:
+        return _listed(call)
+    if name is None:
+        raise Usage("reproduce: a scenario is required", hint="testbed reproduce --list")
+    scenario = read(_file(name))
+    if resume is not None and repeats is not None:
+        raise Usage("reproduce: --resume makes the measurements that were planned; give no --repeats")
+    scenario = scenario if repeats is None else replace(scenario, repeats=repeats)
+    kept = None if resume is None else _kept(call, scenario, resume)
+    if scenario.lab is None:
+        return _on_lab(call, scenario, kept, check, out)
+    with _own_lab(call, scenario, scenario.lab, check=check) as own:
+        return _on_lab(own, scenario, kept, check, out)
+
+
+def _kept(call: Call, scenario: Scenario, word: str) -> Record:
+    """The record that is to be continued. Raises: Usage - it is of another scenario, or of another version of this one."""
+    from orchestrator.engine.scenario.record import again, same_plans
+
+    found = again(call.settings, word, "reproduce")
+    if found.data.get("scenario", {}).get("sha256") != scenario.sha256 or not same_plans(found, scenario):
+        raise Usage(
+            f"reproduce: {found.name} was measured with another scenario file, or other plans, than {scenario.name} has now",
+            hint=f"start again: testbed reproduce {scenario.name}",
+        )
+    return found
+
+
+def read(path: Path) -> Scenario:
+    """The scenario of a file, with its plans. Raises: BadFile - everything wrong with it."""
+    from optics.errors import BadFile
+    from optics.plain import reason
+    from orchestrator.plan.scenario.reader import read_scenario
+    from orchestrator.reading import attentive, text_of
+
+    try:
+        text = text_of(path)
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadFile([f"{path}: {reason(error)}"], hint="testbed reproduce --list") from error
+    with attentive(str(path)):
+        return read_scenario(text, str(path), lambda word: text_of(path.parent / word))
+
+
+def _shipped() -> dict[str, Path]:
+    """The scenarios that come with the program, by name. Raises: Missing - the examples are not installed."""
+    return {path.parent.name: path for path in sorted((examples_home() / "examples" / "scenarios").glob(f"*/{FILE}"))}
+
+
+def _file(word: str) -> Path:
+    """The file of a scenario. Raises: Usage - there is none."""
+    from optics.plain import did_you_mean
+
+    path = Path(word)
+    if path.is_dir():
+        path = path / FILE
+    if path.is_file() or path.suffix in (".yaml", ".yml", ".json"):
+        return path
+    known = _shipped()
+    if word not in known:
+        raise Usage(f"reproduce: no scenario {word}{did_you_mean(word, known)}", hint="testbed reproduce --list")
+    return known[word]
+
+
+def _listed(call: Call) -> Result:
+    from orchestrator.cli.text import columns
+
+    found = {name: read(path) for name, path in _shipped().items()}
+    rows = ((name, s.label, s.title) for name, s in found.items())
+    data = [
+        {"name": n, "title": s.title, "label": s.label, "claim": s.claim, "source": [*s.source], "arms": [*s.arms]}
+        for n, s in found.items()
+    ]
+    return Result({"scenarios": cast("Json", data)}, "\n".join(columns(rows)), hint="testbed reproduce NAME")
+
+
+@contextmanager
+def _own_lab(call: Call, scenario: Scenario, wanted: WantedLab, *, check: bool) -> Iterator[Call]:
+    """The call for the scenario's own lab, which is stopped at the end. Raises: Usage; Locked - another command uses it."""
+    from optics.errors import Locked
+    from orchestrator import emulated
+    from orchestrator.engine.scenario import lab
+    from orchestrator.settings import private_dir
+
+    if call.inventory is not None:
+        raise Usage(f"reproduce: {scenario.name} starts a lab of its own", hint="leave out --inventory, or give it `lab: any`")
+    if check:
+        with tempfile.TemporaryDirectory(prefix="testbed-scenario-") as name:
+            yield replace(call, inventory=str(lab.prepare(Path(name) / scenario.name, wanted)))
+        return
+    place = private_dir(call.settings.state_dir / "scenarios")
+    with (place / f"{scenario.name}.lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise Locked(f"{scenario.name} is being reproduced by another command", hint="wait until it has ended") from None
+        inventory = lab.prepare(place / scenario.name, wanted)
+        try:
+            yield replace(call, inventory=str(inventory))
+        finally:
+            emulated.stop(inventory)
+
+
+def _on_lab(call: Call, scenario: Scenario, kept: Record | None, check: bool, out: Path | None) -> Result:
+    """Measure on the lab of the call, judge, write the page. Raises: as the verbs; Interrupted."""
+    from orchestrator import emulated
+    from orchestrator.engine.scenario import lab as own
+    from orchestrator.engine.scenario.record import begin
+    from orchestrator.engine.scenario.runner import Runner
+    from orchestrator.engine.scenario.surroundings import fingerprint
+    from orchestrator.session import load_lab
+
+    lab = load_lab(call.settings.inventory)
+    if check:
+        from orchestrator.engine.scenario.record import check as check_plans
+
+        check_plans(lab, scenario)
+        arms = ", ".join(scenario.arms)
+        return Result({"name": scenario.name, "arms": [*scenario.arms]}, f"{scenario.name}: {len(scenario.arms)} arms: {arms}")
+    if scenario.lab is None:
+        call.confirm(f"Stop jobs and change the lab {lab.name} up to {2 * scenario.repeats * len(scenario.arms)} times?")
+    kept = kept or begin(call.settings, lab, scenario, kind="reproduce", leave="before" if scenario.lab is None else "down")
+
+    def say(words: str) -> None:
+        call.note(f"reproduce  {words}")
+
+    say(f"{kept.name}: {scenario.title}; {len(kept.slots)} measurements")
+    # In a lab of its own, too, each tenant is an owner; on one that is up a single tenant is whoever gave the command.
+    many = scenario.lab is not None or len(scenario.tenants) > 1
+    verbs = {tenant: Tenant(replace(call, owner=tenant) if many else call) for tenant in scenario.tenants}
+    inventory = call.settings.inventory
+    if emulated.is_emulated(inventory):
+        emulated.start(inventory)
+    kept.data["environment"] = fingerprint(lab)
+    kept.save()
+    runner = Runner(kept, scenario, verbs, say, lambda ms: own.settle(inventory, ms), stalls=True, sleep=_sleep)
+    with bounded(kept, verbs, f"testbed reproduce {scenario.name} --resume {kept.name}", leaves=True):
+        runner.measure()
+    kept.data["left"] = left_words(kept, verbs)
+    return _result(call, kept, out)
+
+
+def _sleep(seconds: float) -> None:
+    """Sleep so that SIGTERM ends it as Ctrl-C does: the verbs before have put the default back."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        time.sleep(seconds)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _result(call: Call, kept: Record, out: Path | None) -> Result:
+    from orchestrator.engine.scenario.judging import reproduced
+    from orchestrator.results import path_text, to_json
+    from orchestrator.views.report.measured import complete, findings
+
+    page, found = page_of(call, kept, out)
+    judged = findings(found, kept.data)
+    good = reproduced(judged, complete(kept.data))
+    outcome = "reproduced" if good else "not reproduced"
+    kept.data["outcome"] = outcome
+    kept.data["findings"] = to_json([{"name": f.compared.name, "found": f.found, "holds": f.holds, "why": f.why} for f in judged])
+    kept.save()
+    name = str(kept.data["scenario"]["name"])
+    width = max(len(f.compared.name) for f in judged)
+    stalled = sum(slot["state"] == "stalled" for slot in kept.slots)
+    lines = [f"{name}: {outcome}   {kept.name}, {progress_of(kept)}" + (f", {stalled} stalled" if stalled else "")]
+    lines += [f"  {f.compared.name:<{width}}  {f.words}" for f in judged]
+    lines += [f"  lab        left {kept.data['left']}", f"  report     {path_text(page)}"]
+    data: Mapping[str, Any] = {
+        "name": name,
+        "record": kept.name,
+        "outcome": outcome,
+        "label": kept.data["scenario"]["label"],
+        "findings": kept.data["findings"],
+        "slots": kept.slots,
+        "environment": kept.data["environment"],
+        "left": kept.data["left"],
+        "report": str(page),
+        "file": str(kept.folder / "campaign.json"),
+    }
+    text = "\n".join(lines)
+    if good:
+        return Result(data, text)
+    return Result(data, text, "E-NOT-REPRODUCED", NOT_REPRODUCED, f"{name}: {outcome}", ok=False)

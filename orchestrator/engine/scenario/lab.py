@@ -1,0 +1,60 @@
+"""The emulated lab of a scenario: generated with its parameters, on free ports, and stopped when the scenario ends."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import optical_testbed
+from optics.errors import BadFile
+from orchestrator import emulated
+from orchestrator.plan.scenario.values import WantedLab
+
+GENERATE_S = 60.0
+_SETTLE = re.compile(r"(settle_s: )[0-9.e-]+")
+
+
+def prepare(folder: Path, wanted: WantedLab) -> Path:
+    """Write the inventory into `folder` and return its directory; a lab that an interrupted run left there is stopped first.
+
+    Raises: BadFile - there is no such lab; with the generator's message.
+    """
+    inventory = folder / "inventory"
+    if emulated.is_emulated(inventory):
+        emulated.stop(inventory)
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True, mode=0o700)
+    size = ["--hosts", wanted.hosts, "--ports", wanted.ports, "--rate-mbps", wanted.rate_mbps, "--rack", wanted.rack]
+    switches = [word for kind in wanted.electrical for word in ("--electrical", kind)]
+    where = ["--free-ports", "--settle-s", wanted.settle_ms / 1e3, "--state", folder / "state", "--out", inventory]
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "emulators.generate", *map(str, [*size, *switches, *where])],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        env=optical_testbed.environment(),
+        timeout=GENERATE_S,
+        check=False,
+    )
+    if done.returncode != 0:
+        raise BadFile([f"lab: {(done.stderr.strip().splitlines() or ['the emulators cannot make it'])[-1]}"])
+    page = inventory / "emulator.yml"
+    page.write_text(re.sub(r"(?m)^seed: \d+", f"seed: {wanted.seed}", page.read_text(encoding="utf-8")), encoding="utf-8")
+    return inventory
+
+
+def settle(inventory: Path, ms: float) -> None:
+    """Give every switch of the running lab this switching time (ms), and the inventory, from which the program knows it.
+
+    Raises: as `emulated.ask`.
+    """
+    page = inventory / "devices.yml"
+    text = page.read_text(encoding="utf-8")
+    fresh = _SETTLE.sub(rf"\g<1>{ms / 1e3:g}", text)
+    if fresh != text:
+        page.write_text(fresh, encoding="utf-8")
+    for device in emulated.ask(inventory, "status")["devices"]:
+        emulated.ask(inventory, "settle", device=device, s=ms / 1e3)

@@ -1,0 +1,49 @@
+"""The fingerprint of the environment in which a scenario was measured: kernel, cores, load, congestion control, offloads."""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from optics.errors import TestbedError
+from orchestrator.hosts.openssh import run
+from orchestrator.hosts.render import CONGCTL, RTO_MIN_MS
+from orchestrator.inventory.lab import Lab
+from orchestrator.telemetry.environment import versions
+
+ASK_S = 20.0
+# ETHTOOL_GTSO, GGSO, GGRO, GSG by SIOCETHTOOL (linux/ethtool.h, linux/sockios.h): the tool itself is not installed everywhere.
+_OFFLOADS = """
+import array, fcntl, json, socket, struct, sys
+found = {}
+for name, command in (("tso", 0x1E), ("gso", 0x23), ("gro", 0x2B), ("scatter_gather", 0x18)):
+    value = array.array("B", struct.pack("II", command, 0))
+    request = struct.pack("16sP8x", sys.argv[1].encode(), value.buffer_info()[0])
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as link:
+        fcntl.ioctl(link, 0x8946, request)
+    found[name] = bool(struct.unpack("II", value)[1])
+print(json.dumps(found))
+"""
+
+
+def fingerprint(lab: Lab) -> dict[str, Any]:
+    """What of the environment may change what is measured; what cannot be read is left out."""
+    found: dict[str, Any] = {
+        "versions": versions(),
+        "cores": os.cpu_count(),
+        "load_1min": round(os.getloadavg()[0], 2),
+        "congestion_control": {"of the plan's routes": CONGCTL, "rto_min_ms": RTO_MIN_MS},
+    }
+    with suppress(OSError):
+        own = Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text(encoding="ascii").strip()
+        found["congestion_control"]["otherwise"] = own
+    host = next(iter(lab.hosts.values()))
+    port = next(iter(host.ports.values()))
+    with suppress(TestbedError, ValueError):
+        code, out, _ = run(host, ["python3", "-c", _OFFLOADS, port.interface], capture=True, timeout_s=ASK_S)
+        if code == 0:
+            found["offloads"] = {"of": f"{host.name}:{port.interface}", **json.loads(out)}
+    return found

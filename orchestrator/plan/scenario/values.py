@@ -1,0 +1,130 @@
+"""The checked content of a scenario file. Frozen values."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+Metric: TypeAlias = Literal["iteration_ms", "comm_ms", "busbw_gbps", "lost_ms", "span_ms", "dark_ms", "circuits_moved", "stalled"]
+METRICS: Mapping[Metric, tuple[str, str]] = {
+    "iteration_ms": ("ms", "median iteration after the warm-up"),
+    "comm_ms": ("ms", "communication in an iteration that computing did not hide, median"),
+    "busbw_gbps": ("Gb/s", "bus bandwidth of the job's all-reduce as nccl-tests count it, median"),
+    "lost_ms": ("ms", "time that iterations around the change took beyond the usual, and of those repeated after a restart"),
+    "span_ms": ("ms", "time in which the job got `iterations` further, from the change on"),
+    "dark_ms": ("ms", "longest darkness that a device reported of the change"),
+    "circuits_moved": ("", "one-way circuits made or broken by the change"),
+    "stalled": ("", "1 for a measurement that its watchdog ended, else 0; the mean counts"),
+}
+"""What can be compared: unit and meaning. All are computed by `views.report.samples` from the runs' journals."""
+OF_A_CHANGE: frozenset[Metric] = frozenset({"lost_ms", "dark_ms", "circuits_moved"})
+"""Metrics that only an arm with a change has."""
+Label: TypeAlias = Literal["native", "dilated", "analytic", "stand-in"]
+Mode: TypeAlias = Literal["live", "restart", "keep"]
+
+
+@dataclass(frozen=True, slots=True)
+class WantedLab:
+    """The emulated lab that a scenario starts for itself. electrical: as `python -m emulators.generate --electrical`."""
+
+    hosts: int = 12
+    ports: int = 4
+    rate_mbps: int = 250
+    settle_ms: float = 50.0
+    seed: int = 1
+    electrical: tuple[str, ...] = ()
+    rack: int = 4
+
+
+@dataclass(frozen=True, slots=True)
+class PlanText:
+    """A plan file, or what a scenario makes of it: `text` is in the form of a plan file, `file` names it in error messages."""
+
+    file: str
+    text: str
+    document: Mapping[str, Any] = field(repr=False)
+
+    @classmethod
+    def of(cls, file: str, text: str, document: Mapping[str, Any], made: Mapping[str, Any]) -> PlanText:
+        """The file as it is where nothing was added, so that errors have its lines; else the document that was made of it."""
+        if made == document:
+            return cls(file, text, document)
+        return cls(f"{file}, with the fields added", json.dumps(made, indent=1, ensure_ascii=False), made)
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What one tenant does in one arm. then: the plan that it changes to during the measurement, None: it stays. mode: `up --job`
+    of that change."""
+
+    plan: PlanText
+    then: PlanText | None = None
+    mode: Mode | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """One of the things compared. settle_ms: switching time of the emulated switches. swept: the swept field and its value."""
+
+    name: str
+    setups: Mapping[str, Setup]
+    settle_ms: float | None = None
+    watchdog_s: float = 120.0
+    swept: tuple[str, float] | None = None
+
+    @property
+    def changes(self) -> bool:
+        """Whether any tenant changes its plan during a measurement."""
+        return any(setup.then is not None for setup in self.setups.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """A metric of arm `of`, divided by that of arm `over` (empty: not divided), and the band [low, high] that counts as
+    reproduced (None: open). iterations: of `span_ms`."""
+
+    name: str
+    metric: Metric
+    of: str
+    over: str
+    tenant: str
+    low: float | None
+    high: float | None
+    role: Literal["claim", "control", "ablation"] = "claim"
+    iterations: int = 0
+
+    @property
+    def band(self) -> str:
+        """The band in words: `at most 0.03`, `0.9 to 1.1`."""
+        if self.low is not None and self.high is not None:
+            return f"{self.low:g} to {self.high:g}"
+        return f"at most {self.high:g}" if self.high is not None else f"at least {self.low:g}"
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """A checked scenario. lab: None for the lab that is chosen on the command line. iterations: counted in each measurement;
+    warm_up: before them. sha256: of the scenario file."""
+
+    name: str
+    title: str
+    source: tuple[str, ...]
+    claim: str
+    label: Label
+    lab: WantedLab | None
+    tenants: tuple[str, ...]
+    arms: Mapping[str, Arm]
+    compared: tuple[Compared, ...]
+    repeats: int
+    iterations: int
+    warm_up: int
+    description: str = ""
+    differs: tuple[str, ...] = ()
+    sha256: str = field(default="", compare=False)
+
+    @property
+    def changes(self) -> bool:
+        """Whether any arm changes its plan while its job runs."""
+        return any(arm.changes for arm in self.arms.values())

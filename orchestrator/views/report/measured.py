@@ -1,0 +1,243 @@
+"""The sections of a report on a comparison or a scenario: what was measured, and what follows from it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from markupsafe import Markup
+
+from orchestrator.engine.scenario.interval import RESAMPLES, SEED, Interval, Verdict, verdict
+from orchestrator.engine.scenario.judging import Finding, Samples, compared_of, judge, reproduced
+from orchestrator.plan.scenario.values import METRICS
+from orchestrator.views.report import traffic
+from orchestrator.views.report.ledger import Answer, missing
+from orchestrator.views.report.model import Context, Section, Shown, Table
+from orchestrator.views.report.samples import by_arm, samples
+
+_HOW = "orchestrator.engine.scenario.interval.verdict"
+_RESAMPLED = f"bootstrap in two stages (measurements, then the values in each), {RESAMPLES} resamples, seed {SEED}"
+
+
+def findings(found: Samples, kept: Mapping[str, Any]) -> list[Finding]:
+    """The record's comparisons, held against their bands."""
+    states: dict[str, list[str]] = {}
+    for slot in kept["slots"]:
+        states.setdefault(str(slot["arm"]), []).append(str(slot["state"]))
+    return [judge(one, found, states) for one in compared_of(kept)]
+
+
+def complete(kept: Mapping[str, Any]) -> bool:
+    """Whether all measurements were made; stalled ones were."""
+    return all(slot["state"] in ("done", "stalled") for slot in kept["slots"])
+
+
+def verdicts(times: Mapping[str, Sequence[Sequence[float]]]) -> dict[str, Verdict]:
+    """Each later arm compared with the first one, by its name; those without measurements are left out."""
+    first, *others = times
+    return {other: found for other in others if (found := verdict(times[first], times[other])) is not None}
+
+
+def sections(c: Context, kept: Mapping[str, Any]) -> None:
+    """Add the sections of a record, as `compare` or `reproduce` keeps it."""
+    if any(one.metric == "busbw_gbps" for one in compared_of(kept)):
+        for folder in c.campaign.journals.values():
+            c.book.read_more(folder, "collective")
+    found = samples(c.book, kept)
+    if compared_of(kept):
+        _scenario(c, kept, found)
+    else:
+        _comparison(c, kept, found)
+
+
+def _comparison(c: Context, kept: Mapping[str, Any], found: Samples) -> None:
+    section = Section("comparison", "Comparison")
+    times, labels = by_arm(found, kept), kept["arms"]
+    done = verdicts(times)
+    each = f"Each brought its plan up, relaunched the job and waited for {kept['iterations']} iterations."
+    section.intro = f"Measured alternately: {_states(kept)}. {each}"
+    c.sections.append(section)
+    if not done:
+        section.notes.append("Fewer than two plans have a finished measurement yet, so nothing can be compared.")
+        return
+    answer = c.book.answers["verdict"] = _verdict_answer(times, done)
+    arms = {str(row[0]): Interval(*row[1:4]) for row in answer.rows if row[0] in labels}
+    _values(c, section, kept, times, arms, "iteration, ms", "comparison", "iteration times of the plans")
+    rows: list[Sequence[Shown]] = []
+    for line in answer.lines():
+        of = str(line["of"].value)
+        suffix = "_ms" if line["value_ms"] else ""
+        rows.append((labels.get(of, of.upper()), *(line[f"{part}{suffix}"].show() for part in ("value", "low", "high"))))
+    section.tables.append(Table(("iteration", "median", "95 % from", "to"), rows))
+    first = next(iter(times))
+    words = [one.words(labels[first], labels[other]) for other, one in done.items()]
+    section.intro = f"{'. '.join(f'{w[0].upper()}{w[1:]}' for w in words)}. {section.intro}"
+    counts = ", ".join(f"{len(v)} measurements with {sum(map(len, v))} iterations of {arm.upper()}" for arm, v in times.items())
+    section.notes.append(f"Intervals: {_RESAMPLED}; {counts}.")
+    if kept.get("left"):
+        section.notes.append(f"The lab was left {kept['left']}.")
+    c.tiles += [
+        (f"iteration, {labels[str(line['of'].value)]}", line["value_ms"].show(), "median")
+        for line in answer.lines()
+        if str(line["of"].value) in labels
+    ]
+
+
+def _scenario(c: Context, kept: Mapping[str, Any], found: Samples) -> None:
+    facts, judged = kept["scenario"], findings(found, kept)
+    good = reproduced(judged, complete(kept))
+    outcome = "reproduced" if good else "not reproduced"
+    section = Section("scenario", "Scenario")
+    if not complete(kept):
+        made = sum(slot["state"] in ("done", "stalled") for slot in kept["slots"])
+        outcome = f"not complete: {made} of {len(kept['slots'])} measurements were made"
+    section.intro = f"{outcome[0].upper()}{outcome[1:]}. Claim: {facts['claim']}"
+    section.notes += [f"Source: {source}" for source in facts["source"]]
+    section.notes.append(
+        f"Label: {facts['label']} ({LABEL_WORDS[facts['label']]}). Only ratios between arms of this run count, no absolute value."
+    )
+    section.notes.append(f"Measured in turn: {_states(kept)}. Arms differ in {', '.join(facts['differs'])}.")
+    c.sections.append(section)
+    c.tiles.append(("scenario", Markup("{}").format(outcome), f"{sum(f.holds for f in judged)} of {len(judged)} comparisons hold"))
+    answer = c.book.answers["findings"] = _findings_answer(judged)
+    shown = [
+        (f.compared.name, _ends(f.found), (f.compared.low, f.compared.high), f.holds)
+        for f in judged
+        if f.found is not None and f.compared.over
+    ]
+    caption = "Diamonds: ratio of medians with its interval, inside the band; crosses: not inside."
+    c.draw(section, "ratios", "ratios and their bands", caption, traffic.ratios(shown))
+    rows: list[Sequence[Shown]] = []
+    for line, finding in zip(answer.lines(), judged, strict=True):
+        one = finding.compared
+        cells = (line[name].show() if line[name] else missing("none") for name in ("value", "low", "high"))
+        rows.append(("holds" if finding.holds else "does not hold", f"{one.name} ({one.role})", *cells, one.band))
+    section.tables.append(Table(("outcome", "compared", "ratio", "95 % from", "to", "band, written before"), rows))
+    for why in dict.fromkeys(f.why for f in judged if f.why):
+        names = "; ".join(f.compared.name for f in judged if f.why == why)
+        section.notes.append(f"Does not hold, {why}: {names}.")
+    section.notes.append(f"A comparison holds if its whole interval is inside the band. Intervals: {_RESAMPLED}.")
+    _sweeps(c, section, kept, judged)
+    _each_metric(c, kept, found, judged)
+    _environment(c, kept)
+
+
+def _sweeps(c: Context, section: Section, kept: Mapping[str, Any], judged: Sequence[Finding]) -> None:
+    """Draw the comparisons of arms that a sweep made, over the parameter that it changed."""
+    swept = {name: arm["swept"] for name, arm in kept["scenario"]["arms"].items() if arm["swept"]}
+    lines: dict[str, list[tuple[float, tuple[float, float, float]]]] = {}
+    for f in judged:
+        one = f.compared
+        if one.of in swept and f.found is not None:
+            line = f"{one.metric}{f' of {one.iterations} iterations' if one.iterations else ''}, over {one.over}"
+            lines.setdefault(line, []).append((swept[one.of][1], _ends(f.found)))
+    field = next((value[0] for value in swept.values()), "")
+    caption = "Ratio over the swept parameter, with intervals; below 1 the swept arm takes less."
+    c.draw(section, "sweep", "ratio over the swept parameter", caption, traffic.sweep(lines, field.replace("_", " ")))
+
+
+def _ends(found: Interval) -> tuple[float, float, float]:
+    """The lower end, the middle and the upper end; all the same where there is no interval."""
+    known = found.low is not None and found.high is not None
+    return (found.low, found.value, found.high) if known else (found.value,) * 3  # type: ignore[return-value]
+
+
+def _each_metric(c: Context, kept: Mapping[str, Any], found: Samples, judged: Sequence[Finding]) -> None:
+    """A figure of the values of each metric that is compared."""
+    section = Section("measurements", "Measurements")
+    for metric, count in dict.fromkeys((f.compared.metric, f.compared.iterations) for f in judged):
+        unit, what = METRICS[metric]
+        times = {arm: lists for arm, lists in by_arm(found, kept, metric, count).items() if any(lists)}
+        name = f"{metric.removesuffix('_ms').replace('_', ' ')}{f' of {count} iterations' if count else ''}"
+        intervals = _intervals(judged, metric, count)
+        _values(c, section, kept, times, intervals, f"{name}{f', {unit}' if unit else ''}", f"{metric}{count or ''}", what)
+    bad = [(n + 1, slot) for n, slot in enumerate(kept["slots"]) if slot.get("error")]
+    section.notes += [f"Measurement {n}, {slot['arm']}, {slot['state']}: {slot['error']}" for n, slot in bad]
+    if kept.get("left"):
+        section.notes.append(f"The lab was left {kept['left']}.")
+    c.sections.append(section)
+
+
+def _values(
+    c: Context,
+    section: Section,
+    kept: Mapping[str, Any],
+    times: Mapping[str, Sequence[Sequence[float]]],
+    arms: Mapping[str, Interval],
+    axis: str,
+    name: str,
+    title: str,
+) -> None:
+    """Draw all values of one metric."""
+    labels = kept["arms"]
+    intervals = {labels[a]: (x.low, x.value, x.high) for a, x in arms.items() if x.low is not None and x.high is not None}
+    caption = "Each dot is a value, each column a measurement with its median; diamonds: median of all, and its interval."
+    c.draw(section, name, title, caption, traffic.measurements({labels[a]: v for a, v in times.items()}, intervals, axis))
+
+
+def _intervals(judged: Sequence[Finding], metric: str, count: int) -> dict[str, Interval]:
+    """The median of each arm in a metric, as the comparisons have it."""
+    found: dict[str, Interval] = {}
+    for f in judged:
+        if f.verdict is not None and (f.compared.metric, f.compared.iterations) == (metric, count):
+            found |= {f.compared.over: f.verdict.a, f.compared.of: f.verdict.b}
+    return found
+
+
+def _environment(c: Context, kept: Mapping[str, Any]) -> None:
+    """The environment in which the scenario was measured, as the record has it."""
+    facts = kept.get("environment")
+    if not facts:
+        return
+    section = Section("scenario-environment", "Environment of the measurements")
+    rows: list[Sequence[Shown]] = [(name.replace("_", " "), _flat(value)) for name, value in facts.items()]
+    section.tables.append(Table(("what", "value"), rows))
+    c.sections.append(section)
+
+
+def _flat(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {_flat(part)}" for key, part in value.items())
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _states(kept: Mapping[str, Any]) -> str:
+    letters = kept.get("kind", "compare") == "compare"
+    names = ((slot["arm"].upper() if letters else slot["arm"], slot["state"]) for slot in kept["slots"])
+    return (" " if letters else ", ").join(name if state == "done" else f"{name} ({state})" for name, state in names)
+
+
+def _verdict_answer(times: Mapping[str, Sequence[Sequence[float]]], done: Mapping[str, Verdict]) -> Answer:
+    """A comparison's figures as a result; instead of SQL it has the recipe that derives them from result `compared`."""
+    columns = ("of", "value_ms", "low_ms", "high_ms", "value", "low", "high")
+    first = next(iter(times))
+    arms = {first: next(iter(done.values())).a} | {other: one.b for other, one in done.items()}
+    rows: list[tuple[Any, ...]] = [(arm, x.value, x.low, x.high, None, None, None) for arm, x in arms.items()]
+    rows += [
+        (f"{other} minus {first}", one.difference.value, one.difference.low, one.difference.high, None, None, None)
+        for other, one in done.items()
+    ]
+    rows += [
+        (f"{other} / {first}", None, None, None, one.ratio.value, one.ratio.low, one.ratio.high) for other, one in done.items()
+    ]
+    what = f"follows from result `compared` by {_HOW}, seed {SEED}, {RESAMPLES} resamples"
+    return Answer("verdict", what, "", columns, tuple(rows))
+
+
+def _findings_answer(judged: Sequence[Finding]) -> Answer:
+    """A scenario's ratios as a result, derived from results `compared`, `training`, `changes` and `busbw`."""
+    what = f"follows from results compared, training, changes and busbw by orchestrator.views.report.samples and {_HOW}"
+    none = Interval(0.0, None, None)
+    rows = tuple(
+        (f.compared.name, *((x.value if f.found else None), x.low, x.high), f.holds) for f in judged for x in (f.found or none,)
+    )
+    return Answer("findings", what, "", ("compared", "value", "low", "high", "holds"), rows)
+
+
+LABEL_WORDS: Mapping[str, str] = {
+    "native": "real time, and the effect itself",
+    "dilated": "all times are scaled",
+    "analytic": "computed, not measured",
+    "stand-in": "no public specification: a reading of it",
+}
+"""What each honesty label means."""

@@ -1,0 +1,206 @@
+"""What the measurements of a comparison or a scenario gave: values of metrics, from the journals of their runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from orchestrator.engine.scenario.judging import Samples, compared_of
+from orchestrator.plan.scenario.values import Compared
+from orchestrator.views.report.ledger import Answer, Ledger, quoted
+
+USUAL = 20
+"""The usual time of an iteration is the median of so many before and after a change, as in `engine.change.standstill`."""
+SETTLED = 3
+"""Iterations after light and routes are back that still count for the change: the first ones on new rings, or of new processes."""
+_NO_PARTS = "(-1, '', '', 0, 0)"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One iteration: its number, when it ended (wall ns), and the time (ms) since the end of the one before, of any launch."""
+
+    number: int
+    end_ns: int
+    took_ms: float
+
+
+def compared(book: Ledger, kept: Mapping[str, Any]) -> Answer:
+    """The iterations that count of every finished measurement, in order of time: after the warm-up, or after the change."""
+    most, warm_up = int(kept["iterations"]), int(kept.get("warm_up", 1))
+    parts = []
+    for number, slot in _done(kept):
+        for tenant, jobs in _jobs(slot).items():
+            after = jobs[-1].get("after")
+            skip = jobs[-1]["first"] - 1 + warm_up if after is None else after
+            parts.append(f"({number}, {quoted(tenant)}, {quoted(str(jobs[-1]['run']))}, {skip}, {skip + most})")
+    return book.query(
+        "compared",
+        f"{most} iterations of each measurement, without those that warmed it up",
+        f"WITH part(measurement, tenant, run, skip, last) AS (VALUES {', '.join(parts) or _NO_PARTS})"
+        " SELECT run, iter, iter_ms, comm_ms, measurement, tenant FROM"
+        " (SELECT *, ROW_NUMBER() OVER (PARTITION BY run ORDER BY time_ns) AS n FROM iteration) JOIN part USING (run)"
+        " WHERE n > skip AND n <= last AND iter_ms IS NOT NULL ORDER BY measurement, tenant, time_ns",
+    )
+
+
+def bandwidths(book: Ledger, kept: Mapping[str, Any], answer: Answer) -> Answer:
+    """The bus bandwidth of the all-reduces in the iterations that `compared` answered."""
+    return book.query(
+        "busbw",
+        "bus bandwidth of the all-reduces in those iterations, as nccl-tests count it",
+        f"WITH it AS ({answer.sql}) SELECT it.measurement, it.tenant, c.run, c.iter, busbw_gbps FROM it"
+        " JOIN collective c ON c.run = it.run AND c.iter = it.iter WHERE busbw_gbps IS NOT NULL ORDER BY it.measurement, c.time_ns",
+    )
+
+
+def training(book: Ledger, kept: Mapping[str, Any]) -> Answer:
+    """All iterations of every finished measurement with a change, also those before it."""
+    parts = [
+        f"({number}, {quoted(tenant)}, {quoted(str(part['run']))}, {part['first']}, {part['last']})"
+        for number, slot in _done(kept)
+        for tenant, jobs in _jobs(slot).items()
+        for part in jobs
+    ]
+    return book.query(
+        "training",
+        "all iterations of each measurement, those before the change and during it too",
+        f"WITH part(measurement, tenant, run, first, last) AS (VALUES {', '.join(parts) or _NO_PARTS})"
+        " SELECT measurement, tenant, run, n, iter, iter_ms, time_ns FROM"
+        " (SELECT *, ROW_NUMBER() OVER (PARTITION BY run ORDER BY time_ns) AS n FROM iteration) JOIN part USING (run)"
+        " WHERE n >= first AND (last = 0 OR n <= last) AND iter_ms IS NOT NULL ORDER BY measurement, tenant, time_ns",
+    )
+
+
+def changes(book: Ledger, kept: Mapping[str, Any]) -> Answer:
+    """The change in each finished measurement: first command, light and routes back (wall ns), darkness, circuits."""
+    parts = [
+        f"({number}, {quoted(tenant)}, {quoted(str(run))})"
+        for number, slot in _done(kept)
+        for tenant, run in slot.get("changes", {}).items()
+    ]
+    ends = "MAX(d.time_ns + COALESCE(d.t_route_ns, d.t_link_up_ns, d.t_dark_end_ns))"
+    return book.query(
+        "changes",
+        "the change of each measurement: first command, light and routes back, darkness, circuits made and broken",
+        f"WITH part(measurement, tenant, run) AS (VALUES {', '.join(parts) or '(-1, {0}, {0})'.format(quoted(''))})"
+        " SELECT measurement, tenant, part.run, MIN(r.time_ns) AS begin_ns,"
+        f" (SELECT {ends} FROM reconfig_device d WHERE d.run = part.run) AS back_ns,"
+        " MAX(r.dark_ms) AS dark_ms, SUM(r.n_circuits) AS circuits"
+        " FROM part JOIN reconfig r ON r.run = part.run GROUP BY measurement, tenant ORDER BY measurement, tenant",
+    )
+
+
+def steps(lines: Sequence[Mapping[str, Any]]) -> list[Step]:
+    """The iterations of a measurement in order. An iteration counts from the end of the one before, so that a pause between two,
+    or a launch, counts for the second."""
+    found: list[Step] = []
+    for line in lines:
+        end_ns = int(line["time_ns"] + line["iter_ms"] * 1e6)
+        took = (end_ns - found[-1].end_ns) / 1e6 if found else float(line["iter_ms"])
+        found.append(Step(int(line["iter"]), end_ns, took))
+    return found
+
+
+def lost_ms(found: Sequence[Step], begin_ns: int, back_ns: int) -> float | None:
+    """The time lost by a change: what the iterations from the first command until `SETTLED` after light and routes were back took
+    beyond the usual, and all of those that were made a second time. None: too few iterations around it.
+
+    The same for a job that went on and for one that was launched again. Usual: the median of at most `USUAL` before the change, for
+    iterations that ended before `back_ns`; of as many after it for the others.
+    """
+    first = next((at for at, step in enumerate(found) if step.end_ns > begin_ns), None)
+    back = next((at for at, step in enumerate(found) if step.end_ns > back_ns), None)
+    if first is None or back is None:
+        return None
+    last = back + SETTLED - 1
+    before, after = found[max(1, first - USUAL) : first], found[last + 1 : last + 1 + USUAL]
+    if len(before) < SETTLED or len(after) < SETTLED:
+        return None
+    old, new = median(step.took_ms for step in before), median(step.took_ms for step in after)
+    furthest = max(step.number for step in found[:first])
+    lost = 0.0
+    for step in found[first : last + 1]:
+        usual = old if step.end_ns <= back_ns else new
+        lost += step.took_ms if step.number <= furthest else max(0.0, step.took_ms - usual)
+        furthest = max(furthest, step.number)
+    return lost
+
+
+def span_ms(found: Sequence[Step], begin: int, iterations: int) -> float | None:
+    """The time from the end of iteration `found[begin]` until the job was `iterations` further; None: it never was."""
+    wanted = found[begin].number + iterations
+    end = next((step.end_ns for step in found[begin:] if step.number >= wanted), None)
+    return None if end is None else (end - found[begin].end_ns) / 1e6
+
+
+def samples(book: Ledger, kept: Mapping[str, Any], needed: Sequence[Compared] | None = None) -> Samples:
+    """The values of the metrics that the scenario compares (by default those, and iteration times), from the journals."""
+    found: dict[tuple[str, str, str, int], list[list[float]]] = {}
+    wanted = list(compared_of(kept) if needed is None else needed)
+    arms = [str(slot["arm"]) for slot in kept["slots"]]
+
+    def add(number: int, tenant: str, metric: str, values: list[float], iterations: int = 0) -> None:
+        found.setdefault((arms[number], tenant, metric, iterations), []).append(values)
+
+    answer = compared(book, kept)
+    for (number, tenant), lines in _by_measurement(answer).items():
+        for metric, column in (("iteration_ms", "iter_ms"), ("comm_ms", "comm_ms")):
+            if values := [line[column] for line in lines if line[column] is not None]:
+                add(number, tenant, metric, values)
+    metrics = {one.metric for one in wanted}
+    if "busbw_gbps" in metrics:
+        for (number, tenant), lines in _by_measurement(bandwidths(book, kept, answer)).items():
+            add(number, tenant, "busbw_gbps", [line["busbw_gbps"] for line in lines])
+    if metrics & {"lost_ms", "span_ms", "dark_ms", "circuits_moved"}:
+        _of_changes(book, kept, {one.iterations for one in wanted if one.metric == "span_ms"}, add)
+    return found
+
+
+def _of_changes(book: Ledger, kept: Mapping[str, Any], spans: set[int], add: Callable[..., None]) -> None:
+    """Add the metrics of a change: what it cost, and how far the job came from it on."""
+    trained, made = _by_measurement(training(book, kept)), _by_measurement(changes(book, kept))
+    for (number, tenant), lines in trained.items():
+        found, moved = steps(lines), made.get((number, tenant))
+        after = next((p.get("after") for p in _jobs(kept["slots"][number])[tenant]), None)
+        if moved is None:  # it stayed: from the last iteration of the warm-up on
+            begin = next((at for at, line in enumerate(lines) if line["n"] == after), None)
+        else:
+            change = moved[0]
+            add(number, tenant, "dark_ms", [change["dark_ms"]] if change["dark_ms"] is not None else [])
+            add(number, tenant, "circuits_moved", [float(change["circuits"] or 0)])
+            lost = lost_ms(found, change["begin_ns"], change["back_ns"]) if change["back_ns"] is not None else None
+            add(number, tenant, "lost_ms", [] if lost is None else [lost])
+            begin = max((at for at, step in enumerate(found) if step.end_ns <= change["begin_ns"]), default=None)
+        for count in spans:
+            span = span_ms(found, begin, count) if begin is not None else None
+            add(number, tenant, "span_ms", [] if span is None else [span], count)
+
+
+def by_arm(
+    found: Samples, kept: Mapping[str, Any], metric: str = "iteration_ms", iterations: int = 0
+) -> dict[str, list[list[float]]]:
+    """The values of a metric of each arm, measurement by measurement, of all tenants."""
+    return {
+        arm: [list(values) for key, lists in found.items() if key[0] == arm and key[2:] == (metric, iterations) for values in lists]
+        for arm in kept["arms"]
+    }
+
+
+def _done(kept: Mapping[str, Any]) -> list[tuple[int, Mapping[str, Any]]]:
+    return [(number, slot) for number, slot in enumerate(kept["slots"]) if slot["state"] == "done"]
+
+
+def _jobs(slot: Mapping[str, Any]) -> Mapping[str, list[dict[str, Any]]]:
+    """By tenant, the parts of job runs that belong to a measurement."""
+    return slot.get("jobs") or {"": [{"run": slot["job_run"], "first": 1, "last": 0}]}
+
+
+def _by_measurement(answer: Answer) -> dict[tuple[int, str], list[dict[str, Any]]]:
+    found: dict[tuple[int, str], list[dict[str, Any]]] = {}
+    for row in answer.rows:
+        line = dict(zip(answer.columns, row, strict=True))
+        found.setdefault((line["measurement"], line["tenant"]), []).append(line)
+    return found

@@ -1,0 +1,85 @@
+"""`testbed reproduce` at the command line: which scenario is meant, and what is refused before anything starts."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.cli.main import run
+
+
+def said(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, dict[str, Any]]:
+    code = run(["reproduce", *map(str, words), "--json"])
+    return code, json.loads(capsys.readouterr().out)
+
+
+@pytest.fixture(autouse=True)
+def _places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("DATA", "STATE", "LOCK"):
+        monkeypatch.setenv(f"TESTBED_{name}_DIR", str(tmp_path / name))
+
+
+def test_the_scenarios_that_come_with_the_program_are_listed_with_label_and_claim(capsys: pytest.CaptureFixture[str]) -> None:
+    code, found = said(capsys, "--list")
+    listed = {scenario["name"]: scenario for scenario in found["data"]["scenarios"]}
+    assert code == 0 and len(listed) == 5
+    assert listed["live-vs-restart"]["arms"] == ["live", "restart"] and listed["rail-only"]["label"] == "native"
+    assert all(scenario["claim"] and scenario["source"] for scenario in listed.values())
+
+
+@pytest.mark.parametrize("name", ["live-vs-restart", "rail-only", "reconfiguration-latency", "topoopt-vs-trees"])
+def test_a_shipped_scenario_fits_the_lab_that_it_asks_for(capsys: pytest.CaptureFixture[str], name: str) -> None:
+    code, found = said(capsys, name, "--check")
+    assert code == 0, found["message"]
+    assert len(found["data"]["arms"]) >= 2
+
+
+def test_an_unknown_name_and_a_file_that_is_not_there_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    code, found = said(capsys, "rails-only")
+    assert code == 2 and "no scenario rails-only; did you mean rail-only?" in found["message"]
+    code, found = said(capsys, "nowhere.yaml")
+    assert code == 3 and "nowhere.yaml: No such file" in found["message"]
+    assert said(capsys)[0] == 2
+
+
+def test_a_lab_is_not_chosen_for_a_scenario_that_has_its_own(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    code, found = said(capsys, "rail-only", "--inventory", tmp_path)
+    assert code == 2 and "rail-only starts a lab of its own" in found["message"]
+
+
+def test_a_lab_that_is_up_is_changed_only_after_a_yes(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    plan = Path(__file__).parents[2] / "examples" / "ring-12.json"
+    file = tmp_path / "s.yaml"
+    file.write_text(
+        "{schema: testbed.scenario/1, name: s, title: t, source: [x], claim: c, label: native, lab: any, iterations: 5,\n"
+        f"tenants: {{me: {{plan: {plan}}}}}, arms: {{a: {{}}, b: {{args: {{batch: 8}}}}}}, differs: [plan.job.args.batch],\n"
+        "compare: [{metric: iteration_ms, of: b, over: a, band: {max: 9}}]}\n"
+    )
+    code, found = said(capsys, file)
+    assert code == 2 and found["hint"] == "add --yes"
+
+
+def test_a_record_is_continued_only_with_the_same_scenario(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    code, found = said(capsys, "rail-only", "--resume", "reproduce-1")
+    assert code == 2 and "there is no record 'reproduce-1'" in found["message"]
+    folder = tmp_path / "STATE" / "campaigns" / "reproduce-1"
+    folder.mkdir(parents=True)
+    (folder / "campaign.json").write_text(
+        json.dumps({"schema": "testbed.campaign/1", "name": "reproduce-1", "slots": [], "scenario": {"sha256": "0"}})
+    )
+    code, found = said(capsys, "rail-only", "--resume", "reproduce-1")
+    assert code == 2 and "was measured with another scenario file" in found["message"]
+    assert said(capsys, "rail-only", "--resume", "reproduce-1", "--repeats", 3)[0] == 2
+
+
+def test_two_commands_do_not_share_the_lab_of_a_scenario(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    place = tmp_path / "STATE" / "scenarios"
+    place.mkdir(parents=True)
+    with (place / "rail-only.lock").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        code, found = said(capsys, "rail-only")
+    assert code == 4 and "is being reproduced by another command" in found["message"]

@@ -1,0 +1,161 @@
+"""A scenario's page: its figures follow from journals, its outcome from its bands; and what a change costs a job."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from playwright.sync_api import Browser
+
+from orchestrator.results import to_json
+from orchestrator.settings import campaigns
+from orchestrator.views.report.samples import Step, lost_ms, span_ms, steps
+from tests.engine.test_scenario import CHANGE, STAY, scenario
+from tests.views.report.conftest import Typed
+from tests.views.report.recorded import CROSSED, RING, Lab
+from tests.views.report.test_page_in_browser import CHROMIUM, SMALLEST_LETTERS, browser  # noqa: F401
+from tests.views.report.test_report import recomputed, report, shown_as_answered
+
+MS = 1_000_000
+
+
+def training(took: Sequence[float], numbers: Sequence[int] | None = None) -> list[Step]:
+    """Iterations that end one after the other, each after so many ms."""
+    end, found = 0.0, []
+    for at, ms in enumerate(took):
+        end += ms
+        found.append(Step(numbers[at] if numbers else at + 1, round(end * MS), ms))
+    return found
+
+
+def test_a_change_costs_what_its_iterations_took_beyond_the_usual() -> None:
+    found = training([100.0] * 30 + [180.0] + [90.0] * 30)
+    assert lost_ms(found, 3050 * MS, 3110 * MS) == pytest.approx(90.0), "the new usual, since it ended after light was back"
+    assert lost_ms(training([100.0] * 60), 3050 * MS, 3110 * MS) == 0.0
+
+
+def test_what_a_restart_trains_again_is_lost_as_a_whole() -> None:
+    took = [100.0] * 30 + [5000.0] + [100.0] * 40
+    again = [*range(1, 31), *range(29, 70)]
+    assert lost_ms(training(took, again), 3050 * MS, 3200 * MS) == pytest.approx(5000.0 + 100.0)
+    assert lost_ms(training(took), 3050 * MS, 3200 * MS) == pytest.approx(4900.0)
+
+
+def test_no_figure_is_made_of_too_few_iterations() -> None:
+    assert lost_ms(training([100.0] * 30), 3050 * MS, 3110 * MS) is None
+    assert lost_ms(training([100.0] * 31), 3050 * MS, 3110 * MS) is None
+    assert lost_ms(training([100.0] * 9), 100 * MS, 160 * MS) is None
+
+
+def test_a_span_counts_progress_and_not_iterations_made_twice() -> None:
+    assert span_ms(training([100.0] * 30), 9, 10) == pytest.approx(1000.0)
+    assert span_ms(training([100.0] * 30, [*range(1, 16), *range(11, 26)]), 9, 10) == pytest.approx(1500.0)
+    assert span_ms(training([100.0] * 12), 9, 10) is None
+
+
+@given(
+    st.lists(st.floats(50, 60), min_size=25, max_size=40), st.lists(st.floats(50, 60), min_size=30, max_size=40), st.floats(0, 1e4)
+)
+def test_what_is_lost_grows_by_what_one_iteration_takes_longer(before: list[float], after: list[float], more: float) -> None:
+    def lost(extra: float) -> float:
+        found = training([*before, 60.0 + extra, *after])
+        begin = found[len(before)].end_ns - MS
+        answer = lost_ms(found, begin, begin)
+        assert answer is not None
+        return answer
+
+    assert lost(more) - lost(0.0) == pytest.approx(more, abs=1e-3)
+
+
+def test_an_iteration_counts_from_the_end_of_the_one_before() -> None:
+    lines = [{"iter": n, "iter_ms": 10.0, "time_ns": at * MS} for n, at in ((1, 0), (2, 10), (3, 120))]
+    assert [step.took_ms for step in steps(lines)] == [10.0, 10.0, 110.0]
+
+
+def record(lab: Lab, text: str, slots: list[dict[str, Any]]) -> str:
+    """Keep a record of these measurements, as `testbed reproduce` does."""
+    found = scenario(text)
+    facts = to_json({n: getattr(found, n) for n in ("name", "title", "source", "claim", "label", "differs", "compared")})
+    arms = {name: {"swept": to_json(arm.swept)} for name, arm in found.arms.items()}
+    data = {
+        "schema": "testbed.campaign/1",
+        "kind": "reproduce",
+        "name": "reproduce-1",
+        "title": found.title,
+        "arms": {name: name for name in found.arms},
+        "tenants": ["ann"],
+        "iterations": found.iterations,
+        "warm_up": found.warm_up,
+        "slots": slots,
+        "left": "nothing is up",
+        "scenario": facts | {"arms": arms},  # type: ignore[operator]
+        "environment": {"cores": 2, "congestion_control": {"of the plan's routes": "cubic"}},
+    }
+    folder = campaigns(lab.settings) / "reproduce-1"
+    folder.mkdir(parents=True)
+    (folder / "campaign.json").write_text(json.dumps(data))
+    return "reproduce-1"
+
+
+def stayed(lab: Lab, speed: float, arm: str, state: str = "done") -> dict[str, Any]:
+    run = lab.up(arm, RING if arm == "a" else CROSSED, job_ms=speed)
+    return {"arm": arm, "state": state, "runs": [run], "jobs": {"ann": [{"run": run, "first": 1, "last": 30}]}, "changes": {}}
+
+
+def test_the_page_of_a_scenario_says_whether_it_was_reproduced_and_every_number_follows(typed: Typed, lab: Lab) -> None:
+    slots = [stayed(lab, 40.0 + n, arm) for n, arm in enumerate("abba")]
+    slots += [stayed(lab, 90.0, "c"), stayed(lab, 90.0, "c", "stalled") | {"error": "j made 0 of 7 iterations in 30 s"}]
+    page, _ = report(typed, record(lab, STAY, slots))
+    assert recomputed(typed, page) > 100 and shown_as_answered(typed, page) > 20
+    assert "Reproduced. Claim: b is as fast as a" in page.text and "0.9 to 1.1" in page.text and "Source: a paper" in page.text
+    assert "c (stalled)" in page.text and "j made 0 of 7 iterations in 30 s" in page.text and "cubic" in page.text
+    rows = page.numbers["answers"]["compared"]["rows"]
+    assert len(rows) == 5 * 5, "five of each finished measurement, without the warm-up"
+    (finding,) = page.numbers["answers"]["findings"]["rows"]
+    assert finding[2] <= finding[1] <= finding[3] and finding[4] is True
+
+
+def test_the_same_values_outside_the_band_are_not_reproduced(typed: Typed, lab: Lab) -> None:
+    slots = [stayed(lab, 40.0 if arm == "a" else 80.0, arm) for arm in "abba"]
+    page, _ = report(typed, record(lab, STAY, slots))
+    assert (
+        "Not reproduced. Claim" in page.text
+        and "does not hold" in page.text
+        and "the interval is not inside the band: iteration_ms b / a." in page.text
+    )
+
+
+def test_a_change_is_read_from_the_journals_of_the_job_and_of_the_change(typed: Typed, lab: Lab) -> None:
+    text = (
+        CHANGE.replace("span_ms, of: go, over: stay", "lost_ms, of: go, over: again")
+        .replace("stay: {}, go: {then: b.json, mode: live}", "again: {then: b.json, mode: restart}, go: {then: b.json, mode: live}")
+        .replace("[then]", "[mode]")
+    )
+    slots = []
+    for n, arm in enumerate(("again", "go", "go", "again")):
+        first = lab.up("ring", RING, job_ms=40.0, iterations=40)
+        dark = 60.0 if arm == "go" else 60.0 + n
+        run = lab.up("crossed", CROSSED, before=("ring", RING), dark_ms=dark, job_ms=40.0, iterations=40)
+        parts = [{"run": first, "first": 1, "last": 40, "after": None}, {"run": run, "first": 1, "last": 40, "after": 0}]
+        slots.append({"arm": arm, "state": "done", "runs": [first, run], "jobs": {"ann": parts}, "changes": {"ann": run}})
+    page, _ = report(typed, record(lab, text, slots))
+    assert recomputed(typed, page) > 100 and shown_as_answered(typed, page) > 20
+    (finding,) = page.numbers["answers"]["findings"]["rows"]
+    assert finding[1] == pytest.approx(1.0, abs=0.05)
+    assert [row[5] for row in page.numbers["answers"]["changes"]["rows"]] == [60.0, 60.0, 60.0, 63.0]
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed (scripts/install-deps chromium): the page was not opened")
+def test_a_scenarios_page_fits_a_phone(browser: Browser, typed: Typed, lab: Lab) -> None:  # noqa: F811
+    slots = [stayed(lab, 40.0 + n, arm) for n, arm in enumerate("abba")]
+    record(lab, STAY, slots)
+    file = typed("report", "reproduce-1", "--json").data["file"]
+    with browser.new_context(viewport={"width": 390, "height": 844}) as context:
+        page = context.new_page()
+        page.goto(f"file://{file}")
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390
+        assert page.evaluate(SMALLEST_LETTERS) >= 8
