@@ -19,7 +19,8 @@ from orchestrator.credentials import with_known_hosts, with_secret
 from orchestrator.deadline import deadline
 from orchestrator.hosts import Hello, Hosts
 from orchestrator.hosts.launch import rehearse
-from orchestrator.inventory.folders import FILES, absent
+from orchestrator.hosts.program import with_files
+from orchestrator.inventory.folders import FILES, PROGRAMS, absent
 from orchestrator.inventory.lab import Lab, read_lab
 from orchestrator.plan.reader import read_plan
 from orchestrator.reading import attentive, text_of
@@ -29,17 +30,19 @@ from orchestrator.telemetry.progress import Progress
 
 
 def load_lab(inventory: Path) -> Lab:
-    """Read the three files of an inventory directory. Raises: BadFile - all problems of all files at once."""
+    """Read the files of an inventory directory. Raises: BadFile - all problems of all files at once."""
     if (error := absent(inventory)) is not None:
         raise error
     names = tuple(str(inventory / n) for n in FILES)
     texts = [_text(Path(n)) for n in names]
-    if missing := [f"{n}: {t.strerror or t}" for n, t in zip(names, texts, strict=True) if isinstance(t, OSError)]:
+    programs = inventory / PROGRAMS
+    texts.append(_text(programs) if programs.exists() else "programs: {}")
+    if missing := [f"{n}: {t.strerror or t}" for n, t in zip((*names, programs), texts, strict=True) if isinstance(t, OSError)]:
         raise BadFile(
             missing, hint="an inventory is a directory with hosts.yml, devices.yml and fibres.yml; see inventory/example-lab"
         )
     with attentive(str(inventory)):
-        lab = read_lab(*(str(t) for t in texts), names=(names[0], names[1], names[2]))
+        lab = with_files(read_lab(*map(str, texts), names=(names[0], names[1], names[2], str(programs))), inventory)
     return with_known_hosts(lab.with_traits(_traits(lab)), inventory, _options(lab))
 
 
@@ -65,9 +68,20 @@ def _options(lab: Lab) -> Mapping[DeviceName, Collection[str]]:
     return found
 
 
-def load_plan(path: Path, lab: Lab) -> tuple[Plan, str]:
-    """Read a plan file; return it with its text. Raises: BadFile - all problems at once. Infeasible - its job cannot be started."""
-    text = _text(path)
+@dataclass(frozen=True, slots=True)
+class PlanText:
+    """A plan that is in no file; `name` stands for the file in error messages."""
+
+    text: str
+    name: str = "plan"
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def load_plan(path: Path | PlanText, lab: Lab) -> tuple[Plan, str]:
+    """Read a plan; return it with its text. Raises: BadFile - all problems at once. Infeasible - its job cannot be started."""
+    text = path.text if isinstance(path, PlanText) else _text(path)
     if isinstance(text, OSError):
         raise BadFile([f"{path}: {text.strerror or text}"], hint="see examples/ for plans to start from")
     with attentive(str(path)):

@@ -18,7 +18,7 @@ from orchestrator.trust import SHARED, believed, read_own, require_own_folder, r
 
 PROJECT_FILE = "testbed.toml"
 
-_KEYS = {
+KEYS = {
     "inventory": "directory with hosts.yml, devices.yml and fibres.yml",
     "timeout": "longest time a command may take (90s, 2m, 500ms, or seconds)",
     "wait": "longest time to wait for others who hold what a command needs (10m); by default not at all",
@@ -37,6 +37,7 @@ _KEYS = {
     "telemetry.influx.gzip": "yes or no",
     "telemetry.influx.retention": "how long InfluxDB keeps points (30d), if testbed creates the database",
 }
+"""Every setting, with its meaning."""
 _PLACES = ("inventory", "data_dir", "store", "state_dir", "lock_dir", "safe_plan")
 _PREFIX = "telemetry."
 """Not part of the variable's name: telemetry.influx.url is TESTBED_INFLUX_URL, the same word as in Grafana's provisioning."""
@@ -137,7 +138,7 @@ def load(
     problems: list[str] = []
     layers: list[tuple[str, Mapping[str, str]]] = [
         ("flag", {k: v for k, v in (flags or {}).items() if v is not None}),
-        ("environment", {k: env[variable(k)] for k in _KEYS if env.get(variable(k))}),
+        ("environment", {k: env[variable(k)] for k in KEYS if env.get(variable(k))}),
     ]
     own = believed()
     lasting = [(str(path), _from_file(path, problems, own)) for path in (user_file, Path(dirs.site_config_dir) / "config.toml")]
@@ -147,7 +148,7 @@ def load(
         problems.append(f"{cwd / PROJECT_FILE}: trust: is decided elsewhere: TESTBED_TRUST or {user_file}")
     layers += [(str(cwd / PROJECT_FILE), project), *lasting]
     values: dict[str, str] = {}
-    origins = dict.fromkeys(_KEYS, "default")
+    origins = dict.fromkeys(KEYS, "default")
     for origin, layer in reversed(layers):
         for key, value in layer.items():
             values[key], origins[key] = value, origin
@@ -270,15 +271,15 @@ def _from_file(path: Path, problems: list[str], uids: Collection[int]) -> dict[s
         return {}
     values: dict[str, str] = {}
     for key, value in _flat(table):
-        if key not in _KEYS:
-            near = get_close_matches(key, _KEYS, 1)
+        if key not in KEYS:
+            near = get_close_matches(key, KEYS, 1)
             problems.append(
-                f"{path}: unknown key {key!r}; " + (f"did you mean {near[0]}?" if near else f"known: {', '.join(_KEYS)}")
+                f"{path}: unknown key {key!r}; " + (f"did you mean {near[0]}?" if near else f"known: {', '.join(KEYS)}")
             )
         elif isinstance(value, bool) and key == "telemetry.influx.gzip":
             values[key] = "yes" if value else "no"
         elif isinstance(value, bool) or not isinstance(value, (str, int, float)):
-            problems.append(f"{path}: {key}: wanted {_KEYS[key]}, found {value!r}")
+            problems.append(f"{path}: {key}: wanted {KEYS[key]}, found {value!r}")
         else:
             is_path = key in _PLACES
             # A relative path in a file means relative to that file, wherever the command was typed.
@@ -291,7 +292,7 @@ def _flat(table: Mapping[str, object], prefix: str = "") -> list[tuple[str, obje
     found: list[tuple[str, object]] = []
     for key, value in table.items():
         name = prefix + key
-        within = isinstance(value, dict) and any(known.startswith(f"{name}.") for known in _KEYS)
+        within = isinstance(value, dict) and any(known.startswith(f"{name}.") for known in KEYS)
         found += _flat(value, f"{name}.") if isinstance(value, dict) and within else [(name, value)]
     return found
 

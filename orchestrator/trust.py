@@ -19,8 +19,9 @@ from orchestrator.reading import read_whole
 SHARED = Path("/run/testbed-locks")
 """Where all users of a machine who may change its labs lock; in a directory where only root creates files."""
 
-TOLD_BY = ("hosts.yml", "devices.yml", "fibres.yml", "emulator.yml", "known_hosts", "group_vars", "host_vars")
-"""The files read from an inventory's directory; Ansible takes the last two from the directory of hosts.yml."""
+TOLD_BY = ("hosts.yml", "devices.yml", "fibres.yml", "programs.yml", "emulator.yml", "known_hosts", "group_vars", "host_vars")
+"""The files read from an inventory's directory; Ansible takes the last two from the directory of hosts.yml. The files of programs
+are checked when they are read (`orchestrator.hosts.program`)."""
 MOST_FILES = 5000
 MOST_BYTES = 1 << 20
 

@@ -28,7 +28,6 @@ __all__ = [
     "Rules",
     "TransitFilter",
     "drain_rules",
-    "hold_rules",
     "hops",
     "rules",
 ]
@@ -140,32 +139,19 @@ def drain_rules(
     macs: Mapping[HostPort, Macs],
     fixed_routes: Iterable[FixedRoute] = (),
     rings: Sequence[Ring] = (),
+    *,
+    hold: bool = False,
 ) -> Mapping[HostName, Rules]:
     """The rules while the other old links are dark: surviving paths only; a pair without one keeps its old next hop.
 
-    `fixed_routes` and `rings` are those of the old plan; a fixed route over a link that goes dark is left out meanwhile.
-    Raises: as `rules`.
-    """
-    old_links = tuple(old_links)
-    return _written(old_links, drained(*_before_and_meanwhile(old_links, kept_links, lab, fixed_routes, rings)), lab, macs)
-
-
-def hold_rules(
-    old_links: Iterable[Link],
-    kept_links: Iterable[Link],
-    lab: Lab,
-    macs: Mapping[HostPort, Macs],
-    fixed_routes: Iterable[FixedRoute] = (),
-    rings: Sequence[Ring] = (),
-) -> Mapping[HostName, Rules]:
-    """As `drain_rules`, but a pair without a surviving path has no route, so that TCP keeps its packets in its sockets.
-
-    Hosts that forward in the NIC keep the old hop of such a pair: no route holds RDMA. Raises: as `rules`.
+    `fixed_routes` and `rings` are those of the old plan; a fixed route over a link that goes dark is left out meanwhile. hold: a
+    pair without a surviving path has no route, so that TCP keeps its packets in its sockets; hosts that forward in the NIC keep
+    the old hop even so, as no route holds RDMA. Raises: as `rules`.
     """
     old_links = tuple(old_links)
     old, kept = _before_and_meanwhile(old_links, kept_links, lab, fixed_routes, rings)
     kernel = frozenset(name for name, host in lab.hosts.items() if host.forwarding == "kernel")
-    return _written(old_links, held(old, kept, kernel), lab, macs)
+    return _written(old_links, held(old, kept, kernel) if hold else drained(old, kept), lab, macs)
 
 
 def _before_and_meanwhile(

@@ -1,6 +1,7 @@
-"""Entry point of `testbed`; makes sure that this project's packages are imported, not others of the same name (`drivers`, ...).
+"""Where the project's packages are, and the entry point of `testbed`.
 
-Its own name is that of the distribution, and it imports no package of the project before that.
+Makes sure that this project's packages are imported, not others of the same name (`drivers`, ...): this package has the name of the
+distribution, and it imports no other package of the project before that.
 """
 
 from __future__ import annotations
@@ -13,12 +14,14 @@ from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
 
-HOME = Path(__file__).resolve().parent
+HOME = Path(__file__).resolve().parent.parent
 """The directory of the packages: the repository, or site-packages."""
 PACKAGES = (
     "optics", "drivers", "conformance", "orchestrator", "emulators", "planner", "workloads", "agent", "playbooks", "inventory",
     "dashboards",
 )  # fmt: skip
+IMPORTED = ("optics", "drivers", "conformance", "orchestrator", "planner", "workloads", "agent")
+"""Those that the program itself imports."""
 
 
 class OwnFirst:
@@ -27,6 +30,23 @@ class OwnFirst:
     @staticmethod
     def find_spec(name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
         return PathFinder.find_spec(name, [str(HOME)]) if path is None and name in PACKAGES else None
+
+
+def own_first() -> None:
+    """Have this process import the project's packages from here on; repeating it changes nothing.
+
+    Raises: ImportError - this process has imported another package of one of these names already.
+    """
+    if OwnFirst not in sys.meta_path:
+        sys.meta_path.insert(0, OwnFirst)
+    for name in IMPORTED:
+        found = sys.modules.get(name)
+        if found is not None and str(HOME / name) not in [str(Path(place).resolve()) for place in getattr(found, "__path__", ())]:
+            raise ImportError(
+                f"optical-testbed needs its own package {name!r}, but this process has imported another of that name from "
+                f"{getattr(found, '__file__', None) or 'elsewhere'}: import optical_testbed first, or rename the other",
+                name=name,
+            )
 
 
 def environment() -> dict[str, str]:
@@ -48,7 +68,7 @@ def shadowed() -> dict[str, str]:
 
 def main() -> None:
     """Run the command line."""
-    sys.meta_path.insert(0, OwnFirst)
+    own_first()
     from orchestrator.cli.main import main as command
 
     command()

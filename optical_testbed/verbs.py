@@ -1,0 +1,368 @@
+"""What an opened lab can be asked: one coroutine each, of which `Lab` and `AsyncLab` make their methods."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from optical_testbed.opened import Opened
+from optical_testbed.plans import Designed, PlanLike, source
+from optical_testbed.telemetry import Rows
+
+if TYPE_CHECKING:
+    from orchestrator.engine.change.decision import Mode
+    from orchestrator.results import ConfirmReport, DownReport, JobLogs, JobStatus, PlanReport, PrewireReport, UpReport
+    from orchestrator.store.records import RunRecord
+    from orchestrator.verify.report import VerifyReport
+    from orchestrator.verify.state import DevicesReport, StatusReport
+
+
+async def plan(
+    lab: Opened,
+    plan: PlanLike,
+    *,
+    avoid: Iterable[str] = (),
+    relabel: bool = False,
+    adopt: Iterable[str] = (),
+    job: Mode | None = None,
+) -> PlanReport:
+    """Return what `up` would change, port by port; nothing is changed.
+
+    avoid: host ports, device ports, fibres, trunks or devices not to use. relabel: interchangeable hosts may swap places.
+    adopt: other owners' circuits to take over. job: as for `up`.
+    Raises: BadFile, Infeasible, Interlock, Unreachable, TimedOut.
+    """
+    from orchestrator.engine import verbs
+
+    found = source(plan)
+    return await lab.work("plan", verbs.plan, found, avoid=tuple(avoid), relabel=relabel, adopt=tuple(adopt), job=job)
+
+
+async def up(
+    lab: Opened,
+    plan: PlanLike,
+    *,
+    job: Mode | None = None,
+    launch_job: bool = True,
+    dry_run: bool = False,
+    avoid: Iterable[str] = (),
+    relabel: bool = False,
+    adopt: Iterable[str] = (),
+    rollback: bool = True,
+    confirm_within_s: float | None = None,
+) -> UpReport:
+    """Bring a plan up: switch circuits, set routes, verify, launch its job. Repeating it changes nothing.
+
+    job: what becomes of a running job: `live`, it takes over its rings while it runs, or nothing is changed; `restart`; `keep`;
+    None: as `transition.live` of the plan says. launch_job: whether to launch the plan's job. rollback: a change that fails is
+    rolled back. confirm_within_s: it is rolled back unless `confirm` is called within this time (s, 1 to 43200). A stopped
+    emulated lab is started.
+    Raises: BadFile, Infeasible, Interlock, Locked, Unreachable - nothing was changed. RolledBack - it failed, everything is as
+    before. HandsNeeded - it failed, and so did the rollback; `left` lists what is left. ChangeFailed - only without `rollback`.
+    """
+    from orchestrator.engine import verbs
+    from orchestrator.engine.invoke import is_stopped_lab
+    from orchestrator.session import load_lab, load_plan
+
+    found = source(plan)
+    _check_window(confirm_within_s)
+    if is_stopped_lab(lab.settings.inventory):
+        load_plan(found, load_lab(lab.settings.inventory))  # its mistakes end the call before the lab is started
+        await lab.start()
+    return await lab.work(
+        "up",
+        verbs.up,
+        found,
+        dry_run=dry_run,
+        launch_job=launch_job,
+        avoid=tuple(avoid),
+        relabel=relabel,
+        adopt=tuple(adopt),
+        rollback=rollback,
+        confirm_s=confirm_within_s,
+        job=job,
+    )
+
+
+def _check_window(confirm_within_s: float | None) -> None:
+    from optics.errors import BadFile
+    from orchestrator.store.confirmations import LEAST_S, MOST_S
+
+    if confirm_within_s is not None and not LEAST_S <= confirm_within_s <= MOST_S:
+        raise BadFile([f"confirm_within_s: wanted {LEAST_S:g} to {MOST_S:g} s, got {confirm_within_s!r}"])
+
+
+async def confirm(lab: Opened, run: str | None = None) -> ConfirmReport:
+    """Keep a change that was made with `confirm_within_s`; None: the only one that waits.
+
+    Raises: Missing - none waits. Interlock - it is too late. Unreachable, NotVerified - not all hosts run it; it still waits.
+    """
+    from orchestrator.engine import verbs
+
+    return await lab.work("confirm", verbs.confirm, run)
+
+
+async def prewire(lab: Opened, plan: PlanLike, *, relabel: bool = False) -> PrewireReport:
+    """Have robotic switches prepare a plan in the dark, so that its `up` is fast. Raises: as `up`."""
+    from orchestrator.engine import verbs
+
+    found = source(plan)
+    await lab.start()
+    return await lab.work("prewire", verbs.prewire, found, relabel=relabel)
+
+
+async def down(lab: Opened) -> DownReport:
+    """Stop the job and the guard, take down the owner's circuits, restore the hosts; circuits of other owners stay.
+
+    Raises: as `up`. HandsNeeded - something could not be restored; `left` lists it.
+    """
+    from orchestrator.engine import verbs
+    from orchestrator.engine.guard import process
+    from orchestrator.session import load_lab
+    from orchestrator.store.keys import slice_of
+
+    if (lab.settings.data_dir / "guard").is_dir():
+        process.stop(lab.settings, slice_of(load_lab(lab.settings.inventory), lab.settings))
+    return _restored(await lab.work("down", verbs.down))
+
+
+def _restored(report: DownReport) -> DownReport:
+    if report.left:
+        from optics.errors import HandsNeeded
+
+        raise HandsNeeded(
+            f"{report.verb}: manual repair is needed", report.left, hint=f"once repaired: testbed resume {report.run}"
+        )
+    return report
+
+
+async def rollback(lab: Opened, run: str | None = None) -> UpReport | DownReport:
+    """Restore exactly the state before a run; None: before the owner's latest change. A DownReport if no plan was up then.
+
+    Raises: as `up`. Missing - there is no such run, or it changed nothing. HandsNeeded - something could not be restored.
+    """
+    from orchestrator.engine import verbs
+    from orchestrator.results import DownReport
+
+    found = await lab.work("rollback", verbs.rollback, run)
+    return _restored(found) if isinstance(found, DownReport) else found
+
+
+async def resume(lab: Opened, run: str = "last") -> UpReport | DownReport | PrewireReport:
+    """Continue an unfinished run from the present state: the same plan and options. Raises: as the verb it resumes; Missing."""
+    from orchestrator.engine import verbs
+    from orchestrator.results import DownReport
+
+    await lab.start()
+    found = await lab.work("resume", verbs.resume, run)
+    return _restored(found) if isinstance(found, DownReport) else found
+
+
+async def restore(lab: Opened) -> UpReport:
+    """Restore the plan that is up exactly as recorded, after devices or hosts lost it. Raises: as `up`."""
+    from orchestrator.engine import verbs
+
+    await lab.start()
+    return await lab.work("restore", verbs.restore)
+
+
+async def status(lab: Opened) -> StatusReport:
+    """Return the lab as its devices and hosts answer now; one that does not answer is reported with its error."""
+    from orchestrator.engine import verbs
+
+    return await lab.work("status", verbs.status)
+
+
+async def verify(
+    lab: Opened, *, rungs: Iterable[str] = (), qualify: bool = False, collective: bool = False, beside_job: bool = False
+) -> VerifyReport:
+    """Check the lab against the plan that is up; the report's `ok` is the answer.
+
+    rungs: only these; none: those that the plan asks for. qualify: load every link. collective: run a short all-reduce.
+    beside_job: both also while a job runs, which they slow down. Raises: Missing - no plan is up, or there is no such rung.
+    """
+    from orchestrator.engine import verbs
+
+    return await lab.work("verify", verbs.verify, rungs=tuple(rungs), qualify=qualify, collective=collective, beside_job=beside_job)
+
+
+async def devices(lab: Opened) -> DevicesReport:
+    """Return identity, ports, optical power (dBm) and abilities of each device."""
+    from orchestrator.engine import verbs
+
+    return await lab.work("devices", verbs.devices)
+
+
+async def design(
+    lab: Opened,
+    workload: str | PathLike[str] | Mapping[str, Any],
+    method: str = "topoopt",
+    *,
+    name: str = "",
+    hosts: Sequence[str] = (),
+    ports: int | None = None,
+    backend: str = "ring-groups",
+    schedule: str = "",
+    rules: str = "paper",
+    seed: int = 1,
+    simplex: bool = False,
+    alpha_s: float = 0.0,
+    scale: float | None = None,
+    iterations: int = 20,
+    domain: int = 2,
+    search: int = 0,
+    segments: Sequence[str] = (),
+) -> Designed:
+    """Design a topology for a workload (a file or its content) by a method of `testbed design`; the lab is not contacted.
+
+    hosts: in the order of their ranks; none: the first of the lab. ports: to use of each host; None: all. backend: ability of the
+    collective library: single-order, ring-groups, msccl. schedule: of all-reduce for msccl, by name; empty: breadth-first where
+    it is faster than rings. alpha_s: fixed time of a step (s). scale: bytes of the job per byte of the workload. iterations: of
+    the job, 0 until stopped. domain: hosts of a rail-only domain. search: strategies of parallelism to try.
+    Raises: BadFile - the workload is wrong, or there is no such method or schedule. Infeasible - naming the condition that is not
+    met. BadPlugin - a generator or schedule of another distribution failed.
+    """
+    from optics.errors import BadFile
+    from orchestrator.cli.files import read_workload, workload_of
+    from orchestrator.plan.design.design import design as designed
+    from orchestrator.plan.design.document import checked, document
+    from orchestrator.session import load_lab
+    from planner.methods import Wanted
+
+    if search and method != "topoopt":
+        raise BadFile([f"search: applies to the method topoopt, not to {method}"])
+    here = load_lab(lab.settings.inventory)
+    read = workload_of(workload) if isinstance(workload, Mapping) else read_workload(Path(workload))
+    wanted = Wanted(
+        method,
+        rules=_one_of("rules", rules),  # type: ignore[arg-type]
+        seed=seed,
+        backend=_one_of("backend", backend),  # type: ignore[arg-type]
+        schedule=schedule,
+        hosts=tuple(hosts),
+        ports=ports,
+        simplex=simplex,
+        alpha_s=alpha_s,
+        scale=scale,
+        iterations=iterations,
+        domain=domain,
+        search=search,
+        segments=tuple(segments),
+    )
+    found = designed(read, here, wanted)
+    content = document(found, name)
+    checked(found, content, f"design {content['name']}", here)
+    return Designed(content, content["predicted"], found.found.why, found.others)
+
+
+def _one_of(what: str, value: str) -> str:
+    from optics.errors import BadFile
+    from optics.plain import did_you_mean
+    from planner.backend import BACKENDS
+
+    known = {"rules": ("paper", "artifact"), "backend": BACKENDS}[what]
+    if value not in known:
+        raise BadFile([f"{what}: {value!r} is not one of {', '.join(known)}{did_you_mean(value, known)}"])
+    return value
+
+
+async def runs(lab: Opened, limit: int = 20) -> tuple[RunRecord, ...]:
+    """Return the latest runs, newest first: who changed what, when, with which result. limit: at most this many."""
+    from orchestrator.store.store import Store
+
+    with Store(lab.settings.store_path, shared=lab.settings.store is not None) as store:
+        return tuple(store.history(limit=limit))
+
+
+async def telemetry(lab: Opened, run: str = "last", measurement: str | Sequence[str] = ()) -> Rows:
+    """Return the telemetry of a run: all of it, or one or several measurements.
+
+    run: its ID, its last digits, or `last`. The measurements, their tags, fields and units are in docs/reference/telemetry.md.
+    Raises: Missing - there is no such run, or no such measurement.
+    """
+    from optics.errors import Missing
+    from optics.plain import did_you_mean
+    from orchestrator.store.store import Store
+    from orchestrator.telemetry.names import MEASUREMENTS
+    from orchestrator.telemetry.reader import read
+
+    only = (measurement,) if isinstance(measurement, str) else tuple(measurement)
+    for name in only:
+        if name not in MEASUREMENTS:
+            raise Missing(
+                f"there is no measurement {name!r}{did_you_mean(name, MEASUREMENTS)}", hint=f"there are {', '.join(MEASUREMENTS)}"
+            )
+    with Store(lab.settings.store_path, shared=lab.settings.store is not None) as store:
+        record = store.get(run)
+    if record is None:
+        raise Missing(f"there is no run {run!r}", hint="testbed history")
+    trouble: list[str] = []
+    return Rows(record.id, tuple(read(lab.settings.run_dir(record.id), only, trouble)), tuple(trouble))
+
+
+async def job_launch(lab: Opened) -> JobStatus:
+    """Launch the job of the plan that is up, again if it ran before. Raises: Missing - no plan is up, or it has no job."""
+    from orchestrator.engine import verbs
+
+    return await lab.work("job launch", verbs.job_launch)
+
+
+async def job_status(lab: Opened) -> JobStatus:
+    """Return the latest job as its ranks report it now. Raises: Missing - none was ever launched. Unreachable."""
+    from orchestrator.engine import verbs
+
+    return await lab.work("job status", verbs.job_status)
+
+
+async def job_wait(lab: Opened, *, iterations: int | None = None, timeout_s: float | None = None) -> JobStatus:
+    """Wait until the job has ended, or has completed this many iterations, and return its status.
+
+    timeout_s: longest time to wait (s); None: that of the lab. Raises: TimedOut - it has not. Missing, Unreachable.
+    """
+    from orchestrator.engine import job_verbs
+
+    return await lab.within(timeout_s).work("job wait", job_verbs.job_wait, iterations=iterations)
+
+
+async def job_pause(lab: Opened, *, for_s: float = 600.0) -> JobStatus:
+    """Pause the job at the end of an iteration; it goes on by itself after `for_s` (s, at most 3600).
+
+    Raises: Refused - it does not run, is paused already, or not all ranks take part; it goes on then.
+    """
+    from orchestrator.engine import verbs
+
+    return await lab.work("job pause", verbs.job_pause, for_s=for_s)
+
+
+async def job_resume(lab: Opened) -> JobStatus:
+    """Have a paused job go on. Raises: Refused - it is not paused, or a rank does not go on."""
+    from orchestrator.engine import verbs
+
+    return await lab.work("job resume", verbs.job_resume)
+
+
+async def job_stop(lab: Opened) -> JobStatus:
+    """Stop the job at the end of an iteration and return how far it got."""
+    from orchestrator.engine import verbs
+
+    return await lab.work("job stop", verbs.job_stop)
+
+
+async def job_logs(lab: Opened, *, lines: int = 20, host: str | None = None) -> JobLogs:
+    """Return the last lines of each rank's log. host: only of its ranks. Raises: Missing - no job, or no rank there."""
+    from orchestrator.engine import verbs
+
+    return await lab.work("job logs", verbs.job_logs, lines=lines, host=host)
+
+
+async def job_records(lab: Opened) -> Rows:
+    """Return the iterations of the latest job that were completed so far: rows of the measurement `iteration`.
+
+    Raises: as `status` of the job.
+    """
+    from orchestrator.engine import verbs
+
+    found = await lab.work("job status", verbs.job_status)  # fetches the newest
+    return await telemetry(lab, found.run, "iteration")
