@@ -10,7 +10,7 @@ from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
 LAB = ("end_to_end", "hosts", "fabric", "security", "guard", "drills", "installed")
 """Folders whose tests start labs: one after another, begun first since it takes longest."""
-WHOLE = ("conformance", "dashboards", "telemetry")
+WHOLE = ("backend", "conformance", "dashboards", "telemetry")
 """Folders whose modules share a costly beginning."""
 
 

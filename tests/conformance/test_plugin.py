@@ -66,6 +66,7 @@ def test_the_plugin_brings_nothing_along_until_a_fixture_is_asked_for(tmp_path: 
     assert done.returncode == 0, done.stdout
 
 
+@pytest.mark.long
 def test_a_repository_of_somebody_else_tests_its_driver_with_the_plugin(tmp_path: Path) -> None:
     installed = run(
         *("-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--no-index", "--target", tmp_path / "site"),

@@ -59,6 +59,9 @@ def points(index: int, run: str) -> Iterator[Wanted]:
     yield from samples(index)
     yield from steps(index)
     yield from turns(run)
+    for n, mode in enumerate(("drained", "ridden", "held")):
+        figures: dict[str, FieldValue] = {"asked_ms": 0.0, "dark_ms": 55.0, "lost_ms": 60.0 + n, "usual_ms": 4.0}
+        yield n * SECOND, "stall", {"mode": mode}, {"link": "gpu01:p1--gpu02:p1", "devices": "ocs1", **figures}
 
 
 def turns(run: str) -> Iterator[Wanted]:

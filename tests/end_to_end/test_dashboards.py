@@ -30,6 +30,7 @@ def answerable(query: Asked, recorded: dict[str, set[str]]) -> bool:
     return bool(set(re.findall(r'"(\w+)"', what)) & recorded.get(measurement, set())) and not BAD_NEWS.search(query.query)
 
 
+@pytest.mark.long
 def test_two_real_reconfigurations_show_wherever_something_was_recorded(lab: Lab, influx: Influx) -> None:
     plans = [lab.plan("ring", ring((1, 2))), lab.plan("moved", [*ring((1, 2))[1:], ("gpu01:p3", "gpu02:p3")])]
     reports = [lab.up(plan).must() for plan in plans]

@@ -23,6 +23,7 @@ compute_s: 0.004
 """
 
 
+@pytest.mark.long
 def test_a_designed_plan_comes_up_and_ends_with_prediction_beside_measurement(lab: Lab) -> None:
     workload, plan = lab.folder / "small.yaml", lab.folder / "small.json"
     workload.write_text(WORKLOAD)

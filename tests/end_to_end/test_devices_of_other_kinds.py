@@ -46,6 +46,7 @@ def ring(order: list[int]) -> dict[str, str | None]:
     return {f"gpu{b:02d}": f"gpu{a:02d}:p1" for a, b in zip(order, [*order[1:], order[0]], strict=True)}
 
 
+@pytest.mark.long
 def test_two_plans_move_wavelengths_and_each_host_hears_the_planned_one_alone(roadm: Lab) -> None:
     first = roadm.up(ROOT / "examples" / "wss-ring-8.json", "--no-job").must()
     assert (first["made"], first["pairs_ok"], first["pairs_total"]) == (16, 56, 56)

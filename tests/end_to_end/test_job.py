@@ -65,6 +65,7 @@ def test_a_job_trains_survives_a_move_of_its_circuit_and_resumes_on_new_rings(la
     assert stopped["state"] == "stopped" and stopped["iterations"] > 0
 
 
+@pytest.mark.long
 def test_a_job_that_cannot_start_is_quoted_and_is_tried_again(lab: Lab) -> None:
     """The inventory promises GPUs that the hosts do not have."""
     hosts = lab.inventory / "hosts.yml"
@@ -97,6 +98,7 @@ def ranks_of(run: str) -> dict[int, set[int]]:
     return {pid: uids for pid, uids in found.items() if "python" in (Path("/proc") / str(pid) / "comm").read_text()}
 
 
+@pytest.mark.long
 def test_a_job_of_other_ranks_starts_anew_and_one_that_died_is_launched_again(lab: Lab) -> None:
     """Twice the same name: a ring of three hosts with a batch of its own, then one of six, and back."""
     three = [("gpu01:p1", "gpu02:p1"), ("gpu02:p2", "gpu03:p2"), ("gpu03:p3", "gpu01:p3")]

@@ -71,6 +71,7 @@ def off(lab: Lab, plan: Path, *words: str) -> dict[str, float]:
     return {there: min(record[here] for record in seen) / predicted[there] - 1 for here, there in figures}
 
 
+@pytest.mark.long
 def test_what_was_predicted_is_measured_within_a_tenth(slow: Lab) -> None:
     workload = slow.folder / "small.yaml"
     workload.write_text(WORKLOAD)

@@ -25,6 +25,7 @@ def recomputed(lab: Lab, page: Page, folder: Path) -> None:
     assert disagreeing(page, from_csv(folders)) == []
 
 
+@pytest.mark.long
 def test_the_report_of_a_real_move_says_what_happened_and_every_number_can_be_had_again(lab: Lab, tmp_path: Path) -> None:
     lab.up(lab.plan("ring", ring((1, 2)))).must()
     up = lab.up(lab.plan("moved", [*ring((1, 2))[1:], ("gpu01:p3", "gpu02:p3")])).must()

@@ -182,6 +182,7 @@ def test_a_reservation_keeps_others_out_and_its_owner_in(shared: Lab) -> None:
     assert lab.testbed("lock", "--ports", "ocs9:1", "--for", "1m", "--reason", "x", **ANN).exit_code == 3
 
 
+@pytest.mark.long
 def test_circuits_of_others_are_named_and_left_alone_unless_adopted(shared: Lab) -> None:
     lab = shared
     ours = lab.plan("pair", [("gpu01:p1", "gpu02:p1")])

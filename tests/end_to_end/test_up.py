@@ -73,6 +73,7 @@ def test_a_plan_that_leaves_hosts_out_drains_only_its_own(lab: Lab) -> None:
     assert "drain" in {p["name"] for p in report["phases"]} and report["pairs_ok"] == 12
 
 
+@pytest.mark.long
 def test_a_saved_plan_holds_until_the_lab_changes(lab: Lab) -> None:
     lab.up(lab.plan("ring", ring((1, 2)))).must()
     saved = lab.folder / "saved.json"

@@ -1,4 +1,4 @@
-"""Targets: files that users write."""
+"""Targets: files that users and their programs write."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from typing import Any
 
 from conformance.transcript import transcript_of
 from optics import BadFile
+from orchestrator.engine.change.iterations import sound
 from orchestrator.inventory.lab import Lab, read_lab
+from orchestrator.inventory.positions import Problems, read_yaml
+from orchestrator.inventory.programs import read_programs
 from orchestrator.plan.reader import read_plan
 from tests.fuzz.targets import pieces, target
 from tests.properties.labs import lab
@@ -27,6 +30,21 @@ def inventory(data: bytes) -> None:
     hosts, devices, fibres = [*(part.decode("utf-8", "replace") for part in pieces(data)), "", "", ""][:3]
     with suppress(BadFile):
         read_lab(hosts, devices, fibres)
+
+
+@target("programs")
+def programs(data: bytes) -> None:
+    with suppress(BadFile):
+        document = read_yaml(data.decode("utf-8", "replace"), "programs.yml")
+        problems = Problems(document)
+        found = read_programs(document, problems)
+        assert problems or all(program.version for program in found.values())
+
+
+@target("iterations")
+def iterations(data: bytes) -> None:
+    for record in sound(data.splitlines()):
+        assert record["iter"] >= 0 and record["iter_ms"] >= 0 and int(record["t_wall_ns"]) >= 0
 
 
 @cache

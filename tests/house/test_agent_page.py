@@ -73,7 +73,7 @@ def test_the_page_has_every_operation_and_says_which_are_fenced() -> None:
 
 def test_the_page_has_every_field_of_a_request() -> None:
     listed = {name for cells in table("Operations").values() for name in re.findall(r"`(\w+)`", re.sub(r"\{.*?\}", "", cells[0]))}
-    values = {"listen", "send", "heard", "log"}
+    values = {"listen", "send", "accept", "pour", "heard", "log"}
     assert listed - values == set(fields()) - {"id", "op", "token"} | {"ttl", "token"}
 
 

@@ -15,6 +15,7 @@ import yaml
 from agent.daemon import OPERATIONS
 from optics import Outcome
 from orchestrator.engine.change.port_counters import Counters, record_clocks
+from orchestrator.engine.change.stall import record_stall
 from orchestrator.engine.change.timeline import Timeline, record_rungs, record_timeline
 from orchestrator.fabric.circuits import settings
 from orchestrator.hosts import ClockReading, Committed, HostEvent
@@ -23,6 +24,7 @@ from orchestrator.inventory.lab import read_lab
 from orchestrator.plan.reader import read_plan
 from orchestrator.plan.target import target
 from orchestrator.store.light import light_history
+from orchestrator.store.records import StallPoint
 from orchestrator.store.store import Store
 from orchestrator.telemetry import MEASUREMENTS, Journal, Silent, read
 from orchestrator.telemetry.recorder import Recorder
@@ -87,6 +89,8 @@ def test_every_request_sent_to_an_agent_is_one_it_knows() -> None:
                     sent.add(op)
                 case ast.Call(func=ast.Attribute(attr="_ask" | "_all"), args=[_, ast.Constant(value=str(op)), *_]):
                     sent.add(op)
+                case ast.Call(func=ast.Attribute(attr="_of_job"), args=[_, _, ast.Constant(value=str(op)), *_]):
+                    sent.add(op)
                 case ast.Dict(keys=[ast.Constant(value="op"), *_], values=[ast.Constant(value=str(op)), *_]):
                     sent.add(op)
     assert {"hello", "arm", "commit", "probe", "job.start"} <= sent
@@ -143,6 +147,7 @@ def test_what_the_engine_records_is_declared_and_what_is_declared_is_recorded(tm
                 counters.add(batch(host, ports, [at + (2 * n + k) * 10**9 for k in range(2)]))
             journal.clock.at += 2 * 10**9  # type: ignore[attr-defined]
         record_clocks(journal, {"gpu01": ClockReading(5, 9)})
+        record_stall(journal, StallPoint(0.0, "r", "gpu01:p1--gpu02:p1", "ocs1", "held", 0.0, 55.5, 56.5, 0.25), at)
         way = goal.circuits[0]
         ends = (("in", way.path[0].ingress, 0.0), ("out", way.path[0].egress, -1.5))
         reading = Reading(way, way.path, tuple(Point(*end, alone=True) for end in ends), 1.5, 1.0)

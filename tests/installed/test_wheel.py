@@ -75,9 +75,9 @@ def test_the_wheel_has_the_examples_and_its_own_top_level_modules(wheel: Path) -
     with zipfile.ZipFile(wheel) as packed:
         names = packed.namelist()
     share = {name.partition("/share/optical-testbed/")[2] for name in names if "/share/optical-testbed/" in name}
-    wanted = set(EXAMPLES) | {"benchmarks/bench_lab.py", "benchmarks/harness.py"}
+    wanted = set(EXAMPLES)
     assert share == wanted
-    assert {"optical_testbed.py", "optical_testbed_pytest.py"} <= set(names)
+    assert {"optical_testbed/__init__.py", "optical_testbed/py.typed", "optical_testbed_pytest.py"} <= set(names)
 
 
 @pytest.mark.timeout(1800)
@@ -91,8 +91,9 @@ def test_examples_are_copied_and_planned_from_an_installed_wheel(python: Path, t
     plan, workload = tmp_path / "plan.json", tmp_path / "trial" / "examples" / "workloads" / "dlrm.yaml"
     _run(testbed, "design", "topoopt", "--workload", workload, "--out", plan, **places)
     assert json.loads(plan.read_text())["name"] == "dlrm-topoopt"
-    for experiment in sorted((tmp_path / "trial" / "examples" / "experiments").glob("*_*.py")):
-        assert "usage" in _run(python, experiment, "--help", **places)
+    listed = json.loads(_run(testbed, "reproduce", "--list", "--json", **places))["data"]["scenarios"]
+    assert {scenario["name"] for scenario in listed} == {path.parent.name for path in (ROOT / "examples").glob("scenarios/*/*.md")}
+    assert "2 arms" in _run(testbed, "reproduce", "rail-only", "--check", **places)
 
 
 @pytest.mark.lab

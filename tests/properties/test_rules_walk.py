@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from optics import HostPort, Infeasible, Link, LinkKind
 from optics.plan import FixedRoute, Job
 from orchestrator.fabric.next_hops import next_hops
-from orchestrator.fabric.rules import Macs, Neighbour, RdmaNeighbour, Route, TransitFilter, drain_rules, hold_rules, hops, rules
+from orchestrator.fabric.rules import Macs, Neighbour, RdmaNeighbour, Route, TransitFilter, drain_rules, hops, rules
 from tests.oracles.rings import edge_disjoint, plan_rings
 from tests.oracles.walk import Lost, rdma_address, walk, walk_to
 from tests.properties.labs import lab, macs, name, planes
@@ -98,7 +98,7 @@ def test_a_hold_reaches_every_surviving_pair_and_has_no_route_for_the_others(lin
     known = macs(here)
     random = Random(seed)
     kept = tuple(link for link in links if random.random() < 0.7)
-    written = hold_rules(links, kept, here, known)
+    written = drain_rules(links, kept, here, known, hold=True)
     assert sorted(written) == members(links), "a host that can reach no other one holds too"
     for source in members(links):
         survives = shortest(kept, source) if kept else {source: 0}
@@ -116,7 +116,7 @@ def test_hosts_that_forward_in_the_nic_are_drained_and_not_held(links: tuple[Lin
     here = lab(14, 4, forwarding="npar-rdma")
     random = Random(seed)
     kept = tuple(link for link in links if random.random() < 0.7)
-    assert hold_rules(links, kept, here, macs(here)) == drain_rules(links, kept, here, macs(here))
+    assert drain_rules(links, kept, here, macs(here), hold=True) == drain_rules(links, kept, here, macs(here))
 
 
 @given(graphs, modes, st.integers(0, 10_000))
