@@ -59,6 +59,7 @@ class Move:
     held_ms: float = 0.0
     took_ms: float = 0.0
     turned_after: int | None = None
+    error: str = ""  # why its set could not be connected
     over: bool = False
 
 
@@ -236,7 +237,9 @@ class Turns:
             formed, move.formed = move.formed, None
         if formed is not None:
             formed.close()
-        if move.state != "cannot":
+        if move.error:
+            self._answer(move, "cannot", error=move.error)
+        else:
             self._answer(move, "void", held_ms=move.held_ms)
 
     # planned turns
@@ -351,8 +354,8 @@ class Turns:
             self._ready(move, store)
         except Exception as error:  # a thread: what it does not report nobody would see
             try:
-                if store is None or not self._given_up(move, store):
-                    self._answer(move, "cannot", error=f"forming failed: {error}")
+                if store is None or not self._given_up(move, store):  # reported by the main thread once the move is over here
+                    move.error, move.until_s = f"forming failed: {error}", 0.0
                 if store is not None:
                     store.compare_set(f"move/{move.number}", "", VOID)  # else the others wait for the lease
             except RuntimeError as gone:

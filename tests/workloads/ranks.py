@@ -9,8 +9,10 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from tempfile import TemporaryFile
+from typing import IO
 
 LANES = 4
 ROOT = Path(__file__).parents[2]
@@ -26,15 +28,16 @@ def free_port() -> int:
 class Ranks:
     """The running ranks of one job."""
 
-    def __init__(self, processes: list[subprocess.Popen[str]]) -> None:
-        self.processes = processes
+    def __init__(self, processes: list[subprocess.Popen[bytes]], output: Sequence[tuple[IO[str], IO[str]]]) -> None:
+        self.processes, self._output = processes, output
 
     def finish(self, within_s: float = 40.0) -> list[tuple[int, str, str]]:
         """Return (exit code, stdout, stderr) of each rank."""
         ended = []
-        for process in self.processes:
-            out, err = process.communicate(timeout=within_s)
-            ended.append((process.returncode, out, err))
+        for process, (out, err) in zip(self.processes, self._output, strict=True):
+            code = process.wait(within_s)
+            out.seek(0), err.seek(0)
+            ended.append((code, out.read(), err.read()))
         return ended
 
     def signal(self, number: signal.Signals, only: Sequence[int] | None = None) -> None:
@@ -56,40 +59,36 @@ def ranks(
 
     more: further environment of a rank. inside: start it in its job directory, as hosts do, not in the repository's.
     """
-    port = free_port()
-    processes = []
-    for rank in range(world):
-        (directory / str(rank)).mkdir(parents=True, exist_ok=True)
-        env = {
-            "PATH": os.environ["PATH"],
-            "RANK": str(rank),
-            "WORLD_SIZE": str(world),
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(port),
-            "TESTBED_RINGS": json.dumps([list(ring) for ring in rings]),
-            "TESTBED_LANES": json.dumps([f"127.0.{rank + 1}.{lane + 1}" for lane in range(LANES)]),
-            "TESTBED_PORTS": json.dumps(["lo"]),
-            "TESTBED_JOB_DIR": str(directory / str(rank)),
-            "TESTBED_TIMEOUT_S": str(timeout_s),
-            **more(rank),
-        }
-        processes.append(
-            subprocess.Popen(
-                [sys.executable, *command],
-                env=env,
-                cwd=directory / str(rank) if inside else ROOT,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-        )
-    try:
-        yield Ranks(processes)
-    finally:
-        for process in processes:
-            if process.poll() is None:
-                process.kill()
-            process.communicate()
+    with ExitStack() as started:
+        output = [(started.enter_context(TemporaryFile("w+")), started.enter_context(TemporaryFile("w+"))) for _ in range(world)]
+        processes: list[subprocess.Popen[bytes]] = []
+        started.callback(_end, processes)
+        port = free_port()
+        for rank, (out, err) in enumerate(output):  # files: a pipe nobody reads would be full after some 1000 iterations
+            (directory / str(rank)).mkdir(parents=True, exist_ok=True)
+            env = {
+                "PATH": os.environ["PATH"],
+                "RANK": str(rank),
+                "WORLD_SIZE": str(world),
+                "MASTER_ADDR": "127.0.0.1",
+                "MASTER_PORT": str(port),
+                "TESTBED_RINGS": json.dumps([list(ring) for ring in rings]),
+                "TESTBED_LANES": json.dumps([f"127.0.{rank + 1}.{lane + 1}" for lane in range(LANES)]),
+                "TESTBED_PORTS": json.dumps(["lo"]),
+                "TESTBED_JOB_DIR": str(directory / str(rank)),
+                "TESTBED_TIMEOUT_S": str(timeout_s),
+                **more(rank),
+            }
+            cwd = directory / str(rank) if inside else ROOT
+            processes.append(subprocess.Popen([sys.executable, *command], env=env, cwd=cwd, stdout=out, stderr=err))
+        yield Ranks(processes, output)
+
+
+def _end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
+    for process in processes:
+        if process.poll() is None:
+            process.kill()
+        process.wait()
 
 
 def records(directory: Path) -> list[dict[str, object]]:
