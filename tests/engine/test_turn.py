@@ -9,6 +9,7 @@ import json
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from optics.plan import Job, TransitionPolicy
 from orchestrator.deadline import Limit, deadline
 from orchestrator.engine.change.attempt import Attempt
 from orchestrator.engine.change.decision import Decision, Mode
+from orchestrator.engine.change.iterations import last_before, turned_at
 from orchestrator.engine.change.job_record import TURNING, facts, layout_of, pause_of, spec_of, turning
 from orchestrator.engine.change.run import before_run
 from orchestrator.engine.change.standstill import Standstill, standstill
@@ -578,6 +580,24 @@ def test_without_iterations_before_or_after_nothing_is_made_up() -> None:
     records, ends = at(900, 200, 200)
     assert standstill(records, ends, 0, 3).stood_ms is None
     assert standstill(records, ends, ends[1] + 1, 3) == Standstill(0.0, 200, None)
+
+
+async def test_a_turn_counted_in_collectives_is_placed_among_the_iterations_by_its_time() -> None:
+    records = [{"iter": n, "iter_ms": 100.0, "t_wall_ns": n * 100_000_000} for n in range(1, 6)]
+    written = [{"move": 3, "after": 800, "t_wall_ns": 210_000_000}, {"move": 4, "after": 8450, "t_wall_ns": 350_000_000}]
+
+    class Hosts:
+        async def tail(self, job: str, rank: str, file: str, offset: int) -> SimpleNamespace:
+            assert (job, rank, file) == ("mlp-r1", "gpu01", "turns.jsonl") and offset < 0
+            return SimpleNamespace(
+                text='"half a line"}\n' + "".join(json.dumps({**each, "rings": [[0, 1]]}) + "\n" for each in written)
+            )
+
+    session: Any = SimpleNamespace(hosts=Hosts())
+    at_ns = await turned_at(session, "mlp-r1", "gpu01", 4)
+    assert at_ns == 350_000_000 and last_before(records, at_ns) == 2, "the third was under way"
+    assert await turned_at(session, "mlp-r1", "gpu01", 5) is None
+    assert last_before([], at_ns) == 0
 
 
 async def test_a_program_without_the_projects_back_end_rides_through_the_dark_unasked(bench: Living) -> None:

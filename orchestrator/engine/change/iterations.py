@@ -65,6 +65,23 @@ async def bring_home(session: Session, name: str, record: JobRecord, run_dir: Pa
     return sound(local.read_text(encoding="utf-8").splitlines())
 
 
+TURNS_BYTES = 65536
+"""Of the turns that rank 0 wrote down, so many bytes are read, from the end."""
+
+
+async def turned_at(session: Session, name: str, first: RankName, move: int) -> int | None:
+    """When rank 0 changed over to the rings of `move` (wall time of its host, ns); None where it did not write that down."""
+    piece = await session.hosts.tail(name, first, "turns.jsonl", -TURNS_BYTES)
+    found = [r for r in sound(piece.text.splitlines(), ("move", "t_wall_ns")) if r["move"] == move]
+    return int(found[-1]["t_wall_ns"]) if found else None
+
+
+def last_before(records: Iterable[Mapping[str, Any]], t_wall_ns: int) -> int:
+    """The last iteration that had ended at that time (ns, of the clock of the records); 0 if none had."""
+    ended = (int(r["iter"]) for r in records if int(r["t_wall_ns"]) + int(float(r["iter_ms"]) * 1e6) <= t_wall_ns)
+    return max(ended, default=0)
+
+
 async def ahead_ns_of(session: Session, rank: RankName) -> int:
     """The wall clock of a rank's host minus the local one (ns); 0 if the difference is within the measurement error."""
     host = host_of_rank(rank)

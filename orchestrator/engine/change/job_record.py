@@ -41,6 +41,16 @@ def runs(wanted: Mapping[str, Any]) -> str:
     return str(wanted.get("program") or wanted["workload"])
 
 
+def counts_collectives(record: JobRecord) -> bool:
+    """Whether the boundaries of the job's moves count collectives, as those of the owner's programs do, and not iterations."""
+    return bool(facts(record)[2].get("program"))
+
+
+def boundary(record: JobRecord, number: int) -> str:
+    """In words, the boundary with this number at which ranks do what a move asks."""
+    return f"{'collective' if counts_collectives(record) else 'iteration'} {number}"
+
+
 def ranks_of(record: JobRecord, lab: Lab) -> tuple[RankName, ...]:
     """The ranks on hosts that this inventory still contains."""
     return tuple(rank for rank in facts(record)[2]["ranks"] if host_of_rank(rank) in lab.hosts)

@@ -13,8 +13,17 @@ from optics.plan import Job, TransitionPolicy
 from orchestrator.engine.change.attempt import GO_TAKES, LOOK_S, MOST_S, Attempt
 from orchestrator.engine.change.context import Context
 from orchestrator.engine.change.decision import Decision, Live, cut_off, decide, differing, pauses, takes_part
-from orchestrator.engine.change.iterations import ahead_ns_of, bring_home, ends_of
-from orchestrator.engine.change.job_record import TURNING, facts, launched, ranks_of, turning, with_layout
+from orchestrator.engine.change.iterations import ahead_ns_of, bring_home, ends_of, last_before, turned_at
+from orchestrator.engine.change.job_record import (
+    TURNING,
+    boundary,
+    counts_collectives,
+    facts,
+    launched,
+    ranks_of,
+    turning,
+    with_layout,
+)
 from orchestrator.engine.change.snapshot import Snapshot
 from orchestrator.engine.change.standstill import Standstill, standstill, stood_parts
 from orchestrator.engine.change.timeline import Figures
@@ -170,7 +179,7 @@ class Turn:
             return
         with self.context.recorder.phase("hold") as phase:
             try:
-                phase.detail = f"paused after iteration {await self.attempt.hold(longest_s)}"
+                phase.detail = f"paused after {boundary(self.attempt.record, await self.attempt.hold(longest_s))}"
             except Locked:
                 raise
             except TestbedError as error:
@@ -199,10 +208,11 @@ class Turn:
                 self._unmark()
             return f"not possible: {_first(error)}"
         self.done, self.trouble = True, ""
+        after = boundary(attempt.record, self.after)
         if self.decision.kind == "turn":
             self._follow()
-            return f"{len(attempt.states)} ranks use their next rings after iteration {self.after}"
-        return f"{len(attempt.states)} ranks go on after iteration {self.after}"
+            return f"{len(attempt.states)} ranks use their next rings after {after}"
+        return f"{len(attempt.states)} ranks go on after {after}"
 
     async def finish(self) -> None:
         """See that the job is as decided: a turn that did not happen is tried once more, without light.
@@ -304,7 +314,7 @@ class Turn:
         attempt, record = self.attempt, self.record
         if attempt is None or record is None or not self.begun_ns:
             return None
-        stood = await self._standstill(record, times_sent_ns or self.begun_ns) if self.done else Standstill()
+        stood = await self._standstill(record, attempt.move, times_sent_ns or self.begun_ns) if self.done else Standstill()
         parts = figures.dark_ms, figures.commit_ms
         stalls = [s.stall_ms for s in attempt.states.values() if s.stall_ms is not None]
         mode = "hold" if self.holding else "drain" if self.drained and times_sent_ns else "ride"
@@ -325,7 +335,7 @@ class Turn:
         self._journal(found, attempt, record)
         return found
 
-    async def _standstill(self, record: JobRecord, since_ns: int) -> Standstill:
+    async def _standstill(self, record: JobRecord, move: int, since_ns: int) -> Standstill:
         """From the iterations of rank 0; empty where they cannot be fetched, which is no reason to fail the change."""
         journal, ranks = self.context.recorder.journal, ranks_of(record, self.lab)
         run_dir = self.context.run_dir.parent / record.run
@@ -334,9 +344,13 @@ class Turn:
         if journal is None or not ranks:
             return found
         try:
-            ahead_ns = await ahead_ns_of(self.context.session, ranks[0]) + journal.anchor_ns
+            session, name = self.context.session, facts(record)[0]
+            ahead_ns = await ahead_ns_of(session, ranks[0]) + journal.anchor_ns
+            at_ns = await turned_at(session, name, ranks[0], move) if counts_collectives(record) else None
             while True:
-                records = await bring_home(self.context.session, facts(record)[0], record, run_dir)
+                records = await bring_home(session, name, record, run_dir)
+                if at_ns is not None:
+                    self.after = last_before(records, at_ns)
                 found = standstill(records, ends_of(records, ahead_ns), since_ns, self.after)
                 settled = [r for r in records if int(r["iter"]) > self.after + 1]
                 if len(settled) >= SETTLED or time.monotonic() > until:
