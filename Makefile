@@ -33,7 +33,7 @@ test: setup lint frontend
 	@scripts/install-deps influxdb
 	@scripts/install-deps victoria-metrics || echo "no VictoriaMetrics: the InfluxDB 2 write API will not be tested"
 	@scripts/install-deps chromium || echo "no Chromium: the page of testbed ui will not be tested"
-	@$(SUDO) $(BIN)/python -m pytest -n 2
+	@$(SUDO) $(BIN)/python -m pytest -n 3
 
 # Includes the long end-to-end tests (half an hour on two cores).
 test-all: setup lint frontend

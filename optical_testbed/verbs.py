@@ -350,11 +350,11 @@ async def job_stop(lab: Opened) -> JobStatus:
     return await lab.work("job stop", verbs.job_stop)
 
 
-async def job_logs(lab: Opened, *, lines: int = 20, host: str | None = None) -> JobLogs:
-    """Return the last lines of each rank's log. host: only of its ranks. Raises: Missing - no job, or no rank there."""
+async def job_logs(lab: Opened, *, lines: int = 20, host: str | None = None, rank: int | None = None) -> JobLogs:
+    """Return the last lines of each rank's log. host, rank: only of these. Raises: Missing - no job, or no such rank."""
     from orchestrator.engine import verbs
 
-    return await lab.work("job logs", verbs.job_logs, lines=lines, host=host)
+    return await lab.work("job logs", verbs.job_logs, lines=lines, host=host, rank=rank)
 
 
 async def job_records(lab: Opened) -> Rows:

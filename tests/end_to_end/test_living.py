@@ -16,6 +16,7 @@ from tests.end_to_end.conftest import Lab
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(400), pytest.mark.skipif(os.geteuid() != 0, reason="namespaces need root")]
 
 
+@pytest.mark.long
 def test_after_turns_to_other_rings_and_back_the_weights_are_those_of_a_replay(lab: Lab) -> None:
     """S18: no iteration is lost or trained twice, and the journalled turns alone give the same weights bit by bit."""
     drill = LivingJobs(lab, seed=1401)

@@ -202,7 +202,9 @@ async def test_ranks_that_outlive_a_failed_job_are_stopped(bench: Bench, how: st
             assert bench.ranks.launched == [("mlp", False), ("mlp", True)]
         else:
             record = bench.store.latest_job(KEY)
-            assert record is not None and (await bench.jobs.status(record)).state == "failed"
+            assert record is not None
+            status = await bench.jobs.status(record)
+            assert status.state == "failed" and status.detail.endswith("; 1 rank still runs: testbed job stop")
             assert await bench.jobs.stop_if_running(Recorder(Silent())) == ""
     assert stopped == [("mlp.r1", ("gpu02",), 1)], "once, before anything else is launched"
 

@@ -39,11 +39,15 @@ async def wanted(folder: Path, text: str) -> tuple[tuple[Any, ...], int]:
 
 
 @pytest.mark.parametrize("expired", [False, pytest.param(True, marks=pytest.mark.long)], ids=["at once", "after the timed revert"])
-@pytest.mark.parametrize("text", [TWO, pytest.param(DETOUR, marks=pytest.mark.long)], ids=["two", "detour"])
-async def test_killed_at_any_step_both_ways_on_converge(tmp_path: Path, text: str, expired: bool) -> None:
-    """S4: before and after every request that changes something; then resumed, and separately rolled back."""
+@pytest.mark.parametrize(
+    ("text", "every"),
+    [(TWO, 3), pytest.param(TWO, 1, marks=pytest.mark.long), pytest.param(DETOUR, 1, marks=pytest.mark.long)],
+    ids=["two", "two, every request", "detour"],
+)
+async def test_killed_at_any_step_both_ways_on_converge(tmp_path: Path, text: str, every: int, expired: bool) -> None:
+    """S4: before and after every request (or every third) that changes something; then resumed, and separately rolled back."""
     goal, steps = await wanted(tmp_path / "good", text)
-    for k in range(1, steps + 1):
+    for k in range(1, steps + 1, every):
         for how in ("killed before", "killed after"):
             for way in ("resume", "rollback"):
                 folder = tmp_path / f"{k}-{how}-{way}"

@@ -14,6 +14,7 @@ from orchestrator.inventory.lab import Lab, read_lab
 from orchestrator.inventory.positions import Problems, read_yaml
 from orchestrator.inventory.programs import read_programs
 from orchestrator.plan.reader import read_plan
+from orchestrator.plan.scenario.reader import read_scenario
 from tests.fuzz.targets import pieces, target
 from tests.properties.labs import lab
 
@@ -39,6 +40,14 @@ def programs(data: bytes) -> None:
         problems = Problems(document)
         found = read_programs(document, problems)
         assert problems or all(program.version for program in found.values())
+
+
+@target("scenario")
+def scenario(data: bytes) -> None:
+    text, plan = [*(part.decode("utf-8", "replace") for part in pieces(data)), "", ""][:2]
+    with suppress(BadFile):
+        found = read_scenario(text, "scenario.yaml", lambda _: plan)
+        assert found.arms and all(compared.of in found.arms for compared in found.compared)
 
 
 @target("iterations")

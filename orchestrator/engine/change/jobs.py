@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from optics import NotVerified, Refused, TestbedError, Unreachable
+from optics.plain import counted
 from optics.plan import Job
 from optics.ranks import RankName, hosts_of
 from orchestrator.engine.change import job_ports as jobports
@@ -85,6 +86,8 @@ class Jobs:
             detail = await unseen(self.session, self.store, self.slice, self.runs_dir, record, wanted, state)
         if record.ended is None and state in ("finished", "failed"):
             self.store.set_job(record.id, state, detail, ended=True)
+        if state == "failed" and (left := sum(each.state == "running" for each in states.values())):
+            detail += f"; {counted(left, 'rank')} still run{'s' if left == 1 else ''}: testbed job stop"
         busbw = [r["busbw_gbps"] * 125 for r in (records[1:] or records)[-LATEST:] if "busbw_gbps" in r]
         busy = [float(r["busy"]) for r in records[1:][-LATEST:] if "busy" in r]
         predicted = wanted.get("predicted") or {}
