@@ -217,9 +217,12 @@ def sweep(lines: Mapping[str, Sequence[tuple[float, tuple[float, float, float]]]
 
 
 def plain_numbers(axis: Axis) -> None:
-    """Label a logarithmic axis with plain numbers, at 1, 1.5, 2, 3, 5 and 7 of each decade."""
+    """Label a logarithmic axis, of which the data are drawn already, with plain numbers: as many a decade as have room."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-    axis.set_major_locator(LogLocator(subs=(1.0, 1.5, 2.0, 3.0, 5.0, 7.0)))
+    low, high = axis.get_view_interval()
+    decades = math.log10(high / low)
+    subs = (1.0, 1.5, 2.0, 3.0, 5.0, 7.0) if decades < 1.5 else (1.0, 2.0, 5.0) if decades < 3 else (1.0,)
+    axis.set_major_locator(LogLocator(subs=subs))
     axis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
     axis.set_minor_formatter(NullFormatter())
