@@ -183,8 +183,8 @@ class Bench:
         self.side = 1 - self.side
         try:
             self.until(lambda seen: len(seen) > AROUND)
-            report = self.lab.call("up", "--topology", self.plans[hold, self.side], "--job", "live")
-            self.moves.setdefault(arm, []).append(self.judged(report))
+            move = self.judged(self.lab.call("up", "--topology", self.plans[hold, self.side], "--job", "live"))
+            self.moves.setdefault(arm, []).append(move)
         except RuntimeError as error:
             self.failed(arm, error)
             return
@@ -218,8 +218,9 @@ class Bench:
 
     def turned(self, turn: Mapping[str, Any]) -> int:
         """The last iteration on the old rings: that before the record which carries the move, or the last that ended before."""
-        said = self.lab.call("exec", HOSTS[0], "--", "cat /var/lib/testbed/jobs/*/turns.jsonl")["stdout"]
-        noted = [json.loads(line) for line in said.splitlines()]
+        jobs = Path(f"/proc/{self.lab.ask('status')['hosts'][HOSTS[0]]['pid']}/root/var/lib/testbed/jobs")
+        latest = max(jobs.glob("*/turns.jsonl"), key=lambda file: file.stat().st_mtime_ns)
+        noted = [json.loads(line) for line in latest.read_text().splitlines()]
         at_ms = next(entry["t_wall_ns"] / 1e6 for entry in noted if entry["move"] == turn["move"])
         _, records = self.until(lambda seen: bool(seen) and ends(seen)[-1] > at_ms)
         marked = [r["iter"] - 1 for r in records if r.get("move") == turn["move"]]
