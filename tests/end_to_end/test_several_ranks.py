@@ -109,7 +109,8 @@ def test_a_job_of_several_ranks_pauses_is_verified_and_names_the_rank_that_died(
     assert paused["state"] == "paused"
     assert lab.testbed("job", "resume").must()["state"] == "running"
     lab.testbed("job", "stop").must()
-    figures = lab.testbed("verify", "--collective").must()["collective"]
+    rungs = {rung["name"]: rung for rung in lab.testbed("verify", "--collective").must()["rungs"]}
+    figures = rungs["collective"]["collective"]
     assert (figures["ranks"], figures["rings"]) == (4, 2) and figures["busbw_mbps"] > 0
     again = lab.up(plan).must()["job"]
     assert again["run"] != started["run"] and again["resumed_from"] > 0
