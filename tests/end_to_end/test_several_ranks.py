@@ -18,7 +18,7 @@ from optics.ranks import host_of_rank, ranks_on
 from orchestrator.hosts.launch import layout
 from orchestrator.session import load_lab
 from tests.drills.job_truth import Job as Truth
-from tests.end_to_end.conftest import ROOT, Answer, Lab, ring
+from tests.end_to_end.conftest import ROOT, Lab, ring
 from tests.end_to_end.test_living_job import records
 from tests.workloads.ranks import ranks as on_loopback
 
@@ -45,21 +45,14 @@ class Many(Truth):
         return max(jobs.glob("many.*.0"), key=lambda each: each.stat().st_ctime_ns)
 
 
-def patient(lab: Lab, *words: str | Path) -> dict[str, Any]:
-    """The data of a command that has to succeed, for which many ranks start on a busy machine."""
-    process = lab.command(*words)
-    out, err = process.communicate(timeout=300)
-    return Answer(process.returncode, json.loads(out), err).must()
-
-
 def there_and_back(lab: Lab, one: Path, two: Path, count: int) -> Many:
     """A turn to other rings and one back by rollback, the same processes; then the job is stopped, and all weights are the same."""
-    started = patient(lab, "up", "--topology", one)["job"]
+    started = lab.testbed("up", "--topology", one, within_s=300).must()["job"]
     assert (started["state"], started["ranks"]) == ("running", count)
-    there = patient(lab, "up", "--topology", two, "--job", "live")
+    there = lab.testbed("up", "--topology", two, "--job", "live", within_s=300).must()
     assert there["job"]["run"] == started["run"] and there["turn"]["after"] > 0 and there["turn"]["note"] == ""
     assert any(phase["detail"].startswith(f"{count} ranks connected their next rings") for phase in there["phases"])
-    back = patient(lab, "rollback")
+    back = lab.testbed("rollback", within_s=300).must()
     assert back["job"]["run"] == started["run"] and back["turn"]["after"] > there["turn"]["after"]
     truth = Many(lab, "many")
     assert truth.advances(2)
