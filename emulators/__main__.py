@@ -8,6 +8,7 @@ import os
 import resource
 import select
 import shutil
+import signal
 import socket
 import sys
 import time
@@ -20,7 +21,7 @@ from emulators.dialects.base import AnyDialect
 from emulators.fabric.build import CannotBuild, Fabric
 from emulators.fabric.containment import contain, remove
 from emulators.fabric.doors import listen
-from emulators.fabric.linux import leave, own_namespace
+from emulators.fabric.linux import die_with_parent, leave, own_namespace
 from emulators.fabric.needs import missing
 from emulators.fabric.sshd import ensure_device_keys, ensure_keys
 from emulators.lab import Doors, build_devices, logins
@@ -50,9 +51,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("inventory", type=Path, help="directory with hosts.yml, devices.yml, fibres.yml and emulator.yml")
     parser.add_argument("--devices-only", action="store_true", help="serve the devices, build no hosts; needs no root")
     parser.add_argument("--foreground", action="store_true", help="stay, and log to this terminal; otherwise return when ready")
+    parser.add_argument(
+        "--with-parent", action="store_true", help="with --foreground: stop as soon as the process that started it ends"
+    )
     parser.add_argument("--ready-fd", type=int, metavar="N", help='write "ready\\n" to this descriptor when the lab is usable')
     parser.add_argument("--check", action="store_true", help="only say whether this machine can run the lab")
     options = parser.parse_args(arguments)
+    if options.with_parent:
+        die_with_parent(signal.SIGTERM)
     try:
         config = read_config(options.inventory)
         dialects = build_devices(config)

@@ -3,8 +3,9 @@
 {"op": "status"} -> {"ok": true, ...} or {"ok": false, "bad_request": true, "error": "..."}; it is no bad request if the machine
 failed us. Ops: status, glass, writes, history {device},
 settle {device, s}, pieces {device, as}, power {device, port, dbm}, faults.add {device, kind, ...},
-faults.remove {device, number}, faults.list, truth {device}, fibre {name, cut}, fibre.swap {a, b, ends}, link {host, port, up},
-host.sshd {host, up, slow_s}, host.down {host}, stop.
+faults.remove {device, number} (host instead of device for faults of hosts and links), faults.list, truth {device},
+fibre {name, cut}, fibre.swap {a, b, ends}, link {host, port, up}, host.sshd {host, up, slow_s}, host.down {host}, stop.
+What changed the lab is kept in a log, which faults.list returns.
 
 The wall clock of a single host cannot be stepped: Linux has time namespaces for the monotonic and the boot clock only
 (time_namespaces(7)). A device's own clock can be stepped: fault clock-step.
@@ -26,11 +27,14 @@ from emulators.fabric import linux
 from emulators.fabric.build import Host
 from emulators.fabric.doors import listen
 from emulators.fabric.glass import HostPort
+from emulators.injector import Injector
 from emulators.lab import Lab
 from emulators.server import DeviceServer
 
 Words = dict[str, object]
 Request = Mapping[str, object]
+CHANGES = frozenset({"faults.add", "faults.remove", "fibre", "fibre.swap", "link", "host.sshd", "host.down", "power"})
+"""Requests that are kept in the log: the lab is not as it was built."""
 
 
 def _numbered(faults: list[dict[str, object]]) -> list[dict[str, object]]:
@@ -55,6 +59,7 @@ class Control:
     def __init__(self, lab: Lab) -> None:
         self._lab = lab
         self._started = time.monotonic()
+        self._injector = Injector(lab)
         self._talks: set[asyncio.Task[None]] = set()
         self._operations: dict[str, Callable[[Request], Words]] = {
             "status": self._status,
@@ -66,7 +71,7 @@ class Control:
             "power": self._power,
             "faults.add": self._add_fault,
             "faults.remove": self._remove_fault,
-            "faults.list": lambda _: {"faults": {name: _numbered(server.list_faults()) for name, server in lab.servers.items()}},
+            "faults.list": self._list_faults,
             "truth": self._truth,
             "fibre": self._fibre,
             "fibre.swap": self._swap,
@@ -110,7 +115,11 @@ class Control:
             op = request.get("op")
             if op not in self._operations:
                 raise BadRequest(f"unknown op {op!r}; known: {', '.join(self._operations)}")
-            return {"ok": True, **self._operations[op](request)}
+            done = self._operations[op](request)
+            if op in CHANGES:
+                numbered = {k: v for k, v in done.items() if k == "number"}
+                self._injector.note(op, {k: v for k, v in request.items() if k != "op"} | numbered)
+            return {"ok": True, **done}
         except KeyError as problem:
             return {"ok": False, "bad_request": True, "error": f"{op}: {problem.args[0]} is missing"}
         except (ValueError, TypeError) as problem:
@@ -187,11 +196,22 @@ class Control:
             "sessions": sessions,
         }
 
+    def _list_faults(self, _: Request) -> Words:
+        faults = {name: _numbered(server.list_faults()) for name, server in self._lab.servers.items()}
+        for name, found in self._injector.listed().items():
+            faults[name] = [*faults.get(name, []), *found]
+        return {"faults": faults, "log": list(self._injector.log)}
+
     def _add_fault(self, request: Request) -> Words:
-        values = {k: v for k, v in request.items() if k not in ("op", "device", "kind")}
+        values = {k: v for k, v in request.items() if k not in ("op", "device", "host", "kind")}
+        if "host" in request:
+            return {"number": self._injector.add(str(request["host"]), str(request["kind"]), values)}
         return {"number": self._server(request).add_fault(str(request["kind"]), **values)}
 
     def _remove_fault(self, request: Request) -> Words:
+        if "host" in request:
+            self._injector.remove(int(str(request["number"])), str(request["host"]))
+            return {}
         self._server(request).remove_fault(int(str(request["number"])))
         return {}
 

@@ -67,8 +67,10 @@ def free_ports(count: int) -> tuple[int, ...]:
 def hosts_yml(wanted: Wanted) -> str:
     """Return the Ansible inventory of the hosts."""
     count, ports = len(wanted.ssh_ports), len(wanted.device_ports)
+    # Rings go round both ways on each of two planes, every order on a lane of its own.
+    lanes = max(ports, *(2 * spec.ports for spec in wanted.electrical if spec.ports > 1), 1)
     names = [f"opt{p}" for p in range(1, ports + 1)]
-    names += [f"el{p}" for p in range(ports + 1, ports + 1 + len(wanted.electrical))]
+    names += [f"el{p}" for p in range(ports + 1, ports + 1 + sum(spec.ports for spec in wanted.electrical))]
     opts = ", ".join(f"{p}: {{interface: {name}}}" for p, name in enumerate(names, 1))
     # To ssh ~ is the home in the machine's list of users, to other programs it is $HOME.
     known = f"{wanted.state}/known_hosts".replace("~/", "${HOME}/", 1)
@@ -87,7 +89,7 @@ def hosts_yml(wanted: Wanted) -> str:
         "        testbed_forwarding: kernel              # kernel: IP routes; npar-rdma: RDMA functions, hardware only",
         '        testbed_node_prefix: "10.255"           # lane L of host n has 10.255.L.n on the bridge host0',
         '        testbed_port_prefix: "10"               # port p of host n has 10.p.0.n',
-        f"        testbed_lanes: {ports}                        # addresses per host: parallel equal paths carry one lane each",
+        f"        testbed_lanes: {lanes}                        # addresses per host: parallel equal paths carry one lane each",
         f"        testbed_gpus: {wanted.gpus}                         # 0: collectives run on gloo",
         f"        testbed_link_mbps: {wanted.rate_mbps or 25000:<21}# what a port carries, as in emulator.yml; for predictions",
         "      hosts:",
@@ -189,8 +191,9 @@ def main(arguments: list[str] | None = None) -> int:
         action="append",
         default=[],
         metavar="KIND",
-        help="a packet switch in addition to the optical ones, at a further port of every host: ideal, fat-tree, oversubscribed:F, "
-        "domains:K or rails:K, with @MBPS for another rate than that of all optical ports together; may be repeated, at most 8",
+        help="packet switches in addition to the optical ones, at a further port of every host: ideal, fat-tree, oversubscribed:F, "
+        "domains:K, rails:K, or dual:K (two planes with leaf switches of K hosts, at two ports); @MBPS for another rate than that "
+        "of all optical ports together (dual: half of it a port); may be repeated, at most 8 ports",
     )
     parser.add_argument("--rack", type=int, default=4, help="hosts of a leaf switch of a fat-tree (default 4)")
     parser.add_argument("--port-base", type=int, default=22100, help="host n's sshd answers on 127.0.0.1:BASE+n (default 22100)")
@@ -217,8 +220,8 @@ def main(arguments: list[str] | None = None) -> int:
     options.ports = options.ports or (2 if options.look_ahead else 1 if options.driver else 4)
     try:
         options.electrical = tuple(parse(text) for text in options.electrical)
-        if not (len(options.electrical) <= 8 and options.rack >= 1):
-            parser.error("at most 8 times --electrical, and racks of 1 host or more")
+        if not (sum(spec.ports for spec in options.electrical) <= 8 and options.rack >= 1):
+            parser.error("at most 8 ports by --electrical, and racks of 1 host or more")
         kinds = [family(driver) for driver in options.driver or ()]
         options.hosts = options.hosts or (min(8, *map(most_hosts, kinds)) if kinds else 6 if options.look_ahead else 12)
         if not (1 <= options.hosts <= MAX_HOSTS and 1 <= options.ports <= 8):
@@ -246,7 +249,8 @@ def write_default(options: argparse.Namespace) -> str:
     settle_s = 0.05 if options.settle_s is None else options.settle_s
     more = {"electrical": options.electrical, "rack": options.rack}
     generate(options.out, Wanted(ssh, devices, options.state or DEFAULT_STATE, settle_s, options.rate_mbps, **more))
-    switches = f", {len(options.electrical)} electrical ports a host" if options.electrical else ""
+    ports_of = sum(spec.ports for spec in options.electrical)
+    switches = f", {ports_of} electrical ports a host" if options.electrical else ""
     return f"{options.hosts} hosts, {options.hosts * options.ports} fibres, {options.ports} devices{switches}"
 
 

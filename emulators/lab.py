@@ -125,6 +125,11 @@ class Lab:
             return
         self._relit(self.fabric.kill(port, dead) if self.fabric else self.light.kill(port, dead))
 
+    def down(self, port: HostPort) -> bool:
+        """Whether the link of a host's port is kept down."""
+        cable = next((c for c, at in self.fabric.cables.items() if at == port), None) if self.fabric else None
+        return port in self.light.dead or cable in self.unplugged
+
     def _on_glass(self, device: str, lit: frozenset[Lit], now: float) -> None:
         self.glass[device] = lit
         self._relit(self.fabric.show(device, lit) if self.fabric else self.light.show(device, lit))

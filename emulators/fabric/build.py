@@ -16,15 +16,19 @@ import threading
 import time
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from emulators.config import LabConfig
 from emulators.fabric import linux
 from emulators.fabric.glass import Glass, HostPort, Relight, Strand, Tie
-from emulators.fabric.host import FIRST_PORT_INDEX, HOME, LOOPBACK, MGMT_INDEX, HostPlan, live
+from emulators.fabric.host import FIRST_PORT_INDEX, HOME, LOOPBACK, MGMT_INDEX, ORDER_BYTES, HostPlan, live
 from emulators.fabric.linkwatch import Linkwatch
+from emulators.fabric.loss import program
 from emulators.fabric.netlink import (
+    CLSACT_EGRESS,
+    CLSACT_INGRESS,
     AdminWatch,
     End,
     Message,
@@ -32,13 +36,18 @@ from emulators.fabric.netlink import (
     bridge,
     clsact,
     enslave,
+    filtered,
     link_state,
     no_redirect,
     redirect,
+    shaped_anew,
+    shaper,
+    unfiltered,
+    unshaped,
     veth,
 )
 from emulators.fabric.sshd import Keys, server_config
-from emulators.fabric.switches import cables, limited, switched
+from emulators.fabric.switches import OUTWARD, QUEUE_BYTES, UNLIMITED_BPS, cables, limited, switched
 from emulators.light import Lit
 
 BRIDGE_INDEX, FIRST_GLASS_INDEX, FIRST_MGMT_INDEX = 10, 1000, 5000
@@ -77,7 +86,7 @@ class Host:
         poll.register(self.control, select.POLLIN)
         if not poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
             raise CannotBuild(f"host {self.name}: no answer from its first process within {BUILD_DEADLINE_S} s")
-        words = self.control.recv(4096)
+        words = self.control.recv(ORDER_BYTES)
         said: dict[str, object] = json.loads(words) if words else {"error": f"host {self.name}: its first process died"}
         if "error" in said:
             raise CannotBuild(str(said["error"]))
@@ -94,6 +103,17 @@ class Host:
         self.control.send(f"slow {seconds}".encode())
         self.receive(time.monotonic() + 5)
         self.slow_s = seconds
+
+    def order(self, **words: object) -> dict[str, object]:
+        """Have the host's first process carry out a request about its programs (programs.py). Raises: OSError - it cannot."""
+        try:
+            self.control.send(json.dumps(words).encode())
+            said = self.receive(time.monotonic() + 5)
+        except CannotBuild as problem:
+            raise OSError(str(problem)) from problem
+        if "refused" in said:
+            raise OSError(str(said["refused"]))
+        return said
 
     def open_door(self, listener: socket.socket) -> None:
         """Take SSH connections at `listener`, which the host takes over."""
@@ -112,6 +132,10 @@ class Fabric:
         self.glass = laid(config)
         self.cables = cables(config.segments)
         self._index: dict[HostPort, int] = {}
+        self._usual_bps: dict[int, int] = {}  # of every end that traffic leaves by
+        self._limits: Mapping[HostPort, int] = {}
+        self._limited: dict[int, int] = {}
+        self._losses: Mapping[HostPort, float] = {}
         self._aside = ThreadPoolExecutor(1, "carrier")
         self._darkening: Future[None] = Future()
         self._darkening.set_result(None)
@@ -160,6 +184,50 @@ class Fabric:
         """Pull a cable of a packet switch, or plug it in again. Raises: KeyError - no such cable."""
         self._ocs.send([link_state(self._index[self.cables[cable]], not out, absent_ok=True)])
 
+    def impair(self, limits: Mapping[HostPort, int], losses: Mapping[HostPort, float]) -> None:
+        """Limit the rates (bits per second) of these ports, lose these shares (0 to 1) there, each way; other ports are as built.
+
+        Raises: OSError - the kernel refuses; ports may be impaired in part.
+        """
+        self._limits = limits
+        self._limit()
+        before, self._losses = self._losses, dict(losses)
+        changed = sorted(port for port in {*before, *losses} if before.get(port) != losses.get(port))
+        for port in changed:
+            sides = [(self._index[port], side) for side in (CLSACT_INGRESS, CLSACT_EGRESS)]
+            if port in before:
+                self._ocs.send([unfiltered(*side) for side in sides])
+            if port not in losses:
+                continue
+            fd = program(losses[port])
+            try:
+                self._ocs.send([filtered(*side, fd) for side in sides])
+            finally:
+                os.close(fd)
+
+    def _limit(self) -> None:
+        """Shape what reaches a limited port at its own end, and what it sends at the end it leaves by: that of who receives it."""
+        wanted: dict[int, int] = {}
+        ends = [(self._index[port], bps) for port, bps in self._limits.items()]
+        sources = self.glass.sources
+        ends += [(self._index[receiver], self._limits[port]) for receiver, port in sources.items() if port in self._limits]
+        ends += [(self._index[port] + OUTWARD, bps) for port, bps in self._limits.items() if port in self.cables.values()]
+        for end, bps in ends:
+            if bps < (self._usual_bps[end] or UNLIMITED_BPS):
+                wanted[end] = min(bps, wanted.get(end, bps))
+        messages: list[Message] = []
+        for end in {*self._limited, *wanted}:
+            now, then = self._limited.get(end), wanted.get(end)
+            if now == then:
+                continue
+            if self._usual_bps[end] or (now and then):
+                messages.append(shaped_anew(end, then or self._usual_bps[end]))
+            else:
+                added = shaper(end, then, limit_bytes=QUEUE_BYTES) if then else [unshaped(end)]
+                messages += [replace(message, absent_ok=True) for message in added]  # the host may be down
+        self._limited = wanted
+        self._ocs.send(messages)
+
     def carriers(self) -> dict[HostPort, bool]:
         """Ask the kernel, not the books, which host ports have carrier."""
         self._darkening.result()
@@ -168,6 +236,8 @@ class Fabric:
 
     def _apply(self, change: Relight) -> Relight:
         index = self._index
+        if self._limits:
+            self._limit()
         dark = [link_state(index[port], False, absent_ok=True) for port in change.darkened]
         cut = [no_redirect(index[port]) for port in change.unsent]
         joined = [redirect(index[sender], index[receiver]) for sender, receiver in change.sent]
@@ -239,7 +309,9 @@ class Fabric:
                 near = End(index, f"h{host.number}p{port}", mtu=self.config.mtu)
                 mac = f"02:0a:00:{host.number >> 8:02x}:{host.number & 255:02x}:{port:02x}"
                 fibres.append(veth(near, End(FIRST_PORT_INDEX + port, interface, mac, net=nets[name])))
-                fibres += limited(index, rates.get(HostPort(name, port), self.config.rate_bps))
+                rate_bps = rates.get(HostPort(name, port), self.config.rate_bps)
+                self._usual_bps[index] = self._usual_bps[index + OUTWARD] = rate_bps if rate_bps < UNLIMITED_BPS else 0
+                fibres += limited(index, rate_bps)
                 fibres.append(clsact(index))
             index = FIRST_MGMT_INDEX + host.number
             mac = f"02:0a:ff:{host.number >> 8:02x}:{host.number & 255:02x}:00"

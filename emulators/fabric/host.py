@@ -15,15 +15,18 @@ import socket
 import struct
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from emulators.fabric import interpreter, linux
 from emulators.fabric.doors import listen
 from emulators.fabric.netlink import Message, Netlink, address, link_state, subnet_route
+from emulators.fabric.programs import Programs
 from emulators.fabric.sshd import SERVER
 
 LOOPBACK, MGMT_INDEX, FIRST_PORT_INDEX = 1, 90, 100
+ORDER_BYTES = 65_536  # of a message of the lab
 HOME = "/run/root"  # not /root: the user's clone or Python may live there, and his .bashrc costs every command
 
 
@@ -55,7 +58,7 @@ def live(plan: HostPlan, control: socket.socket, door: socket.socket, machine_pr
     except OSError as problem:
         _tell(control, error=f"host {plan.name}: {problem}")
         return 1
-    _keep_doors(control, door, inner_door)
+    _keep_doors(plan, control, door, inner_door)
     return 0
 
 
@@ -96,13 +99,14 @@ def _connect(plan: HostPlan) -> socket.socket:
     return listen(22, source)
 
 
-def _keep_doors(control: socket.socket, door: socket.socket, inner_door: socket.socket) -> None:
+def _keep_doors(plan: HostPlan, control: socket.socket, door: socket.socket, inner_door: socket.socket) -> None:
     poll = select.poll()
     doors = {door.fileno(): door, inner_door.fileno(): inner_door}
     front = door.fileno()
     for fd in (control.fileno(), *doors):
         poll.register(fd, select.POLLIN)
     slow_s = 0.0
+    programs = Programs()
     waiting: list[tuple[float, socket.socket]] = []  # since when each connection waits for a slow sshd
     while True:
         due_s = min((since for since, _ in waiting), default=0.0) + slow_s
@@ -111,9 +115,15 @@ def _keep_doors(control: socket.socket, door: socket.socket, inner_door: socket.
                 if connection := _accepted(doors[fd]):
                     waiting.append((time.monotonic(), connection))
                 continue
-            words, ancillary, _, _ = control.recvmsg(64, socket.CMSG_SPACE(4))
+            words, ancillary, _, _ = control.recvmsg(ORDER_BYTES, socket.CMSG_SPACE(4))
             if not words:
                 return
+            if words.startswith(b"{"):
+                try:
+                    _tell(control, **programs.obey(json.loads(words)))
+                except OSError as problem:
+                    _tell(control, refused=f"host {plan.name}: {problem}")
+                continue
             if words.startswith(b"slow "):
                 slow_s = float(words[5:])
                 _tell(control, ok=True)
@@ -129,6 +139,8 @@ def _keep_doors(control: socket.socket, door: socket.socket, inner_door: socket.
         served = [each for each in waiting if each[0] + slow_s <= time.monotonic()]
         waiting = [each for each in waiting if each not in served]
         for _, connection in served:
+            with suppress(OSError):
+                programs.set_clock()
             _serve(connection)
 
 

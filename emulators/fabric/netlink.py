@@ -14,14 +14,14 @@ import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-NEWLINK, GETLINK, NEWADDR, NEWROUTE, NEWQDISC, NEWTCLASS, NEWTFILTER, DELTFILTER, GETTFILTER = 16, 18, 20, 24, 36, 40, 44, 45, 46
+NEWLINK, GETLINK, NEWADDR, NEWROUTE, NEWQDISC, DELQDISC, NEWTCLASS, NEWTFILTER, DELTFILTER = 16, 18, 20, 24, 36, 37, 40, 44, 45
 REQUEST, ACK, REPLACE, EXCL, CREATE, DUMP = 1, 4, 0x100, 0x200, 0x400, 0x300
 ERROR, DONE = 2, 3
 IFF_UP = 1
 CHUNK = 64  # messages per sendmsg: their answers fit the default receive buffer
-CLSACT, CLSACT_INGRESS = 0xFFFFFFF1, 0xFFFFFFF2
+CLSACT, CLSACT_INGRESS, CLSACT_EGRESS = 0xFFFFFFF1, 0xFFFFFFF2, 0xFFFFFFF3
 FILTER_HANDLE = 0x80000800  # u32 table 800, node 800: always the same, so a redirect is replaced in place and never piles up
-FILTER_INFO = 1 << 16 | socket.htons(3)  # priority 1, ETH_P_ALL
+FIRST_INFO, FILTER_INFO = 1 << 16 | socket.htons(3), 2 << 16 | socket.htons(3)  # priority, ETH_P_ALL: losses come before redirects
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,12 +110,17 @@ def _tc(index: int, handle: int, parent: int, info: int = 0) -> bytes:
     return struct.pack("=BxxxiIII", 0, index, handle, parent, info)
 
 
-def shaper(index: int, rate_bps: int, *, burst_bytes: int = 16_384, limit_bytes: int = 524_288) -> list[Message]:
-    """HTB with one class and a byte FIFO; `rate_bps` in bits per second, Ethernet header included, preamble not."""
-    glob = struct.pack("=IIIII", 3, 10, 1, 0, 0)
+def _htb_class(index: int, rate_bps: int, burst_bytes: int, flags: int, absent_ok: bool = False) -> Message:
     rate = struct.pack("=BBHhHI", 0, 1, 0, -1, 0, rate_bps // 8)  # linklayer ethernet: no rate table wanted
     ticks = (burst_bytes * 8 * 1_000_000_000 // rate_bps) >> 6  # the scheduler's clock tick is 64 ns
     opt = rate + rate + struct.pack("=IIIII", ticks, ticks, 18_028, 0, 0)
+    body = _tc(index, 0x10001, 0x10000) + attribute(1, "htb") + _nest(2, attribute(1, opt))
+    return Message(NEWTCLASS, flags, body, "class htb", absent_ok)
+
+
+def shaper(index: int, rate_bps: int, *, burst_bytes: int = 16_384, limit_bytes: int = 524_288) -> list[Message]:
+    """HTB with one class and a byte FIFO; `rate_bps` in bits per second, Ethernet header included, preamble not."""
+    glob = struct.pack("=IIIII", 3, 10, 1, 0, 0)
     return [
         Message(
             NEWQDISC,
@@ -123,9 +128,7 @@ def shaper(index: int, rate_bps: int, *, burst_bytes: int = 16_384, limit_bytes:
             _tc(index, 0x10000, 0xFFFFFFFF) + attribute(1, "htb") + _nest(2, attribute(2, glob)),
             "qdisc htb",
         ),
-        Message(
-            NEWTCLASS, CREATE | EXCL, _tc(index, 0x10001, 0x10000) + attribute(1, "htb") + _nest(2, attribute(1, opt)), "class htb"
-        ),
+        _htb_class(index, rate_bps, burst_bytes, CREATE | EXCL),
         Message(
             NEWQDISC,
             CREATE | EXCL,
@@ -133,6 +136,16 @@ def shaper(index: int, rate_bps: int, *, burst_bytes: int = 16_384, limit_bytes:
             "qdisc bfifo",
         ),
     ]
+
+
+def shaped_anew(index: int, rate_bps: int, *, burst_bytes: int = 16_384) -> Message:
+    """Change the rate of a `shaper` that is there; what waits in its queue stays."""
+    return _htb_class(index, rate_bps, burst_bytes, 0, absent_ok=True)
+
+
+def unshaped(index: int) -> Message:
+    """Take the `shaper` away, with what waits in its queue."""
+    return Message(DELQDISC, 0, _tc(index, 0x10000, 0xFFFFFFFF) + attribute(1, "htb"), "no qdisc htb", absent_ok=True)
 
 
 def clsact(index: int) -> Message:
@@ -152,6 +165,18 @@ def redirect(ingress: int, egress: int) -> Message:
 def no_redirect(ingress: int) -> Message:
     body = _tc(ingress, FILTER_HANDLE, CLSACT_INGRESS, FILTER_INFO) + attribute(1, "u32")
     return Message(DELTFILTER, 0, body, f"no filter on {ingress}", absent_ok=True)
+
+
+def filtered(index: int, side: int, program: int) -> Message:
+    """Let the BPF program behind descriptor `program` decide before any redirect; side: CLSACT_INGRESS or CLSACT_EGRESS."""
+    options = _nest(2, attribute(6, program), attribute(7, "loss"), attribute(8, 1))  # TCA_BPF_FD, NAME, FLAGS: direct action
+    body = _tc(index, 1, side, FIRST_INFO) + attribute(1, "bpf") + options
+    return Message(NEWTFILTER, CREATE | EXCL, body, f"filter bpf on {index}", absent_ok=True)
+
+
+def unfiltered(index: int, side: int) -> Message:
+    body = _tc(index, 1, side, FIRST_INFO) + attribute(1, "bpf")
+    return Message(DELTFILTER, 0, body, f"no filter bpf on {index}", absent_ok=True)
 
 
 class Netlink:

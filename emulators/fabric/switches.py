@@ -15,6 +15,8 @@ from emulators.fabric.glass import HostPort
 from emulators.fabric.netlink import End, Message, bridge, clsact, enslave, link_state, redirect, shaper, veth
 
 FIRST_INDEX = 20_000
+OUTWARD = 1 << 20
+"""The end of a switch's port that the traffic of a host leaves by has the index of the host's cable and this."""
 UNLIMITED_BPS = 1 << 35
 """The shaper counts bytes a second in 32 bits: a faster cable has no limit but the machine's."""
 QUEUE_BYTES = 524_288
@@ -47,7 +49,8 @@ def switched(segments: Iterable[Segment], index: Mapping[HostPort, int], mtu: in
                 yield enslave(end, inside)
             leaf_of |= dict.fromkeys(hosts, leaf)
         for at, (host, port) in enumerate(segment.ports.items()):
-            cable, outer, inner = index[HostPort(host, port)], next(fresh), next(fresh)
+            cable, inner = index[HostPort(host, port)], next(fresh)
+            outer = cable + OUTWARD
             yield veth(End(outer, f"sw{number}o{at}", mtu=mtu), End(inner, f"sw{number}p{at}", mtu=mtu))
             yield from limited(outer, segment.rate_bps)
             yield clsact(outer)

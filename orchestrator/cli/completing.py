@@ -42,6 +42,7 @@ def _ports_of(lab: Lab) -> set[str]:
 
 hosts = _named(lambda lab: lab.hosts)
 devices = _named(lambda lab: lab.devices)
+faulty = _named(lambda lab: {*lab.devices, *lab.hosts, *lab.segments})
 cables = _named(lambda lab: _fibres_of(lab) | {name for segment in lab.segments.values() for name in segment.cables})
 avoidable = _named(lambda lab: {*map(str, lab.fibres), *_fibres_of(lab), *_ports_of(lab), *lab.devices})
 taggable = _named(

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from orchestrator.cli.call import Call, Result, verb
-from orchestrator.cli.completing import cables, devices
+from orchestrator.cli.completing import cables, faulty
 
 if TYPE_CHECKING:
     from orchestrator.results import Json
@@ -184,64 +184,117 @@ def _says_something(kind: str, field: str, value: object) -> bool:
     return _OF_ONE_KIND.get(field, kind) == kind
 
 
-faults = typer.Typer(name="fault", help="Inject faults into emulated devices.", no_args_is_help=True, rich_markup_mode=None)
+def _at(inventory: Path, name: str) -> dict[str, Any]:
+    """How the lab is asked about faults of `name`: as a device, or as a host, a packet switch or `all` hosts. Raises: Missing."""
+    from optics.errors import Missing
+    from optics.plain import did_you_mean
+    from orchestrator import emulated as labproc
+
+    about = labproc.ask(inventory, "status")
+    if name in about["devices"]:
+        return {"device": name}
+    hosts = [*about["hosts"], *(segment["name"] for segment in about["segments"]), "all"] if about["hosts"] else []
+    if name not in hosts:
+        known = did_you_mean(name, [*about["devices"], *hosts])
+        raise Missing(f"no device, host or packet switch {name} runs in this lab{known}", hint="testbed lab status")
+    return {"host": name}
+
+
+def _seconds(option: str, text: str | None) -> float | None:
+    """The value of an option that is a duration or 0. Raises: Usage - it is none."""
+    from orchestrator.cli.shared import seconds
+
+    return None if text is None else 0.0 if text == "0" else seconds(option, text, "90s")
+
+
+faults = typer.Typer(
+    name="fault", help="Inject faults into emulated devices, hosts and links.", no_args_is_help=True, rich_markup_mode=None
+)
 app.add_typer(faults)
 
 
 @verb(
     faults,
     "add",
-    "Add a fault to a device.",
+    "Add a fault to a device, a host or a link.",
     examples="testbed lab fault add ocs1 drop-after --match conn:add --count 1\n"
-    "testbed lab fault add ocs1 dark-port --port 3 --at 10 --for 5\ntestbed lab fault add ocs1 reboot-lose",
+    "testbed lab fault add ocs1 dark-port --port 3 --at 10 --for 5\ntestbed lab fault add ocs1 reboot-lose\n"
+    "testbed lab fault add gpu05 slow-link --port 2 --mbps 50\ntestbed lab fault add gpu05 hang-rank --at 10s --for 30s\n"
+    "testbed lab fault add all storm --per 3h --seed 1",
     more="The faults are listed in docs/how-to/inject-faults.md.",
 )
 def add(
     call: Call,
-    device: Annotated[str, typer.Argument(metavar="DEVICE", help="Name of the device.", autocompletion=devices)],
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="Device, host or packet switch; all: all hosts.", autocompletion=faulty)
+    ],
     kind: Annotated[str, typer.Argument(metavar="FAULT", help="Name of the fault.")],
     match: Annotated[str | None, typer.Option("--match", help="Only commands that match this regular expression.")] = None,
     on: Annotated[str | None, typer.Option("--on", help="Only writing or only reading commands.", metavar="write|read")] = None,
     after: Annotated[int | None, typer.Option("--after", help="Number of matches to let pass first.", min=0)] = None,
     count: Annotated[int | None, typer.Option("--count", help="Number of times to occur.", min=1)] = None,
     probability: Annotated[
-        float | None, typer.Option("--probability", help="Probability for each match.", min=0.0, max=1.0)
+        float | None, typer.Option("--probability", help="Probability for each match, or of each time.", min=0.0, max=1.0)
     ] = None,
-    seconds: Annotated[float | None, typer.Option("--seconds", help="Duration of faults that have one.")] = None,
+    seconds: Annotated[
+        float | None, typer.Option("--seconds", help="Duration of faults that have one; of a storm's, on average.")
+    ] = None,
     port: Annotated[str | None, typer.Option("--port", help="Label of the port.")] = None,
     db: Annotated[float | None, typer.Option("--db", help="Loss, for extra-loss.")] = None,
     db_per_hour: Annotated[float | None, typer.Option("--db-per-hour", help="Rate, for drift.")] = None,
     limit: Annotated[int | None, typer.Option("--limit", help="Number of sessions, for login-limit.", min=0)] = None,
     at_byte: Annotated[int | None, typer.Option("--at-byte", help="Byte position, for split and garble.")] = None,
     user: Annotated[str | None, typer.Option("--user", help="User who locks the port, for port-locked.")] = None,
-    at_s: Annotated[float | None, typer.Option("--at", help="Start in this many seconds.", min=0.0)] = None,
-    for_s: Annotated[float | None, typer.Option("--for", help="Last this many seconds.", min=0.0)] = None,
+    at: Annotated[str | None, typer.Option("--at", metavar="TIME", help="Start after this time: 10, 10s, 2m.")] = None,
+    for_: Annotated[str | None, typer.Option("--for", metavar="TIME", help="Last this long.")] = None,
+    per: Annotated[
+        str | None, typer.Option("--per", metavar="TIME", help="Hosts: come again this often; a storm: on average.")
+    ] = None,
+    mbps: Annotated[float | None, typer.Option("--mbps", help="Rate each way, for slow-link.")] = None,
+    percent: Annotated[float | None, typer.Option("--percent", help="Share lost each way, for loss.")] = None,
+    threads: Annotated[int | None, typer.Option("--threads", help="Number of busy threads, for cpu-hog.")] = None,
+    rank: Annotated[str | None, typer.Option("--rank", help="Rank on the host, for hang-rank and kill-rank: gpu05/1 or 1.")] = None,
+    offset: Annotated[float | None, typer.Option("--offset", help="Seconds ahead, for clock-drift.")] = None,
+    ppm: Annotated[float | None, typer.Option("--ppm", help="Rate, for clock-drift.")] = None,
+    seed: Annotated[int | None, typer.Option("--seed", help="Of what a storm draws.")] = None,
 ) -> Result:
+    from optics.errors import Missing
     from orchestrator import emulated as labproc
 
     given = {
         "match": match, "on": on, "after": after, "count": count, "probability": probability, "seconds": seconds,
         "port": port, "db": db, "db_per_hour": db_per_hour, "limit": limit, "at_byte": at_byte, "user": user,
-        "at_s": at_s, "for_s": for_s,
+        "at_s": _seconds("--at", at), "for_s": _seconds("--for", for_), "per_s": _seconds("--per", per), "mbps": mbps,
+        "percent": percent, "threads": threads, "rank": rank, "offset_s": offset, "ppm": ppm, "seed": seed,
     }  # fmt: skip
     wanted: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-    number = labproc.ask(_emulated(call), "faults.add", device=device, kind=kind, **wanted)["number"]
+    inventory = _emulated(call)
+    place = _at(inventory, name)
+    try:
+        number = labproc.ask(inventory, "faults.add", **place, kind=kind, **wanted)["number"]
+    except Missing as error:  # the lab says what is wrong with the request
+        where = "the faults and what each takes: docs/how-to/inject-faults.md; the options: testbed lab fault add --help"
+        raise Missing(str(error), hint=error.hint or where) from None
     words = f"{kind} added, number {number}" if number else f"{kind} has occurred"
-    return Result({"device": device, "kind": kind, "number": number}, f"{device:<8} {words}")
+    return Result({"device": name, "kind": kind, "number": number}, f"{name:<8} {words}")
 
 
 @verb(
     faults,
     "list",
-    "List the faults of all devices.",
-    examples="testbed lab fault list\ntestbed lab fault list --json | jq .data.faults.ocs1",
+    "List the faults of all devices, hosts and links.",
+    examples="testbed lab fault list\ntestbed lab fault list --log\ntestbed lab fault list --json | jq .data.faults.ocs1",
 )
-def list_(call: Call) -> Result:
+def list_(
+    call: Call,
+    log: Annotated[bool, typer.Option("--log", help="Also what was done to the lab, and when.")] = False,
+) -> Result:
     from optics.plain import counted
     from orchestrator import emulated as labproc
     from orchestrator.cli.text import columns
 
-    faults = labproc.ask(_emulated(call), "faults.list")["faults"]
+    answer = labproc.ask(_emulated(call), "faults.list")
+    faults = answer["faults"]
     rows = [
         (
             name,
@@ -253,19 +306,31 @@ def list_(call: Call) -> Result:
         for name, armed in faults.items()
         for fault in armed
     ]
-    return Result({"faults": faults}, "\n".join(columns(iter(rows))) if rows else "no faults")
+    lines = list(columns(iter(rows))) if rows else ["no faults"]
+    lines += [logged(entry) for entry in answer["log"]] if log else []
+    return Result({"faults": faults, "log": answer["log"]}, "\n".join(lines))
+
+
+def logged(entry: Mapping[str, Any]) -> str:
+    """A line of what was done to the lab: time of day (UTC), event, what is known of it."""
+    from datetime import UTC, datetime
+
+    at = datetime.fromtimestamp(entry["t_wall_ns"] / 1e9, UTC).strftime("%H:%M:%S.%f")[:-3]
+    known = " ".join(f"{k}={v}" for k, v in entry.items() if k not in ("t_wall_ns", "event"))
+    return f"{at}Z {entry['event']:<13} {known}"
 
 
 @verb(faults, "remove", "Remove a fault by its number.", examples="testbed lab fault remove ocs1 1")
 def remove(
     call: Call,
-    device: Annotated[str, typer.Argument(metavar="DEVICE", help="Name of the device.", autocompletion=devices)],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Device, host or packet switch; all.", autocompletion=faulty)],
     number: Annotated[int, typer.Argument(metavar="NUMBER", help="Number of the fault, from `list`.")],
 ) -> Result:
     from orchestrator import emulated as labproc
 
-    labproc.ask(_emulated(call), "faults.remove", device=device, number=number)
-    return Result({"device": device, "number": number}, f"{device:<8} fault {number} removed")
+    inventory = _emulated(call)
+    labproc.ask(inventory, "faults.remove", **_at(inventory, name), number=number)
+    return Result({"device": name, "number": number}, f"{name:<8} fault {number} removed")
 
 
 fibres = typer.Typer(name="fibre", help="Cut, splice and swap emulated fibres.", no_args_is_help=True, rich_markup_mode=None)

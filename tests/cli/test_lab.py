@@ -82,6 +82,43 @@ def test_faults_are_listed_with_what_was_said_of_them_and_no_more(cli: Any, inve
     ]
 
 
+def test_faults_of_hosts_are_asked_for_as_those_of_devices(cli: Any, inventory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def ask(_: Path, op: str, *_more: object, **values: object) -> dict[str, Any]:
+        if op == "status":
+            return {"hosts": {"gpu01": {}}, "devices": {"ocs1": {}}, "segments": [{"name": "ideal"}]}
+        if values.get("kind") == "nosuch":
+            raise Missing("emulated lab: faults.add: no fault of a host is named 'nosuch'")
+        asked.append(values)
+        return {"number": 7}
+
+    monkeypatch.setattr(labproc, "ask", ask)
+    said = cli("lab", "fault", "add", "gpu01", "nosuch")
+    assert said.code == 2 and "no fault of a host is named 'nosuch'" in said.err and "next: the faults and what each" in said.err
+    said = cli("lab", "fault", "add", "gpu01", "slow-link", "--port", "2", "--mbps", "50", "--per", "2m", "--for", "1.5")
+    assert said.out == "gpu01    slow-link added, number 7\n"
+    for words in (("add", "all", "storm", "--per", "3h", "--at", "0"), ("add", "ideal", "tor"), ("remove", "gpu01", "7")):
+        assert cli("lab", "fault", *words).code == 0
+    assert asked == [
+        {"host": "gpu01", "kind": "slow-link", "port": "2", "mbps": 50.0, "per_s": 120.0, "for_s": 1.5},
+        {"host": "all", "kind": "storm", "per_s": 10800.0, "at_s": 0.0},
+        {"host": "ideal", "kind": "tor"},
+        {"host": "gpu01", "number": 7},
+    ]
+    said = cli("lab", "fault", "add", "gpu02", "cpu-hog")
+    assert said.code == 2 and "E-MISSING no device, host or packet switch gpu02 runs in this lab; did you mean gpu01?" in said.err
+    assert "E-USAGE --per: 'often' is not a duration" in cli("lab", "fault", "add", "all", "storm", "--per", "often").err
+
+
+def test_what_was_done_to_the_lab_is_listed_with_its_time(cli: Any, inventory: Path) -> None:
+    assert cli("lab", "start").code == 0
+    assert cli("lab", "fibre", "cut", "f1").code == 0
+    none, entry = cli("lab", "fault", "list", "--log").out.splitlines()
+    assert none == "no faults" and entry.endswith("Z fibre         name=f1 cut=True")
+    assert cli("lab", "fault", "add", "gpu01", "cpu-hog").code == 2  # devices only
+
+
 SWITCH = "segments:\n  - {name: tree, link_mbps: 100, ports: ['gpu01:p2', 'gpu02:p1']}\n"
 
 

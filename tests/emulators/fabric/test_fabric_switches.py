@@ -98,7 +98,8 @@ def test_uplinks_are_limited_both_ways_and_a_fast_cable_is_not() -> None:
 def test_the_program_and_the_emulators_read_the_same_switches(tmp_path: Path) -> None:
     from orchestrator.inventory.lab import read_lab
 
-    words = ["--hosts", "10", "--ports", "2", "--electrical", "fat-tree", "--electrical", "rails:2@40", "--rack", "4"]
+    kinds = ("fat-tree", "dual:5", "rails:2@40")
+    words = ["--hosts", "10", "--ports", "2", *(word for kind in kinds for word in ("--electrical", kind)), "--rack", "4"]
     assert main([*words, "--out", str(tmp_path)]) == 0
     config = read_config(tmp_path)
     lab = read_lab(*((tmp_path / name).read_text() for name in ("hosts.yml", "devices.yml", "fibres.yml")))
