@@ -36,9 +36,9 @@ def bad(message: str) -> Failure:
 
 
 def read(path: str) -> str:
-    """The text of a file; empty where it cannot be read."""
+    """The text of a file; empty where it cannot be read. Bytes that are no UTF-8 are replaced: any process may be named so."""
     try:
-        with open(path) as f:
+        with open(path, encoding="utf-8", errors="replace") as f:
             return f.read()
     except OSError:
         return ""

@@ -13,7 +13,7 @@ import struct
 import sys
 import time
 
-from agent import files, keeping
+from agent import beats, files, keeping
 from agent.basics import SOCKET, VAR, VERSION, Failure, bad, directories, integer, number, own_sha, read, read_json, unpack
 from agent.client import Client
 from agent.ends import FibreEnds
@@ -22,6 +22,7 @@ from agent.generations import Generations
 from agent.gpus import gpus
 from agent.handoff import Handoff
 from agent.jobs import Jobs
+from agent.load import load
 from agent.netlink import GETLINK, NEWLINK, Rtnl, link_values, links
 from agent.probes import Probes
 from agent.samples import Counters
@@ -316,6 +317,7 @@ OPERATIONS: dict[str, Callable[[Server, Json, Client, Answer], Json | None]] = {
     "counters.keep": lambda server, request, *_: keeping.keep(server, request),
     "counters.kept": lambda _, request, *__: keeping.fetch(request),
     "gpus": lambda server, request, client, _: gpus(server, request, client),
+    "load": lambda server, request, _, answer: load(server, request, answer),
     "job.ready": lambda server, request, *_: files.ready(server, request),
     "job.files": lambda _, request, *__: files.put(request),
     "job.start": lambda server, request, *_: server.jobs.start(request),
@@ -327,4 +329,5 @@ OPERATIONS: dict[str, Callable[[Server, Json, Client, Answer], Json | None]] = {
     "job.drop": lambda server, request, *_: server.handoff.drop(request),
     "job.turns": lambda server, request, *_: server.handoff.turns(request),
     "job.tail": lambda server, request, *_: server.jobs.tail(request),
+    "beats": lambda server, request, *_: beats.beats(server, request),
 }

@@ -90,14 +90,15 @@ def appears(store: Any, key: str, within_s: float) -> bool:
 
 
 def common(kept: list[list[int]]) -> int:
-    """Return the newest iteration that every rank has kept, 0 when no rank has any.
+    """Return the newest iteration that every rank with any checkpoint has kept, 0 when no rank has any.
 
-    Raises ValueError when some have and no iteration is common to all: starting anew would throw their work away.
+    A rank without any is new on its host, and is given that state. Raises ValueError when no iteration is common to the others:
+    starting anew would throw their work away.
     """
-    shared = set(kept[0]).intersection(*kept[1:])
-    if shared:
-        return max(shared)
     if not any(kept):
         return 0
+    shared = set.intersection(*(set(have) for have in kept if have))
+    if shared:
+        return max(shared)
     words = "; ".join(f"rank {rank} has {', '.join(map(str, sorted(have))) or 'none'}" for rank, have in enumerate(kept))
     raise ValueError(f"no checkpoint is common to all ranks: {words}; to start anew, launch the job without --resume")

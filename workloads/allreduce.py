@@ -69,6 +69,7 @@ def table(job: Job, arguments: argparse.Namespace) -> dict[str, Any]:
     for count in (size // 4 for size in sizes(arguments.minbytes, arguments.maxbytes or arguments.minbytes, arguments.stepfactor)):
         job.iteration += 1
         begin_ns = time.monotonic_ns()
+        job.beat.begin(job.iteration)
         rows.append(measure(job, count, arguments.warmup_iters, arguments.iters, bool(arguments.check)))
         say(row(rows[-1]))
         job.records.iteration(record_of(job, rows[-1], begin_ns, clock), aloud=False)  # the table says it
@@ -108,6 +109,7 @@ def measure(job: Job, count: int, warmup: int, iterations: int, check: bool) -> 
         rings.all_reduce(values)
         return int((values != known).sum())
 
+    job.beat.exchange()
     found = wrong() if check else 0
     values.zero_()  # zeros stay zeros, however often they are summed
     for _ in range(warmup):
@@ -120,6 +122,7 @@ def measure(job: Job, count: int, warmup: int, iterations: int, check: bool) -> 
     seconds = (time.monotonic_ns() - begin_ns) / 1e9 / iterations
     found += wrong() if check else 0
     reports = job.accord.gather(f"measure/{job.iteration}", [seconds, found])
+    job.beat.end()
     seconds = sum(report[0] for report in reports) / world
     algbw = count * 4 / 1e9 / seconds
     return {
@@ -150,10 +153,12 @@ def loop(job: Job, arguments: argparse.Namespace) -> dict[str, Any]:
         job.before(iteration)
         values.fill_(job.place.rank + 1)
         job.synchronize()
+        job.beat.exchange()
         begin_ns = time.monotonic_ns()
         rings.all_reduce(values)
         job.synchronize()
         end_ns = time.monotonic_ns()
+        job.beat.end()
         wrong += int((values != sum_of_ranks).sum()) if arguments.check else 0
         took_ms.append((end_ns - begin_ns) / 1e6)
         job.records.iteration(

@@ -92,6 +92,10 @@ class Ring:
     def into(self) -> Wire | None:
         return self._from if self._receiving else None
 
+    @property
+    def late(self) -> bool:
+        return bool(self._receiving) and self._receiving[0][0].late
+
     def begin(self) -> None:
         pass  # each round began when it was queued
 

@@ -6,8 +6,11 @@ import contextlib
 import select
 import socket
 import time
+from collections.abc import Callable
 from typing import Protocol
 
+TICK_S = 1.0
+"""A loop that waits for bytes gives a sign of life this often (s)."""
 TCP_RTO_MAX_MS = 44
 """The socket option, from Linux 6.15 on (include/uapi/linux/tcp.h); Python has no name for it."""
 RETRY_MS, PATIENCE_MS = 1000, 900_000
@@ -78,6 +81,8 @@ class Task(Protocol):
     def into(self) -> Wire | None: ...
     @property
     def out(self) -> Wire | None: ...
+    @property
+    def late(self) -> bool: ...  # it waits for the first bytes of a rank that may not have begun yet
 
     def begin(self) -> None: ...
     def take(self) -> bool: ...  # receive what is there; True: that was all of it
@@ -85,16 +90,39 @@ class Task(Protocol):
 
 
 class Stall:
-    """The longest time in which no byte moved although something was to be carried, since the last mark."""
+    """The longest time in which no byte moved although something was to be carried, since the last mark.
+
+    From `begin` to `end` also how long that was in all while ranks that might not have begun were waited for. alive: called once in
+    TICK_S while something is carried, with the time (monotonic ns).
+    """
 
     def __init__(self) -> None:
         self.longest_ns = 0
+        self.summing = False
+        self.alive: Callable[[int], None] = lambda _: None
+        self._tick_ns = 0
+        self._late_ns = self._noted_ns = 0
 
     def mark(self) -> None:
         self.longest_ns = 0
 
-    def note(self, lasted_ns: int) -> None:
-        self.longest_ns = max(self.longest_ns, lasted_ns)
+    def begin(self, now_ns: int) -> None:
+        self._late_ns, self._noted_ns, self.summing, self._tick_ns = 0, now_ns, True, 0
+
+    def end(self) -> int:
+        """How long (ns) since `begin`."""
+        self.summing = False
+        return self._late_ns
+
+    def note(self, moved_ns: int, now_ns: int, *, late: bool) -> None:
+        """No byte moved between these times (monotonic ns); what was noted of a time before is not counted twice."""
+        self.longest_ns = max(self.longest_ns, now_ns - moved_ns)
+        if now_ns >= self._tick_ns:
+            self._tick_ns = now_ns + int(TICK_S * 1e9)
+            self.alive(now_ns)
+        if late:
+            self._late_ns += max(0, now_ns - max(moved_ns, self._noted_ns))
+            self._noted_ns = now_ns
 
 
 class Loop:
@@ -135,10 +163,12 @@ class Loop:
         Raises: RuntimeError - a peer is gone, or silent for the timeout.
         """
         watched = False
-        ready = self._poll.poll(max(0, self._moved_ns + self._timeout_ns - time.monotonic_ns()) / 1e9 if self.busy else -1)
+        late = self._stall.summing and any(task.late for task in self._readers.values())
+        left_s = max(0, self._moved_ns + self._timeout_ns - time.monotonic_ns()) / 1e9
+        ready = self._poll.poll(min(TICK_S, left_s) if self.busy else -1)
         now_ns = time.monotonic_ns()
         if self.busy:
-            self._stall.note(now_ns - self._moved_ns)
+            self._stall.note(self._moved_ns, now_ns, late=late)
             if not ready and now_ns >= self._moved_ns + self._timeout_ns:
                 silent = {t.into.peer for t in self._readers.values() if t.into} | {
                     t.out.peer for t in self._writers.values() if t.out

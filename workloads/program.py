@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from .accord import Accord
+from .beat import Beat
 from .handoff import Handoff
 from .place import BadPlace, Place, read_place
 from .records import Records
@@ -25,8 +26,10 @@ OK, FAILED, USAGE, LOST_PEER = 0, 1, 2, 75  # 75: EX_TEMPFAIL of sysexits.h: sta
 class Job:
     """A rank that has met the others."""
 
-    def __init__(self, place: Place, torch: Any, rings: Any, accord: Accord, records: Records, started: dict[str, Any]) -> None:
-        self.place, self.torch, self.rings, self.accord, self.records = place, torch, rings, accord, records
+    def __init__(
+        self, place: Place, torch: Any, rings: Any, accord: Accord, records: Records, beat: Beat, started: dict[str, Any]
+    ) -> None:
+        self.place, self.torch, self.rings, self.accord, self.records, self.beat = place, torch, rings, accord, records, beat
         self.started = started
         self.iteration = 0  # the current one, for the message when it fails
         self._turns: Turns | None = None
@@ -66,6 +69,7 @@ class Job:
             planned=self.place.turns,
             asked_to_stop=lambda: self.accord.asked,
             on_turn=self.records.turn,
+            on_hold=self.beat.hold,
             stall=self.rings.stall,
         )
 
@@ -79,6 +83,7 @@ class Job:
                 self._handoff = Handoff(self.place.handoff, self._turns.greeting, self._turns.receive)
                 self._turns.send = self._handoff.send
                 self._handoff.start()
+        self.beat.begin(iteration)
 
     def last(self, iteration: int) -> bool:
         """To be called after each iteration, all sums being done: hold or turn as agreed; say whether it was the last one.
@@ -118,9 +123,10 @@ def run(name: str, work: Callable[[Job], dict[str, Any]]) -> NoReturn:
 
     job = None
     summary: dict[str, Any] = {"workload": name, "ok": False}
-    records = Records(place.job_dir, place.rank)
+    records, beat = Records(place.job_dir, place.rank), Beat(place.job_dir, place.rank)
     try:
         rings = Rings(place, torch)
+        beat.follow(rings.stall)
         accord = Accord(rings.store, place.rank, place.world)
         hosts = accord.gather("hosts", platform.node())
         accord.handle_signals()
@@ -138,7 +144,7 @@ def run(name: str, work: Callable[[Job], dict[str, Any]]) -> NoReturn:
             f"# {who}: {len(hosts)} ranks met, {rings.backend}, {len(place.rings)} rings, torch {torch.__version__}",
             flush=True,
         )
-        job = Job(place, torch, rings, accord, records, started)
+        job = Job(place, torch, rings, accord, records, beat, started)
         summary |= work(job)
         job.end()
         accord.leave()

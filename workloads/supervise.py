@@ -30,6 +30,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
+from .beat import FILE, Beat
 from .records import SUMMARY, Clock, Records
 
 LONGEST_LINE = 1000
@@ -53,8 +54,11 @@ class Progress:
     """Turns what a program shows of its iterations into records. An iteration takes from the one before (the first: from the
     program's start) until it shows; where only every n-th shows, each of the n took an equal part."""
 
-    def __init__(self, records: Records, clock: Clock, started_ns: int) -> None:
+    def __init__(self, records: Records, clock: Clock, started_ns: int, directory: Path | None = None) -> None:
+        """directory: of the job, for the beat of a program whose own back-end writes none (beat.py)."""
         self._records, self._clock, self._before_ns = records, clock, started_ns
+        self._directory = directory
+        self._beat: Beat | None = None
         self.count, self.last = 0, -1
         self.first: dict[str, Any] = {}
         self.latest: dict[str, Any] = {}
@@ -76,6 +80,10 @@ class Progress:
         if steps > 1:
             record["steps"] = steps
         self._records.iteration(record, aloud=False)
+        if self._directory is not None and not self.count and not (self._directory / FILE).exists():
+            self._beat = Beat(self._directory, 0)
+        if self._beat is not None:
+            self._beat.shown(int(number), int(took_ns))
         self.first, self.latest = self.first or record, record
         self.count, self.last, self._before_ns = self.count + 1, int(number), now_ns
         self._took_ms = [*self._took_ms[-999:], record["iter_ms"]]
@@ -253,7 +261,7 @@ def supervise(arguments: argparse.Namespace, command: list[str], env: Mapping[st
     started_ns, started_s = time.monotonic_ns(), time.monotonic()
     reports = not arguments.pattern and not arguments.file
     records = Records(where, 1 if reports else 0)
-    progress = Progress(records, Clock(), started_ns)
+    progress = Progress(records, Clock(), started_ns, where)
     run = Run(command, env, piped=bool(arguments.pattern))
 
     def line(text: bytes) -> None:

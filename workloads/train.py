@@ -4,8 +4,8 @@ A real model (see models.py) under DistributedDataParallel, whose buckets are av
 Rank 0 writes one line per iteration to `iterations.jsonl`, one per change of rings to `turns.jsonl` and, when it ends,
 `summary.json`, in TESTBED_JOB_DIR. The environment is described in place.py. SIGTERM: all ranks finish the same iteration, write
 a checkpoint and exit 0. `--resume` goes on from the newest iteration all ranks have a checkpoint of, or from the start where
-there is none. Exit codes: 0 done or stopped, 2 bad arguments, environment or checkpoint, 75 a peer was lost (start all ranks
-again with --resume), 1 anything else.
+there is none; a rank without `--resume`, or without any, is given the others' state. Exit codes: 0 done or stopped, 2 bad
+arguments, environment or checkpoint, 75 a peer was lost (start all ranks again with --resume), 1 anything else.
 """
 
 from __future__ import annotations
@@ -53,14 +53,19 @@ def train(job: Job, arguments: argparse.Namespace) -> dict[str, Any]:
     momentum = [torch.zeros_like(parameter) for parameter in module.parameters()]
     if not arguments.resume:
         checkpoints.forget()  # no rank can have written one of this run: that takes an iteration, and so all ranks
-    done = common(job.accord.gather("checkpoints", checkpoints.kept()))
-    if done:
+    kept = job.accord.gather("checkpoints", checkpoints.kept())
+    done = common(kept)
+    tensors = [*module.parameters(), *momentum]
+    if done in kept[place.rank]:
         state = checkpoints.read(done, same)
         with torch.no_grad():
-            for tensor, kept in zip(
-                [*module.parameters(), *momentum], [*state["parameters"], *state["momentum"]], strict=True
-            ):  # fmt: skip
-                tensor.copy_(kept)
+            for tensor, was in zip(tensors, [*state["parameters"], *state["momentum"]], strict=True):
+                tensor.copy_(was)
+    if done and not all(kept):  # a rank has taken the place of one whose host is gone: all hold the same weights
+        source = next(rank for rank, have in enumerate(kept) if have)
+        with torch.no_grad():
+            for tensor in tensors:
+                torch.distributed.broadcast(tensor, source)
 
     def write_checkpoint(iteration: int) -> str:
         parameters = [parameter.detach().cpu() for parameter in module.parameters()]
@@ -120,6 +125,8 @@ class Step:
     def _see(self, bucket: Any) -> None:
         flat = bucket.buffer()
         self._sent.append((time.monotonic_ns(), flat.numel() * flat.element_size()))
+        if bucket.is_last():  # computing is done
+            self._job.beat.exchange()
 
     def run(self, iteration: int, inputs: Any, target: Any) -> dict[str, Any]:
         """Run one iteration and return its record.
@@ -138,12 +145,14 @@ class Step:
         loss.backward()
         job.synchronize()
         summed_ns = time.monotonic_ns()
+        job.beat.exchanged()
         with torch.no_grad():
             for parameter, speed in zip(self._model.parameters(), self._momentum, strict=True):
                 speed.mul_(0.9).add_(parameter.grad)
                 parameter.add_(speed, alpha=-self._lr)
         value = float(loss.detach())
         took_ms = (time.monotonic_ns() - begin_ns) / 1e6
+        job.beat.end()
         self._took_ms.append(took_ms)
         size = sum(size for _, size in self._sent)
         return {

@@ -80,17 +80,19 @@ class Turns:
         planned: tuple[PlannedTurn, ...] = (),
         asked_to_stop: Callable[[], bool] = lambda: False,
         on_turn: Callable[[dict[str, Any]], None] = lambda _: None,
+        on_hold: Callable[[bool], None] = lambda _: None,
         stall: Any = None,
     ) -> None:
         """`store` is the main thread's, `client` gives further clients of it. `read` gives the layout a message asks for.
 
         ahead: how many further iterations a rank may have begun before it has finished one.
-        on_turn: called with the turn's record (see program.py) at its boundary. stall: a wires.Stall, to be reported.
+        on_turn: called with the turn's record (see program.py) at its boundary. on_hold: True as a pause begins, False as it ends.
+        stall: a wires.Stall, to be reported.
         """
         self._rank, self._world, self._store, self._client = rank, world, store, client
         self._sets, self._read, self._timeout_s, self._ahead = sets, read, timeout_s, ahead
         self._planned = {entry.after: entry for entry in planned}
-        self._asked_to_stop, self._on_turn, self._stall = asked_to_stop, on_turn, stall
+        self._asked_to_stop, self._on_turn, self._on_hold, self._stall = asked_to_stop, on_turn, on_hold, stall
         self.send: Callable[[dict[str, Any]], None] = lambda _: None
         self._lock = threading.Lock()
         self._move: Move | None = None
@@ -197,6 +199,15 @@ class Turns:
         began_ns = time.monotonic_ns()
         move.held_at = iteration
         self._answer(move, "held")
+        self._on_hold(True)
+        try:
+            decision = self._held(move, iteration)
+        finally:
+            self._on_hold(False)
+        move.held_ms = round((time.monotonic_ns() - began_ns) / 1e6, 3)
+        return decision
+
+    def _held(self, move: Move, iteration: int) -> int | str:
         key = f"move/{move.number}"
         while True:
             left_s = move.until_s - time.monotonic()
@@ -207,7 +218,6 @@ class Turns:
             elif move.decide and self._all_prepared(self._store, move):
                 self._decide(move, str(iteration))
             if appears(self._store, key, min(CHECK_S, max(0.001, left_s))):
-                move.held_ms = round((time.monotonic_ns() - began_ns) / 1e6, 3)
                 return _read_decision(self._store.get(key))
             if lost := self._sets.lost():
                 raise RuntimeError(lost)

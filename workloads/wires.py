@@ -42,6 +42,7 @@ class SendTask:
     """Send buffers one after the other."""
 
     into = None
+    late = False
 
     def __init__(self, out: Wire, buffers: Iterable[memoryview]) -> None:
         self.out: Wire | None = out
@@ -74,9 +75,13 @@ class ReceiveTask:
         self.into: Wire | None = into
         self._wire, self._buffers, self._slice = into, [buffer for buffer in buffers if len(buffer)], slice
 
+    @property
+    def late(self) -> bool:
+        return self._due == self._whole
+
     def begin(self) -> None:
         self._left = deque(self._buffers)
-        self._due = sum(map(len, self._buffers))
+        self._due = self._whole = sum(map(len, self._buffers))
         self._wire.wake_at(max(1, min(self._slice, self._due)))
 
     def take(self) -> bool:
@@ -190,6 +195,15 @@ class Passing:
         if self._odd:
             by.scratch[: self._odd] = by.scratch[count:there]
         return count
+
+    @property
+    def late(self) -> bool:
+        """Whether what it is to be woken for is, in part, the first of what one more rank adds: each segment is of one more."""
+        if not self._coming:
+            return False
+        segment = self._coming[0]
+        begun = self._combining is not None and segment.into is None  # what is summed already is of all ranks
+        return not begun and (not self._at or len(segment.memory) - self._at < self._slice)
 
     @property
     def received(self) -> bool:

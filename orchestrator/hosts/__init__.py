@@ -2,6 +2,7 @@
 
 from orchestrator.hosts.api import (
     AtDown,
+    Beat,
     ClockReading,
     Committed,
     FibreEnd,
@@ -14,6 +15,7 @@ from orchestrator.hosts.api import (
     Probe,
     Provisioned,
     RankState,
+    RankTimes,
     Staged,
     Stream,
     Tail,
@@ -25,6 +27,7 @@ from orchestrator.hosts.launch import job_name
 __all__ = [
     "SAMPLE",
     "AtDown",
+    "Beat",
     "ClockReading",
     "Committed",
     "FibreEnd",
@@ -38,6 +41,7 @@ __all__ = [
     "Probe",
     "Provisioned",
     "RankState",
+    "RankTimes",
     "Samples",
     "Staged",
     "Stream",

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from optics import HostName, HostPort
+from optics.ranks import RankName
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +202,78 @@ class RankState:
     stall_ms: float | None = None
     silent_s: float | None = None
     error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RankTimes:
+    """One iteration of one rank. t_wall_ns: when it began, on the host's wall clock.
+
+    compute_ms: all of it but the waiting for its exchange. exposed_ms: that waiting, communication that no computing hid.
+    wait_ms: of it, the time in which no byte moved because another rank was not there yet: a rank that is late itself has
+    little. A program that does not tell has 0 in these three.
+    """
+
+    iteration: int
+    t_wall_ns: int
+    iter_ms: float
+    compute_ms: float
+    exposed_ms: float
+    wait_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """What a rank wrote of itself. state: running, exited (with `code`), killed, absent.
+
+    iteration: the current one. phase: start, compute, exchange, hold, end; empty where there is no beat. age_s: since iteration or
+    phase last changed, by the host's own monotonic clock; inf where there is no beat. times: of the latest iterations that ended.
+    alive_s: since the latest sign of life, which a rank gives once a second while it carries an exchange, inf where none is known:
+    a process that was stopped in an exchange differs by this from those that wait for it.
+    """
+
+    rank: RankName
+    state: str
+    code: int | None
+    iteration: int
+    phase: str
+    age_s: float
+    times: tuple[RankTimes, ...]
+    alive_s: float = math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class RankLoad:
+    """The processes of a rank. state: as in proc(5), `T` only if all are stopped. beat: why its beat cannot be read, if so."""
+
+    state: str
+    cores: float
+    beat: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A process and how many processors it kept busy."""
+
+    pid: int
+    command: str
+    cores: float
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Who used a host's processors for `seconds`. busy: all cores in use; others: processes that are no rank's and used most.
+
+    sent, again: TCP segments, and those of them that were sent again.
+    """
+
+    host: HostName
+    seconds: float
+    cpus: int
+    busy: float
+    ranks: Mapping[RankName, RankLoad]
+    others: tuple[Process, ...]
+    sent: int = 0
+    again: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -90,10 +90,12 @@ class Hosts(Routes, Measurements, Turns, Readiness):
             found[name] = {v["generation"]: Staged(v["generation"], v["routes"], v["table"], v.get("congctl")) for v in lines}
         return found
 
-    async def launch(self, job: Job, run: str, *, resume: bool = False) -> Mapping[RankName, JobState]:
-        """Start the ranks of a job; `run` makes its name on the hosts unique."""
+    async def launch(
+        self, job: Job, run: str, *, resume: bool = False, fresh: Collection[HostName] = ()
+    ) -> Mapping[RankName, JobState]:
+        """Start the ranks of a job; `run` makes its name on the hosts unique. fresh: as `launch.requests`."""
         await self.make_ready(job)
-        wanted = launch.requests(job, self.lab, run, resume=resume)
+        wanted = launch.requests(job, self.lab, run, resume=resume, fresh=fresh)
         payloads = launch.payloads({rank: request | self._token() for rank, request in wanted.items()})
         play = await self._play("launch.yml", list(payloads), {"testbed_requests": payloads})
         answers = _answers(play, "launch", wanted)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from itertools import count
 from typing import Any
 
@@ -22,9 +22,12 @@ MASTER_PORTS = 2000
 ENV_LIMIT = 131_072  # bytes of one environment variable (MAX_ARG_STRLEN)
 
 
-def requests(job: Job, lab: Lab, run: str, *, resume: bool = False) -> dict[RankName, dict[str, Any]]:
+def requests(
+    job: Job, lab: Lab, run: str, *, resume: bool = False, fresh: Collection[HostName] = ()
+) -> dict[RankName, dict[str, Any]]:
     """The `job.start` request for each rank. `run` makes the job's name on the hosts unique: `{job}.{run}` (`on_host`).
 
+    fresh: hosts that did not run it before; what they may have kept of an earlier time is dropped, and they get the others' state.
     Raises: Infeasible - nccl on a host without a GPU for each of its ranks.
     """
     nccl = backend(job, lab) == "nccl"
@@ -38,7 +41,12 @@ def requests(job: Job, lab: Lab, run: str, *, resume: bool = False) -> dict[Rank
     found = {}
     for rank, name in enumerate(job.ranks):
         env = _environment(job, lab, rank, port, nccl) | dict(job.env)
-        found[name] = {"op": "job.start", "name": on_host(job_name(job.name, run), name), "argv": argv(job, resume), "env": env}
+        found[name] = {
+            "op": "job.start",
+            "name": on_host(job_name(job.name, run), name),
+            "argv": argv(job, resume and host_of_rank(name) not in fresh),
+            "env": env,
+        }
         if resumable(job):
             found[name]["checkpoints"] = job_name(job.name, identity(job))
         if job.program:
@@ -206,6 +214,7 @@ def identity(job: Job) -> str:
     """Identifies a training, in 12 hex digits: program, hosts, and the arguments that determine the weights.
 
     Not its rings, nor the assignment of ranks to hosts: all ranks hold the same weights, and a change of topology ends no training.
+    Nor does a rank whose place another took, or nobody (`Job.evicted`).
     """
     deciding: dict[str, Any]
     if job.program:
@@ -213,4 +222,6 @@ def identity(job: Job) -> str:
     else:
         what, options = job.workload, OPTIONS[job.workload]
         deciding = {option.name: job.args.get(option.name, option.default) for option in options if option.weights}
-    return hashlib.sha256(json.dumps([what, sorted(job.ranks), deciding], sort_keys=True).encode()).hexdigest()[:12]
+    first = {now: before for before, now in job.evicted.items() if now}
+    ranks = [first.get(rank, rank) for rank in job.ranks] + [before for before, now in job.evicted.items() if not now]
+    return hashlib.sha256(json.dumps([what, sorted(ranks), deciding], sort_keys=True).encode()).hexdigest()[:12]

@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
+import math
 import secrets
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from optics import HostName, HostPort
-from optics.ranks import RankName
-from orchestrator.hosts.api import ClockReading, FibreEnd, PortCounters, Probe, Stream, Tail
+from optics import HostName, HostPort, TestbedError
+from optics.plain import printable
+from optics.ranks import RankName, by_host
+from orchestrator.hosts.api import (
+    Beat,
+    ClockReading,
+    FibreEnd,
+    Load,
+    PortCounters,
+    Probe,
+    Process,
+    RankLoad,
+    RankTimes,
+    Stream,
+    Tail,
+)
 from orchestrator.hosts.channels import Channels
 from orchestrator.hosts.counters import port_counters
 from orchestrator.hosts.launch import on_host
@@ -115,6 +130,41 @@ class Measurements(Channels):
         answers = await self._ask(requests, "counters.kept")
         return {rank: Tail(v["data"], v["offset"], v["size"], "") for rank, v in answers.items()}
 
+    async def beats(
+        self, job: str, ranks: Collection[RankName], after: Mapping[RankName, int] | None = None, timeout_s: float = 5.0
+    ) -> Mapping[RankName, Beat]:
+        """What each rank of a job wrote of itself, with its iterations after `after` (None: the latest, 255 at most).
+
+        A rank whose host does not answer within `timeout_s`, or whose agent is too old to know, is left out.
+        """
+
+        async def one(rank: RankName) -> Beat | None:
+            request = {"name": on_host(job, rank), "after": (after or {}).get(rank, -1)}
+            try:
+                return _beat(rank, (await self._ask({rank: request}, "beats", timeout_s))[rank])
+            except (TestbedError, KeyError, TypeError, ValueError):
+                return None
+
+        found = await asyncio.gather(*map(one, ranks))
+        return {beat.rank: beat for beat in found if beat is not None}
+
+    async def load(self, job: str, ranks: Collection[RankName], for_s: float = 1.0) -> Mapping[HostName, Load]:
+        """Who uses the processors of these ranks' hosts, looked at for `for_s` (0.1 to 10, s).
+
+        A host that does not answer, or whose agent is too old to know, is left out.
+        """
+
+        async def one(host: HostName, here: Sequence[RankName]) -> Load | None:
+            names = {on_host(job, rank): rank for rank in here}
+            try:
+                answers = await self._ask({host: {"names": [*names], "for_s": for_s}}, "load", for_s + 5.0)
+                return _load(host, answers[host], names)
+            except (TestbedError, KeyError, TypeError, ValueError):
+                return None
+
+        found = await asyncio.gather(*(one(host, here) for host, here in by_host(ranks).items()))
+        return {load.host: load for load in found if load is not None}
+
     def leave_counters(self) -> None:
         """Ask hosts to stop sampling without waiting for replies: the caller is already handling a failure."""
         for channel in self._channels.values():
@@ -146,6 +196,21 @@ def _probe(source: HostName, r: Mapping[str, Any]) -> Probe:
     return Probe(
         source, r["address"], r["ok"], r.get("hops"), r.get("back_hops"), r.get("rtt_us"), r.get("host"), r.get("error", "")
     )
+
+
+def _beat(rank: RankName, v: Mapping[str, Any]) -> Beat:
+    """Read an answer to `beats`. Raises: KeyError, TypeError, ValueError - it is none."""
+    now = v["beat"] or {"iteration": 0, "phase": "", "age_s": math.inf, "alive_s": None}
+    alive_s = math.inf if now["alive_s"] is None else float(now["alive_s"])
+    times = tuple(RankTimes(int(n), int(at), *(us / 1e3 for us in (whole, *parts))) for n, at, whole, *parts in v["times"])
+    return Beat(rank, v["state"], v.get("code"), int(now["iteration"]), now["phase"], float(now["age_s"]), times, alive_s)
+
+
+def _load(host: HostName, v: Mapping[str, Any], names: Mapping[str, RankName]) -> Load:
+    """Read an answer to `load`. Raises: KeyError, TypeError, ValueError - it is none."""
+    ranks = {names[n]: RankLoad(str(r["state"]), float(r["cores"]), str(r["beat"])) for n, r in v["ranks"].items() if n in names}
+    others = tuple(Process(int(p["pid"]), printable(str(p["command"]))[:15], float(p["cores"])) for p in v["others"])
+    return Load(host, float(v["seconds"]), int(v["cpus"]), float(v["busy"]), ranks, others, int(v["sent"]), int(v["again"]))
 
 
 def _end(peer: Mapping[str, Any] | None) -> HostPort | None:

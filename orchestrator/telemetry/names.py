@@ -246,6 +246,19 @@ _ALL = (
         "per iteration",
     ),
     Measurement(
+        "rank",
+        "one training step of a job, as each of its ranks saw it; its time is when the rank began it",
+        (*COMMON_TAGS, "job", "rank"),
+        {
+            "iter": Field("int", "", "counts from 0"),
+            "iter_ms": Field("float", "ms", "whole step"),
+            "compute_ms": Field("float", "ms", "all but the wait for its exchange; not known of every program"),
+            "exposed_ms": Field("float", "ms", "that wait: communication not hidden by computing"),
+            "wait_ms": Field("float", "ms", "of it, the time in which no byte moved because other ranks were not there yet"),
+        },
+        "per iteration while the job is followed; of a long job ever fewer",
+    ),
+    Measurement(
         "gpu",
         "one GPU",
         (*COMMON_TAGS, "host", "gpu"),

@@ -22,7 +22,7 @@ CAUSES = ("dark", "commit", "boundary")
 PAUSE, STRAGGLER = "pause", "straggler"
 WHY = {
     PAUSE: "the time passed before it began, and no change overlaps it",
-    STRAGGLER: "no change overlaps it; which rank was late is not recorded",
+    STRAGGLER: "no change overlaps it; the times of its ranks show which was late",
 }
 
 

@@ -77,6 +77,8 @@ def turns(run: str) -> Iterator[Wanted]:
             said: dict[str, FieldValue] = {"move": n + 1, "state": "void" if last else "turned", "iteration": 61 + 100 * n}
             said |= {"took_ms": 300.0, "held_ms": 70.0, "stall_ms": 60.0 + rank}
             yield at, "turn_rank", {"job": "ddp", "rank": str(rank), "host": host}, said
+            took: dict[str, FieldValue] = {"iter": 60 + 100 * n, "iter_ms": 43.0, "compute_ms": 30.0 + rank}
+            yield at, "rank", {"job": "ddp", "rank": host}, took | {"exposed_ms": 13.0 - rank, "wait_ms": 3.0}
 
 
 def moves(index: int, run: str) -> Iterator[Wanted]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from agent import beats
 from conformance.transcript import transcript_of
 from optics import BadFile
 from orchestrator.engine.change.iterations import sound
@@ -54,6 +56,15 @@ def scenario(data: bytes) -> None:
 def iterations(data: bytes) -> None:
     for record in sound(data.splitlines()):
         assert record["iter"] >= 0 and record["iter_ms"] >= 0 and int(record["t_wall_ns"]) >= 0
+
+
+@target("beat")
+def beat(data: bytes) -> None:
+    with suppress(ValueError):
+        found = beats.parsed(data.ljust(beats.SIZE, b"\0")[: beats.SIZE], -1, 1 << 60)
+        numbers = [row[0] for row in found["times"]]
+        assert numbers == sorted(set(numbers)) and all(number >= 0 for row in found["times"] for number in row)
+        assert len(json.dumps(found)) < 64 << 10 and found["beat"]["age_s"] >= 0
 
 
 @cache

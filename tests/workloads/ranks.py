@@ -31,7 +31,7 @@ class Ranks:
     def __init__(self, processes: list[subprocess.Popen[bytes]], output: Sequence[tuple[IO[str], IO[str]]]) -> None:
         self.processes, self._output = processes, output
 
-    def finish(self, within_s: float = 40.0) -> list[tuple[int, str, str]]:
+    def finish(self, within_s: float = 100.0) -> list[tuple[int, str, str]]:
         """Return (exit code, stdout, stderr) of each rank."""
         ended = []
         for process, (out, err) in zip(self.processes, self._output, strict=True):

@@ -8,6 +8,7 @@ import json
 import subprocess
 import sys
 import tarfile
+import time
 import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from agent import beats
 from orchestrator.hosts import facts
 from tests.workloads.agents import Agents, agents
 from tests.workloads.ranks import ROOT, Ranks, ranks, records
@@ -70,6 +72,10 @@ def test_a_program_lives_through_turns_and_a_hold(tmp_path: Path) -> None:
         asked.until("prepared", move=2)
         asked[1].ask("hold", 2, lease_s=60)
         held = asked.until("held", move=2)
+        give_up = time.monotonic() + 30  # the program computes on until it needs what is held
+        while (phase := beats.read(str(tmp_path / "0" / "beat"), -1)["beat"]["phase"]) != "hold":
+            assert time.monotonic() < give_up, phase
+            time.sleep(0.02)
         assert len({each["iteration"] for each in held}) == 1
         asked.ask("go", 2, decide=True)
         done = asked.until("turned", "void", move=2)
@@ -108,6 +114,10 @@ def test_gradients_go_over_the_rings_under_another_process_group(tmp_path: Path)
     assert [(record["iter"], record["loss"]) for record in written] == [(1, 1.0), (2, 0.5)]
     assert all(isinstance(record["iter_ms"], float) and record["iter_ms"] >= 10 for record in written)
     assert not (tmp_path / "1" / "iterations.jsonl").exists()
+    for rank in range(WORLD):
+        beat = beats.read(str(tmp_path / str(rank) / "beat"), -1)
+        assert [row[0] for row in beat["times"]] == [1, 2] and beat["beat"]["rank"] == rank
+        assert beat["times"][0][4] > 0, "it waited for its gradients"
 
 
 def test_the_host_gets_what_the_distribution_declares() -> None:

@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from optics import ranks
+from workloads import program
 from workloads.accord import Accord, common
 from workloads.allreduce import HEADER, row, sizes
 from workloads.buffers import pieces
@@ -25,6 +27,10 @@ def test_pieces_cover_everything_once_in_order_and_differ_by_one_at_most(length:
     assert cut[-1][1] == length
     lengths = [end - begin for begin, end in cut]
     assert max(lengths) - min(lengths) <= 1
+
+
+def test_the_program_that_watches_a_job_knows_the_exit_code_of_a_rank_that_lost_a_peer() -> None:
+    assert ranks.LOST_PEER == program.LOST_PEER
 
 
 def test_a_ring_of_twelve_carries_eleven_sixths_of_the_size() -> None:
@@ -64,8 +70,8 @@ def test_a_row_stands_under_its_heading() -> None:
 
 
 @given(st.lists(st.sets(st.integers(1, 6)).map(sorted), min_size=1, max_size=4))
-def test_the_common_checkpoint_is_the_newest_that_all_have(kept: list[list[int]]) -> None:
-    shared = set.intersection(*map(set, kept))
+def test_the_common_checkpoint_is_the_newest_that_all_have_who_have_any(kept: list[list[int]]) -> None:
+    shared = set.intersection(*(set(have) for have in kept if have)) if any(kept) else set()
     if shared:
         assert common(kept) == max(shared)
     elif not any(kept):

@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from agent import beats
+
 ROOT = Path(__file__).parents[2]
 PATTERN = r"--pattern=iter (?P<iter>\d+) loss (?P<loss>[-+.\deEna]+)"
 
@@ -68,6 +70,7 @@ print("iter 23 loss 0.5")
     assert ended(tmp_path, program, PATTERN) == 0
     made = iterations(tmp_path)
     assert [r["iter"] for r in made] == [0, 1, 2, 3, 13, 23], "each once, and no earlier one again"
+    assert [row[0] for row in beats.read(str(tmp_path / "beat"), -1)["times"]] == [0, 1, 2, 3, 13, 23]
     assert [r.get("loss") for r in made] == [2.5, 1.5, 0.5, None, 0.001, 0.5], "no number, no loss"
     assert [r.get("steps", 1) for r in made] == [1, 1, 1, 1, 10, 10]
     assert all(r["iter_ms"] >= 20 for r in made[1:3]) and all(r["t_wall_ns"] >= before_ns for r in made)

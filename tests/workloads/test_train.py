@@ -170,14 +170,30 @@ def test_a_host_with_another_rank_resumes_from_what_it_has(tmp_path: Path) -> No
     assert not list(tmp_path.glob("*/checkpoint-*")), "a fresh start leaves nothing to resume from by mistake"
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("new", [0, 1])
+def test_a_rank_on_a_new_host_is_given_the_state_of_the_others(tmp_path: Path, new: int) -> None:
+    straight, moved = tmp_path / "straight", tmp_path / "moved"
+    for directory, goal in ((straight, "6"), (moved, "4")):
+        with ranks(2, *TRAIN, "--iterations", goal, "--checkpoint-every", "2", directory=directory, rings=PAIR) as job:
+            assert [(code, err) for code, _, err in job.finish()] == [(0, "")] * 2
+    for path in (moved / str(new)).glob("checkpoint-*"):
+        path.unlink()
+    with ranks(2, *TRAIN, "--iterations", "6", "--resume", directory=moved, rings=PAIR) as job:
+        assert [(code, err) for code, _, err in job.finish()] == [(0, "")] * 2
+    found = summary(moved)
+    assert found["resumed_from"] == 4 and found["weights_sha256"] == summary(straight)["weights_sha256"], "momentum included"
+
+
 def test_resuming_without_a_common_checkpoint_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "0").mkdir()
-    (tmp_path / "0" / "checkpoint-0-7.pt").touch()
+    for rank, iteration in ((0, 7), (1, 9)):
+        (tmp_path / str(rank)).mkdir()
+        (tmp_path / str(rank) / f"checkpoint-{rank}-{iteration}.pt").touch()
     with ranks(2, *TRAIN, "--resume", directory=tmp_path) as job:
         ended = job.finish()
     for code, _, err in ended:
         assert code == 2
-        assert "no checkpoint is common to all ranks: rank 0 has 7; rank 1 has none" in err
+        assert "no checkpoint is common to all ranks: rank 0 has 7; rank 1 has 9" in err
 
 
 def test_training_never_imports_the_compiler(tmp_path: Path) -> None:

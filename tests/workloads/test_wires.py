@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from workloads.buffers import Buffer
-from workloads.loop import TCP_RTO_MAX_MS, Stall, Wire
+from workloads.loop import TCP_RTO_MAX_MS, Loop, Stall, Wire
 from workloads.place import Place
 from workloads.wires import ReceiveTask, Round, SendTask, Wires
 
@@ -192,6 +192,48 @@ def test_the_longest_time_without_a_byte_is_kept_until_it_is_marked() -> None:
     assert stall.longest_ns > 0.15e9
     stall.mark()
     assert stall.longest_ns == 0
+
+
+def test_ranks_wait_for_one_that_has_not_begun_and_it_waits_for_none() -> None:
+    store, world, late = Store(), 4, 2
+    begun = threading.Barrier(world)
+
+    def rank(me: int) -> float:
+        stall = Stall()
+        before, after = (me - 1) % world, (me + 1) % world
+        wires = Wires(place(me, world), store, {f"{me}": (after, 0)}, {f"{before}": (before, 0)}, stall=stall)
+        buffer = Buffer.zeros(40_000, "float32", torch.device("cpu"), torch)
+        ring = Round(wires.into[f"{before}"], wires.out[f"{me}"], me, world, buffer, torch)
+        begun.wait()
+        time.sleep(0.5 if me == late else 0)
+        stall.begin(time.monotonic_ns())
+        wires.carry([ring])
+        wires.close()
+        return stall.end() / 1e9
+
+    waits = together(world, rank)
+    late_s = waits.pop(late)
+    assert min(waits) > max(0.3, late_s)
+
+
+def test_bytes_that_come_slowly_are_not_waiting_for_a_rank() -> None:
+    stall, parts = Stall(), [bytes(20_000), bytes(60_000), bytes(80_000)]
+    with socket.create_server(("127.0.0.1", 0)) as listener, socket.create_connection(listener.getsockname()) as there:
+        here = listener.accept()[0]
+        buffer = Buffer.zeros(40_000, "float32", torch.device("cpu"), torch)
+        wire = Wire(here, 1)
+        there.sendall(parts[0])  # a quarter of its chunk
+        peer = threading.Thread(target=lambda: [(time.sleep(0.4), there.sendall(part)) for part in parts[1:]])
+        loop = Loop(10.0, stall)
+        peer.start()
+        stall.begin(time.monotonic_ns())
+        loop.add(Round(wire, wire, 0, 2, buffer, torch))
+        while loop.busy:
+            loop.step()
+        peer.join()
+        loop.close()
+        wire.close()
+    assert stall.longest_ns > 0.3e9 and stall.end() < 0.3e9
 
 
 def test_after_a_long_darkness_a_connection_is_tried_each_second() -> None:

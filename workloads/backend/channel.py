@@ -13,7 +13,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
-from ..loop import Loop, Stall
+from ..beat import Beat
+from ..loop import Loop
 from .passes import Lap, Pass, split
 from .work import Work
 
@@ -81,12 +82,12 @@ class Channel:
         laps: Callable[[], Sequence[Lap]],
         boundary: Boundary,
         timeout_s: float,
-        stall: Stall,
+        beat: Beat,
         *,
         lost: Callable[[], None] = lambda: None,
     ) -> None:
         """`laps`: the rings in use, asked for each collective. lost: called when an error has ended this channel."""
-        self._laps, self._boundary, self._timeout_s, self._stall, self._lost = laps, boundary, timeout_s, stall, lost
+        self._laps, self._boundary, self._timeout_s, self._beat, self._lost = laps, boundary, timeout_s, beat, lost
         self._lock = threading.Lock()
         self._queue: deque[Collective] = deque()
         self._under_way: deque[Collective] = deque()
@@ -103,6 +104,7 @@ class Channel:
             error = self._error
             if error is None:
                 self._queue.append(collective)
+                self._beat.exchange()
                 if not self._thread.ident:
                     self._thread.start()
         if error is not None:
@@ -125,7 +127,7 @@ class Channel:
         os.close(self._wake)
 
     def _run(self) -> None:
-        loop = Loop(self._timeout_s, self._stall)
+        loop = Loop(self._timeout_s, self._beat.stall)
         loop.watch(self._wake)
         try:
             while self._advance(loop):
@@ -156,10 +158,19 @@ class Channel:
             return False
         done = self._under_way.popleft()
         done.end()
+        self._idle()
         if done.counted:
             self._finished += 1
+            self._beat.counted()
             self._boundary.after(self._finished)
+            self._idle()  # after a pause
         return True
+
+    def _idle(self) -> None:
+        """With nothing under way the program computes, as far as is known here."""
+        with self._lock:
+            if not self._queue and not self._under_way:
+                self._beat.exchanged()
 
     def _begin_next(self, loop: Loop) -> bool:
         limit = self._boundary.limit

@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from ..beat import Beat
 from ..records import Clock, Records
 
 _clock = Clock()
@@ -21,15 +22,27 @@ def records(rank: int) -> Records:
     return Records(Path(directory or "."), rank if directory else -1)
 
 
+@cache
+def beat() -> Beat:
+    """This process's beat (beat.py); written nowhere outside the testbed."""
+    directory = os.environ.get("TESTBED_JOB_DIR", "")
+    rank = os.environ.get("RANK", "0")
+    return Beat(Path(directory) if directory else None, int(rank) if rank.isdecimal() else 0)
+
+
 def report(iteration: int, **values: float) -> None:
     """Record that `iteration` has ended, with values such as `loss`: rank 0 writes them to `iterations.jsonl` in TESTBED_JOB_DIR.
 
+    Every rank that calls it shows its iterations and their times (beat.py).
     `iter_ms` is the time since the call before, unless it is given. Without TESTBED_JOB_DIR nothing happens.
     Raises: TypeError, ValueError - the iteration or a value is not a number.
     """
     global _last_ns
     begin_ns, _last_ns = _last_ns, time.monotonic_ns()
-    if not os.environ.get("TESTBED_JOB_DIR") or os.environ.get("RANK", "0") != "0":
+    if not os.environ.get("TESTBED_JOB_DIR"):
+        return
+    beat().shown(int(iteration), _last_ns - begin_ns)
+    if os.environ.get("RANK", "0") != "0":
         return
     record: dict[str, Any] = {"iter": int(iteration), "t_wall_ns": _clock.wall_ns(begin_ns)}
     record["iter_ms"] = round((_last_ns - begin_ns) / 1e6, 3)

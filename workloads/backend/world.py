@@ -21,7 +21,7 @@ from ..turns import Turns
 from .channel import DEPTH, Channel
 from .mesh import Mesh
 from .passes import Lap
-from .reporter import records
+from .reporter import beat, records
 
 LONGEST_S = 86399.0
 
@@ -60,6 +60,8 @@ class World:
         births = store.add(f"testbed/born/{rank}", 1)  # what an earlier group has left in the store is not for this one
         self._store = dist.PrefixStore(f"testbed/{births}", client(store))
         self.stall = Stall()
+        self.beat = beat()
+        self.beat.follow(self.stall)
         self.latest: tuple[int, tuple[tuple[int, ...], ...]] = 0, place.rings
         """How often the job's rings have changed, and the rings in use."""
         self.sets = Sets(Layout(place.rings), self._make, self._use)
@@ -77,6 +79,7 @@ class World:
             planned=place.turns,
             asked_to_stop=lambda: self.channel.closing,
             on_turn=records(rank).turn,
+            on_hold=self.beat.hold,
             stall=self.stall,
         )
         self._handoff: Handoff | None = None
@@ -85,7 +88,7 @@ class World:
             self._turns.send = self._handoff.send
             self._handoff.start()
         self._laps: tuple[Any, list[Lap]] = None, []
-        self.channel = Channel("default", self.laps, self._turns, place.timeout_s, self.stall, lost=self.sets.close)
+        self.channel = Channel("default", self.laps, self._turns, place.timeout_s, self.beat, lost=self.sets.close)
         self.leaving: list[Callable[[float], None]] = [self.close]
         """What ends the threads of this process, those of all its groups."""
         atexit.register(self._leave_at_once)

@@ -339,12 +339,11 @@ class Turn:
         """From the iterations of rank 0; empty where they cannot be fetched, which is no reason to fail the change."""
         journal, ranks = self.context.recorder.journal, ranks_of(record, self.lab)
         run_dir = self.context.run_dir.parent / record.run
-        until = time.monotonic() + SETTLED_S
-        found = Standstill()
+        until, found = time.monotonic() + SETTLED_S, Standstill()
         if journal is None or not ranks:
             return found
+        session, name = self.context.session, facts(record)[0]
         try:
-            session, name = self.context.session, facts(record)[0]
             ahead_ns = await ahead_ns_of(session, ranks[0]) + journal.anchor_ns
             at_ns = await turned_at(session, name, ranks[0], move) if counts_collectives(record) else None
             while True:
@@ -352,8 +351,7 @@ class Turn:
                 if at_ns is not None:
                     self.after = last_before(records, at_ns)
                 found = standstill(records, ends_of(records, ahead_ns), since_ns, self.after)
-                settled = [r for r in records if int(r["iter"]) > self.after + 1]
-                if len(settled) >= SETTLED or time.monotonic() > until:
+                if sum(int(r["iter"]) > self.after + 1 for r in records) >= SETTLED or time.monotonic() > until:
                     return found
                 await asyncio.sleep(LOOK_S)
         except (TestbedError, KeyError):

@@ -77,7 +77,9 @@ async def _events(watcher: Watcher, session: Session, there: list[HostName], *, 
     give_up = time.monotonic() + 6 * AGAIN_S if again else float("inf")
     while time.monotonic() < give_up:
         with suppress(TimeoutError):
-            _take_event(watcher, await asyncio.wait_for(queue.get(), AGAIN_S), anchor_ns)
+            async with asyncio.timeout(AGAIN_S):  # wait_for of Python 3.11 loses a cancellation that comes together with an event
+                event = await queue.get()
+            _take_event(watcher, event, anchor_ns)
     raise Unreachable("some hosts did not answer; connecting to all of them again")
 
 
@@ -105,7 +107,10 @@ async def _job(watcher: Watcher, session: Session) -> None:
         record = watcher.picture.standing.job
         if record is not None and record.ended is None and watcher.picture.running is None:
             try:
-                await Jobs(session, store, slice_of(session.lab, watcher.settings), watcher.settings.runs_dir).status(record)
+                jobs = Jobs(session, store, slice_of(session.lab, watcher.settings), watcher.settings.runs_dir)
+                beats = await jobs.beats(record)
+                watcher.picture.ranks.heard(record.run, beats, time.time() * 1e3)
+                await jobs.status(record, beats)
                 watcher.picture.troubled("job", "")
             except (TestbedError, OSError) as error:
                 watcher.picture.troubled("job", f"job {record.name}: {str(error).splitlines()[0]}")

@@ -14,6 +14,7 @@ from orchestrator.results import Json
 from orchestrator.store.records import RunRecord
 from orchestrator.telemetry.lineprotocol import Point
 from orchestrator.views.live.fabric import DARK, LIT, LOST, MAKING, LiveCircuit, live_circuits
+from orchestrator.views.live.ranks import Ranks
 from orchestrator.views.live.runs import KEPT, RunProgress, shown
 from orchestrator.views.live.series import Counter, Series, Traffic
 from orchestrator.views.live.standing import Standing
@@ -63,6 +64,7 @@ class Picture:
         self.iterations = Series()
         self.traffic = Traffic()
         self.training = Training()
+        self.ranks = Ranks()
         self.log: deque[Event] = deque(maxlen=LOG)
         self._rest: deque[Event] = deque(maxlen=LOG)
         self.standing = Standing()
@@ -123,6 +125,8 @@ class Picture:
                     )
             case "iteration":
                 self._iteration(point, at)
+            case "rank" if not self.standing.is_of_another_owner(run):
+                self.ranks.point(point)
 
     def update(self, now: Standing, at: float) -> None:
         """Apply a snapshot of the store."""

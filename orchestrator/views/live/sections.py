@@ -21,6 +21,7 @@ def whole(picture: Picture) -> dict[str, Json]:
             name: _section(picture, name)
             for name in ("plan", "run", "circuits", "devices", "job", "move", "marks", "turns", "trouble")
         },
+        "ranks": picture.ranks.json(),
         "ports": {port: cast(Json, rates) for port, rates in picture.rates.items()},
         "iterations": cast(Json, picture.iterations.all()),
         "throughput": cast(Json, picture.traffic.series.all(picture.traffic.until)),
@@ -34,6 +35,8 @@ def changes(picture: Picture) -> dict[str, Json]:
     out: dict[str, Json] = {name: _section(picture, name) for name in sorted(dirty - {"states", "iterations", "throughput"})}
     if "states" in dirty and "circuits" not in dirty:
         out["states"] = cast(Json, dict(picture.states))
+    if picture.ranks.taken():
+        out["ranks"] = picture.ranks.json()
     if moved:
         out["ports"] = {port: cast(Json, picture.rates[port]) for port in moved}
     if "iterations" in dirty:

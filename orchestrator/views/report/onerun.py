@@ -6,6 +6,8 @@ from collections.abc import Collection, Sequence
 
 from markupsafe import Markup
 
+from optics.plain import seconds_text
+from orchestrator.engine.rehearsal.report import kept
 from orchestrator.telemetry.palette import PHASE_COLOURS
 from orchestrator.views.report import figures, manyruns, questions
 from orchestrator.views.report.figures import Drawing
@@ -39,6 +41,7 @@ def one_run(c: Context, source: Source) -> None:
         section.notes.append("No reconfiguration was completed and recorded, so there is no breakdown.")
     section.tables += [_parts_table(c), _device_table(c, source, [move.id for move in shown])] if c.moves else []
     c.sections.append(section)
+    _rehearsed(c, source)
     if len(c.moves) > 1:
         manyruns.durations(c)
     spread = Section("spread", "Spread over hosts and devices")
@@ -64,6 +67,21 @@ def one_run(c: Context, source: Source) -> None:
     spread.notes.append("How times spread over runs: `testbed report RUN RUN ...` or `testbed report --since 7d`.")
     if spread.drawings or spread.tables:
         c.sections.append(spread)
+
+
+def _rehearsed(c: Context, source: Source) -> None:
+    """What the rehearsal of this change had shown, beside what was measured."""
+    if not (rows := kept(source.folder)):
+        return
+    section = Section("rehearsed", "Rehearsed and measured")
+    section.intro = "The change was made on an emulated twin of the lab first. Figures of the twin beside those of the lab."
+    shown = [(row.what, _ms(row.rehearsed_ms), _ms(row.measured_ms), "-" if row.off is None else f"{row.off:+.0%}") for row in rows]
+    section.tables.append(Table(("what", "rehearsed", "measured", "off"), shown))
+    c.sections.append(section)
+
+
+def _ms(value: float | None) -> str:
+    return "-" if value is None else seconds_text(value / 1e3)
 
 
 def _tiles(c: Context, source: Source) -> None:

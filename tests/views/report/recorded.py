@@ -127,6 +127,19 @@ class Lab:
             )
             self.clock.now_ns += round(took * MS)
 
+    def ranks(self, run: str, slow: str = "gpu03") -> None:
+        """60 iterations of each rank of the job that `run` launched; `slow` computes 90 ms from the 31st on, the others 30."""
+        with Journal(self.settings.run_dir(run), run, "emulated", clock=self.clock) as journal:
+            for host in HOSTS:
+                at = self.clock.now_ns
+                for n in range(1, 61):
+                    late = n > 30
+                    compute = 90.0 if host == slow and late else 30.0
+                    wait = 60.0 if late and host != slow else 0.5
+                    times = {"iter_ms": compute + wait + 10, "compute_ms": compute, "exposed_ms": wait + 10, "wait_ms": wait}
+                    journal.point("rank", {"job": "ddp", "rank": host}, {"iter": n, **times}, at)
+                    at += round(times["iter_ms"] * MS)
+
     def change(self, *, slow: bool = True, light: bool = True, ok: bool = True, mode: str = "ride", status: str = "ok") -> str:
         """A change during which the job of the latest `up` goes on: 60 iterations of 212 ms, of which the ranks turn after the
         31st while light moves for 60 ms; from there 172 ms. slow: that one takes 400 ms and a later one 500 ms, for no reason."""

@@ -1,6 +1,7 @@
 // Follows the server's events and keeps the page as the lab is. All words from the server are inserted as text, never as HTML.
 import { Chart, together } from "./charts.js";
 import { Fabric } from "./fabric.js";
+import { ranks } from "./ranks.js";
 import { waterfall } from "./waterfall.js";
 
 const $ = (id) => document.getElementById(id);
@@ -89,6 +90,13 @@ const takers = {
     iterations.turns = turns.filter((turn) => turn.ok);
     iterations.plot.redraw(false);
   },
+  ranks(told) {
+    const running = told.words !== "" && !state.job?.ended;
+    $("ranks-words").hidden = !running;
+    $("ranks-words").textContent = told.words;
+    $("ranks-words").classList.toggle("bad", told.trouble);
+    ranks($("ranks"), running ? told.ranks : []);
+  },
   job: (job) => (state.job = job),
   throughput: (points, whole) => traffic.add(points, whole),
   iterations: (points, whole) => iterations.add(points, whole),
@@ -102,7 +110,7 @@ const takers = {
   trouble: (words) => banner("trouble", words.join("\n")),
   safe: showSafe,
 };
-const ORDER = ["colours", "lab", "plan", "run", "circuits", "states", "devices", "ports", "move", "marks", "turns", "job", "throughput", "iterations", "log", "trouble", "safe"];
+const ORDER = ["colours", "lab", "plan", "run", "circuits", "states", "devices", "ports", "move", "marks", "turns", "job", "ranks", "throughput", "iterations", "log", "trouble", "safe"];
 
 function take(data, whole) {
   for (const name of ORDER) if (name in data) takers[name](data[name], whole);

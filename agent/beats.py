@@ -1,0 +1,73 @@
+"""The beats of this host's ranks: files that jobs write (`workloads/beat.py` says what is where), so nothing in them is trusted."""
+
+from __future__ import annotations
+
+import os
+import stat
+import struct
+import time
+
+from agent.basics import integer
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from agent.daemon import Server
+    from agent.shapes import Json
+
+FILE, MAGIC = "beat", b"tbbeat1\0"
+PHASES = ("start", "compute", "exchange", "hold", "end")
+ROWS, ROWS_AT = 256, 64
+HEAD = struct.Struct("<8sIIqqI4xqq")
+ROW = struct.Struct("<6q")
+SIZE = ROWS_AT + ROWS * ROW.size
+HIGHEST = 1 << 53
+LONGEST_NS = 1_000_000_000_000_000  # 12 days: no iteration takes longer
+
+
+def beats(server: Server, request: Json) -> Json:
+    """The state of the job `name`, what its rank wrote last, and its iterations after `after`."""
+    where = server.jobs.directory(request)
+    after = integer(request, "after", -1) if "after" in request else -1
+    found = dict(server.jobs.state(where), name=request["name"])
+    found.pop("directory", None)
+    try:
+        return dict(found, **read(where + "/" + FILE, after))
+    except (OSError, ValueError) as e:
+        return dict(found, beat=None, times=[], error=getattr(e, "strerror", None) or str(e))
+
+
+def read(path: str, after: int) -> Json:
+    """Read and check a beat. `times`: iteration, begin (wall ns), and us: all, compute, exposed, wait.
+
+    Raises: OSError, ValueError - there is none, or it is none.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    try:
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1 or status.st_size != SIZE:
+            raise ValueError(f"the file is not a plain one of {SIZE} bytes with one name")
+        data = os.pread(fd, SIZE, 0)
+        now = time.monotonic_ns()
+    finally:
+        os.close(fd)
+    return parsed(data, after, now)
+
+
+def parsed(data: bytes, after: int, now: int) -> Json:
+    """As `read`, of the bytes of the file. `now`: CLOCK_MONOTONIC, ns. Raises: ValueError - they are none."""
+    if len(data) != SIZE:
+        raise ValueError("the file was cut off")
+    magic, pid, rank, iteration, since, phase, written, alive = HEAD.unpack_from(data)
+    if magic != MAGIC or phase >= len(PHASES) or not 0 <= iteration <= HIGHEST or not 0 <= written <= HIGHEST:
+        raise ValueError("the file has other content than a beat")
+    if not (0 <= since <= now and 0 <= alive <= now):
+        raise ValueError("the file has a time that is yet to come")
+    times = []
+    for n in range(max(0, written - ROWS + 1), written):  # the oldest row may be the one that is written just now
+        number, begin, *spans = ROW.unpack_from(data, ROWS_AT + n % ROWS * ROW.size)
+        if after < number <= HIGHEST and begin >= 0 and all(0 <= span <= LONGEST_NS for span in spans):
+            times.append([number, begin, *(span // 1000 for span in spans)])
+            after = number
+    ages = {"age_s": round((now - since) / 1e9, 6), "alive_s": round((now - alive) / 1e9, 6) if alive else None}
+    beat = {"pid": pid, "rank": rank, "iteration": iteration, "phase": PHASES[phase]}
+    return {"beat": dict(beat, **ages), "times": times}

@@ -1,0 +1,94 @@
+"""What every rank of a job says of itself: asked once a second by whatever follows the job, its iterations kept in the journal."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import time
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from optics import TestbedError
+from optics.ranks import RankName, host_of_rank, hosts_of
+from orchestrator.hosts import Beat
+from orchestrator.session import Session
+from orchestrator.telemetry import Journal
+
+AGAIN_S = 0.9
+"""Minimum interval (s) between two writes to the journal."""
+CLOCKS_S = 60.0
+"""Interval (s) at which the hosts' wall clocks are compared with the local one."""
+EVERY_BITS = 12
+"""Every iteration below 2 ** EVERY_BITS is kept, then half as many for each doubling: 2 to the EVERY_BITS - 1 each time."""
+NONE_AFTER = 1 << 62
+
+
+def kept(iteration: int) -> bool:
+    """Whether an iteration is kept, the same for all ranks: every one at first, then ever fewer, some 28 000 of ten million.
+
+    >>> kept(4095), kept(4097), kept(4098), kept(8194), kept(8196)
+    (True, False, True, False, True)
+    """
+    return iteration % (1 << max(0, iteration.bit_length() - EVERY_BITS)) == 0
+
+
+async def bring_home(session: Session, name: str, job: str, run: str, run_dir: Path, ranks: Collection[RankName]) -> list[Beat]:
+    """Ask every rank for its beat; what it did since the last time goes into the journal of `run`, which launched the job.
+
+    name: that of the job on the hosts. Ranks of hosts that do not answer are left out.
+    """
+    run_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    noted = run_dir / f"{name}.beats.json"
+    with noted.open("a+", encoding="utf-8") as file:
+        noted.chmod(0o600)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:  # another command writes them down
+            return list((await session.hosts.beats(name, ranks, dict.fromkeys(ranks, NONE_AFTER))).values())
+        file.seek(0)
+        known = _known(file.read())
+        due = abs(time.time() - known["at"]) >= AGAIN_S
+        after = {rank: known["after"].get(rank, -1) if due else NONE_AFTER for rank in ranks}
+        found = await session.hosts.beats(name, ranks, after)
+        if any(beat.times for beat in found.values()):
+            if abs(time.time() - known["clocks_at"]) >= CLOCKS_S:
+                with suppress(TestbedError):
+                    known |= {"ahead": await _ahead(session, found), "clocks_at": time.time()}
+            with Journal(run_dir, run, session.lab.name) as journal:
+                for beat in found.values():
+                    _write(journal, job, beat, known["ahead"].get(host_of_rank(beat.rank), 0))
+        if due:
+            known["after"] |= {rank: beat.times[-1].iteration for rank, beat in found.items() if beat.times}
+            known["at"] = time.time()
+            file.truncate(0)
+            file.write(json.dumps(known))
+    return list(found.values())
+
+
+def _known(text: str) -> dict[str, Any]:
+    """When it was written last (wall s), the last iteration of each rank, and how much the hosts' clocks are ahead (ns)."""
+    known: dict[str, Any] = {"at": 0.0, "clocks_at": 0.0, "after": {}, "ahead": {}}
+    with suppress(ValueError, TypeError, KeyError, AttributeError):
+        found = json.loads(text)
+        read = {name: float(found[name]) for name in ("at", "clocks_at")}
+        return read | {name: {str(k): int(v) for k, v in found[name].items()} for name in ("after", "ahead")}
+    return known
+
+
+async def _ahead(session: Session, ranks: Collection[RankName]) -> dict[str, int]:
+    """As `iterations.ahead_ns_of`, of all these ranks' hosts."""
+    clocks = await session.hosts.clocks(hosts_of(ranks))
+    return {host: c.offset_ns if abs(c.offset_ns) > c.round_trip_ns / 2 else 0 for host, c in clocks.items()}
+
+
+def _write(journal: Journal, job: str, beat: Beat, ahead_ns: int) -> None:
+    for times in beat.times:
+        if not kept(times.iteration):
+            continue
+        parts: Mapping[str, float] = {}
+        if times.exposed_ms or times.compute_ms:
+            parts = {"compute_ms": times.compute_ms, "exposed_ms": times.exposed_ms, "wait_ms": times.wait_ms}
+        fields = {"iter": times.iteration, "iter_ms": times.iter_ms, **parts}
+        journal.point("rank", {"job": job, "rank": beat.rank}, fields, times.t_wall_ns - ahead_ns - journal.anchor_ns)

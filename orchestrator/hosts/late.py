@@ -1,0 +1,72 @@
+"""Which ranks of a job are slow or silent, in words. Pure."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Collection, Mapping
+
+from optics.plain import counted, seconds_text
+from optics.ranks import RankName
+from orchestrator.hosts.api import Beat
+
+FACTOR, LEAST_MS = 1.5, 5.0
+"""A rank is slow that computes this many times as long as the median of the others, and so much longer (ms)."""
+ITERATIONS, LEAST_S = 3, 2.0
+"""A rank is silent that has not changed what it does for so many usual iterations, and for this time (s). It is only shown, or
+named by a diagnosis; the guard, which restarts the job, waits twice as long (HANG_LEAST_S of `engine/guard/policy.py`)."""
+ALIVE_S = 3.0
+"""A rank in an exchange gives a sign of life once a second; one that gave none for so long (s) is silent."""
+_SHOWN = 3
+
+
+def slowest(compute_ms: Mapping[RankName, float]) -> tuple[RankName, float, float] | None:
+    """The rank that computes longest, its time and the median of the others (ms); None where that is not known of two.
+
+    >>> slowest({"gpu01": 20.0, "gpu02": 21.0, "gpu03": 90.0})
+    ('gpu03', 90.0, 20.5)
+    """
+    known = {rank: ms for rank, ms in compute_ms.items() if ms > 0}
+    if len(known) < 2:
+        return None
+    rank = max(known, key=lambda name: known[name])
+    return rank, known[rank], statistics.median(ms for name, ms in known.items() if name != rank)
+
+
+def slow_words(compute_ms: Mapping[RankName, float], *, always: bool = False) -> str:
+    """The slowest rank, if it is slow; always: also if it is not. Times as `slowest`."""
+    found = slowest(compute_ms)
+    if found is None or not (always or is_slow(found[1], found[2])):
+        return ""
+    rank, its, usual = found
+    return f"slowest {rank}: computes {seconds_text(its / 1e3)} of an iteration, the others {seconds_text(usual / 1e3)}"
+
+
+def is_slow(its_ms: float, others_ms: float) -> bool:
+    return its_ms > FACTOR * others_ms and its_ms >= others_ms + LEAST_MS
+
+
+def medians(beats: Collection[Beat]) -> dict[RankName, float]:
+    """Of each rank the median compute_ms of the iterations that came with its beat."""
+    return {beat.rank: statistics.median(times.compute_ms for times in beat.times) for beat in beats if beat.times}
+
+
+def silent(beats: Collection[Beat], iteration_ms: float | None) -> tuple[list[Beat], list[Beat]]:
+    """The running ranks that are silent, and those that wait for others as long; iteration_ms: what is usual."""
+    limit_s = max(LEAST_S, ITERATIONS * (iteration_ms or 0) / 1e3)
+    still = [b for b in beats if b.state == "running" and limit_s < b.age_s < float("inf")]
+    stopped = [b for b in still if b.phase == "compute" or (b.phase == "exchange" and ALIVE_S < b.alive_s < float("inf"))]
+    waiting = [b for b in still if b.phase == "exchange" and b not in stopped]
+    return stopped + [b for b in still if b.phase == "end" and waiting], waiting
+
+
+def silent_words(beats: Collection[Beat], iteration_ms: float | None) -> str:
+    """Which ranks are silent, or that all wait; empty if neither. iteration_ms: as `silent`."""
+    still, waiting = silent(beats, iteration_ms)
+    if still:
+        names = ", ".join(b.rank for b in still[:_SHOWN]) + (f" and {len(still) - _SHOWN} more" if len(still) > _SHOWN else "")
+        words = f"{names} silent for {seconds_text(max(b.age_s for b in still))} in iteration {min(b.iteration for b in still)}"
+        return words + (f", {counted(len(waiting), 'rank')} waiting" if waiting else "")
+    if waiting:
+        age = seconds_text(min(b.age_s for b in waiting))
+        return f"{counted(len(waiting), 'rank')} waiting for an exchange for {age} in iteration {waiting[0].iteration}"
+    return ""
