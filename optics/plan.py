@@ -102,6 +102,8 @@ class Job:
 
     program: of a `program`, its name in the inventory. version: identifies its declaration and files. training: the arguments that
     decide its weights, None if it keeps no checkpoints. Its backend is the declared one, `args` has the declared defaults.
+
+    evicted: ranks of the same training whose place another has now, or none (empty); it goes on from the checkpoints of the rest.
     """
 
     name: str
@@ -116,6 +118,7 @@ class Job:
     program: str = ""
     version: str = ""
     training: Mapping[str, int | float | str | bool] | None = None
+    evicted: Mapping[RankName, RankName] = field(default_factory=dict)
 
     @property
     def hosts(self) -> tuple[HostName, ...]:
@@ -202,7 +205,7 @@ class Plan:
     """A checked plan. `sha256` is that of the file's text; `warnings` do not stop a change.
 
     interchangeable: groups of equal hosts that may be exchanged. segments: names of packet switches, whose pairs of ports
-    are among the links.
+    are among the links. spares: hosts outside of it that may take the place of one that fails, in this order.
     """
 
     name: str
@@ -217,6 +220,7 @@ class Plan:
     avoid: Avoid = Avoid()
     interchangeable: tuple[tuple[HostName, ...], ...] = ()
     segments: tuple[str, ...] = ()
+    spares: tuple[HostName, ...] = ()
 
     @property
     def rings(self) -> tuple[tuple[HostName, ...], ...]:

@@ -1,4 +1,4 @@
-"""Names of a job's ranks: `gpu01` is the only rank of its host, `gpu01/1` the second of several. Pure."""
+"""Names of a job's ranks (`gpu01` is the only rank of its host, `gpu01/1` the second of several), and their exit codes. Pure."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ from optics import HostName
 
 RankName: TypeAlias = str
 """A host, or a host and the number of the rank there (LOCAL_RANK): a host's name has no slash."""
+
+LOST_PEER = 75
+"""Exit code of a rank that lost a peer (EX_TEMPFAIL of sysexits.h; `workloads/program.py` has its own): it is a victim."""
 
 _RANK = re.compile(r"([^/]+)(?:/(0|[1-9][0-9]{0,3}))?")
 
@@ -30,6 +33,15 @@ def host_of_rank(rank: RankName) -> HostName:
     ('gpu01', 'gpu01')
     """
     return rank.partition("/")[0]
+
+
+def signal_of(code: int | None) -> int | None:
+    """The signal, 1 to 64, that ended the program of a rank with this exit code, which is a shell's; None if none did.
+
+    >>> signal_of(137), signal_of(75), signal_of(193), signal_of(None)
+    (9, None, None, None)
+    """
+    return code - 128 if code is not None and 128 < code <= 192 else None
 
 
 def local_rank(rank: RankName) -> int:

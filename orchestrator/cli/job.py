@@ -1,4 +1,4 @@
-"""`testbed job`: launch, inspect, pause, profile and stop the job of the current plan; its environment for other launchers."""
+"""`testbed job`: launch, inspect, pause, profile, evict and stop the job of the current plan; its environment for others."""
 
 from __future__ import annotations
 
@@ -33,6 +33,32 @@ def launch(call: Call) -> Result:
 @verb(app, "status", "Show the state of the job, as its ranks report it.", examples="testbed job status\ntestbed job status --json")
 def status(call: Call) -> Result:
     return _result(call.work(engine.job_status))
+
+
+@verb(
+    app,
+    "diagnose",
+    "Name the component at fault when the job slows down, stands or dies.",
+    examples="""
+testbed job diagnose
+testbed job diagnose --no-traffic        only read; load no link
+testbed job diagnose --json | jq .data.verdict
+""",
+    more="""
+Reads devices, hosts and the job's ranks, and changes nothing. Where that does not explain what the job does, it sends test traffic
+over suspect links, which slows the job for some seconds; where no job runs, over all links, and runs short all-reduces. The exit
+code is 8 if a fault is named; what cannot be told is not guessed.
+""",
+)
+def diagnose(call: Call, no_traffic: Annotated[bool, typer.Option("--no-traffic", help="Send no test traffic.")] = False) -> Result:
+    from orchestrator.cli import diagnosistext
+
+    report = call.work(engine.job_diagnose, traffic=not no_traffic)
+    verdict, text = report.verdict, diagnosistext.text(report)
+    if verdict.wrong:
+        words = f"{verdict.component}: {verdict.kind}"
+        return Result(report.to_json(), text, "E-FAULT-FOUND", 8, words, verdict.next_command, ok=False)
+    return Result(report.to_json(), text, hint=verdict.next_command)
 
 
 @verb(
@@ -105,6 +131,35 @@ def resume(call: Call) -> Result:
 @verb(app, "stop", "Stop the job.", examples="testbed job stop")
 def stop(call: Call) -> Result:
     return _result(call.work(engine.job_stop))
+
+
+@verb(
+    app,
+    "evict",
+    "Move the plan and its job off a host, onto a spare or the other hosts.",
+    examples="""
+testbed job evict gpu07 --spare gpu12     gpu12 takes its place in links, rings and ranks
+testbed job evict gpu07                   one rank fewer; its neighbours close the rings
+""",
+    more="""
+The host need not answer. The job goes on from the newest checkpoint of the other ranks, which hold the same weights.
+`testbed rollback` moves it back.
+""",
+)
+def evict(
+    call: Call,
+    host: Annotated[str, typer.Argument(metavar="HOST", help="The host to leave.", autocompletion=hosts)],
+    spare: Annotated[
+        str, typer.Option("--spare", metavar="HOST", help="A host like it, which the plan does not use.", autocompletion=hosts)
+    ] = "",
+    wait: Annotated[
+        str | None, typer.Option("--wait", metavar="TIME", help="Wait up to this long for locks that others hold: 10m.")
+    ] = None,
+) -> Result:
+    from orchestrator.cli.shared import changed
+
+    call.wait = wait
+    return changed(call.work(engine.evict, {host: spare}), call)
 
 
 @verb(

@@ -65,7 +65,18 @@ async def degraded(
     cables = dict.fromkeys(
         port for link in dead if lab.electrical(link) for port in (link.a, link.b) if carriers.get(port) is False
     )
-    lines += [
-        f"{port} is down: its cable to the packet switch {lab.segment_at[port].name}, or a port at its ends" for port in cables
-    ]
-    return tuple(lines)
+    return (*lines, *packet_switches(cables, lab))
+
+
+def packet_switches(dark: Iterable[HostPort], lab: Lab) -> list[str]:
+    """A line for each packet switch of two hosts or more whose ports are all without carrier, then for each other port."""
+    lines, left = [], dict.fromkeys(dark)
+    for segment in lab.segments.values():
+        for switch, ports in segment.switches.items():
+            if len(ports) > 1 and left.keys() >= {*ports}:
+                few = ", ".join(map(str, ports[:4])) + (", ..." if len(ports) > 4 else "")
+                named = f"of {switch}" if segment.racks else switch
+                lines.append(f"the packet switch {named} is down, or all its cables: {few}")
+                left = {port: None for port in left if port not in ports}
+    lines += [f"{port} is down: its cable to the packet switch {lab.segment_at[port].name}, or a port at its ends" for port in left]
+    return lines

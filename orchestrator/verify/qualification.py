@@ -166,14 +166,16 @@ def better(one: LinkQuality, other: LinkQuality) -> LinkQuality:
     return one if worth[0] >= worth[1] else other
 
 
-async def load(hosts: Hosts, lab: Lab, groups: Iterable[Sequence[Link]]) -> dict[Direction, LinkQuality]:
-    """Measure every direction, one group of links after the other."""
+async def load(
+    hosts: Hosts, lab: Lab, groups: Iterable[Sequence[Link]], share: float = LOAD, seconds: float = STEADY_S
+) -> dict[Direction, LinkQuality]:
+    """Measure every direction, one group of links after the other. share, seconds: of the steady traffic, as LOAD and STEADY_S."""
     measured: dict[Direction, LinkQuality] = {}
     for batch in groups:
         burst = await rates(hosts, lab, batch)
         lit = {d: rate for d, rate in burst.items() if rate}
-        wanted = {d: {"rate_mbps": LOAD * rate, "seconds": STEADY_S} for d, rate in lit.items()}
-        answers = await flow(hosts, lab, wanted, STEADY_S) if wanted else {}
+        wanted = {d: {"rate_mbps": share * rate, "seconds": seconds} for d, rate in lit.items()}
+        answers = await flow(hosts, lab, wanted, seconds) if wanted else {}
         for direction, mbps in burst.items():
             if direction not in answers:
                 measured[direction] = LinkQuality(str(direction), None, 0.0, None)
@@ -181,7 +183,7 @@ async def load(hosts: Hosts, lab: Lab, groups: Iterable[Sequence[Link]]) -> dict
             sent, received = answers[direction]
             out, into = int(sent["datagrams"]), int(received["datagrams"])
             loss = max(out - into, 0) / out if out else None
-            measured[direction] = LinkQuality(str(direction), mbps, None, loss, round(LOAD * (mbps or 0.0), 1), out, into)
+            measured[direction] = LinkQuality(str(direction), mbps, None, loss, round(share * (mbps or 0.0), 1), out, into)
     return measured
 
 

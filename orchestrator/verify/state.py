@@ -105,6 +105,8 @@ class StatusReport(JsonReport):
     """Runs of the owner that stopped before their end and were neither resumed nor rolled back."""
     segments: tuple[str, ...] = ()
     """As in `PlanReport`, for the plan that is up."""
+    recoveries: tuple[str, ...] = ()
+    """Recoveries of the job in the last day, the newest first: when, what, how it ended, and why."""
     loose: tuple[str, ...] = ()
     """Files and directories of the inventory that every user of this machine may write."""
 

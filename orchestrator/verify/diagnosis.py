@@ -1,0 +1,453 @@
+"""From signals to verdicts: which component is at fault, and what shows it. Pure: the same signals give the same verdict.
+
+Causes are looked for from below: what is dead or dark explains ranks that stand still or lost a peer, and those explain slow
+iterations. A verdict needs an effect and a cause: slow iterations alone name nobody, and neither does a busy processor under a job
+that goes at its usual pace.
+"""
+
+from __future__ import annotations
+
+import shlex
+import statistics
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from optics import HostName, HostPort
+from optics.plain import counted
+from optics.ranks import LOST_PEER, RankName, host_of_rank, signal_of
+from orchestrator.hosts.api import ClockReading, Load, RankLoad
+from orchestrator.verify.badlinks import CONTROL, LOSS, bad, common
+from orchestrator.verify.pace import Pace, hang_words, late, pace, standing
+from orchestrator.verify.signals import Signals, Verdict, Wire
+
+FOREIGN_CORES = 0.5
+"""Processes that are no ranks matter from this use of processors on (cores): agents and logins use less than a tenth."""
+FOREIGN_RATIO = 3.0
+"""Without a host that is late, they must use this many times what those of any other host do."""
+CLOCK_S = 0.128
+"""A clock that is wrong by more (s) is stepped and no longer slewed (STEPT of RFC 5905): nothing keeps it any more."""
+AGAIN = 4
+"""Segments that a host sends again while it is looked at before its links are suspected: test traffic then decides."""
+CRASHES = frozenset((4, 6, 7, 8, 9, 11))
+"""SIGILL, SIGABRT, SIGBUS, SIGFPE, SIGKILL, SIGSEGV. With others, such as SIGTERM, launchers end the peers of a rank that ended."""
+CABLES = "testbed verify --rung link --rung identity"
+"""What to type next about cables to packet switches."""
+SURE, LIKELY, WEAK = 0.95, 0.8, 0.6
+"""Confidence: the component itself shows it; it is what remains of several; only its effect is seen."""
+
+
+def decide(signals: Signals) -> Verdict:
+    """The fault that explains the most; `none` or `unknown` if there is none."""
+    return verdicts(signals)[0]
+
+
+def verdicts(signals: Signals) -> tuple[Verdict, ...]:
+    """All faults, causes before effects, what an earlier one explains left out; never empty."""
+    if signals.moving:
+        return (_unknown((f"{signals.moving}: what stands or is dark now may be meant to",), "testbed job diagnose"),)
+    case = Case(signals)
+    found: list[Verdict] = []
+    for judge in _JUDGES:
+        found += judge(case)
+    return tuple(found) if found else (_nothing(case),)
+
+
+def explained(signals: Signals) -> bool:
+    """Whether a fault is known that explains how the job goes; a wrong clock does not."""
+    return any(verdict.wrong and verdict.kind != "clock" for verdict in verdicts(signals))
+
+
+def plain(signals: Signals) -> bool:
+    """Whether a fault is known that is no question of how busy hosts are."""
+    return any(verdict.wrong and verdict.kind not in ("busy-host", "clock") for verdict in verdicts(signals))
+
+
+def open_question(signals: Signals) -> bool:
+    """Whether a closer look is wanted: ranks stand, end or are slow and nothing explains it, or no job runs that would show."""
+    if signals.moving or explained(signals):
+        return False
+    if signals.state not in ("starting", "running", "paused") or verdicts(signals)[-1].kind == "unknown":
+        return True
+    return Case(signals).troubled or bool(resending(signals.loads))
+
+
+def resending(loads: Mapping[HostName, Load]) -> tuple[HostName, ...]:
+    """The hosts whose TCP sends a larger share of its segments again than a good link loses, and than the other hosts'."""
+    shares = {host: load.again / load.sent for host, load in loads.items() if load.sent}
+    usual = statistics.median(shares.values()) if shares else 0.0
+    return tuple(host for host, share in shares.items() if share > max(LOSS, CONTROL * usual) and loads[host].again >= AGAIN)
+
+
+@dataclass
+class Case:
+    """The signals, and which hosts and ports earlier verdicts explain."""
+
+    signals: Signals
+    pace: Pace = field(init=False)
+    standing: tuple[RankName, ...] = field(init=False)
+    gone: set[HostName] = field(default_factory=set)
+    cut: set[HostPort] = field(default_factory=set)
+    explained: bool = False
+    """Whether a fault was found that makes ranks stand still or end."""
+
+    def __post_init__(self) -> None:
+        s = self.signals
+        self.pace = pace(s.beats, s.usual_ms)
+        self.standing = standing(s.beats, self.pace.usual_ms) if s.state == "running" else ()
+
+    @property
+    def stands(self) -> bool:
+        """Whether the whole job stands still."""
+        alive = [rank for rank, beat in self.signals.beats.items() if beat.state == "running"]
+        return bool(alive) and len(self.standing) == len(alive)
+
+    @property
+    def troubled(self) -> bool:
+        """Whether the job is slow, or ranks stand."""
+        return bool(self.standing) or (self.signals.state == "running" and self.pace.slow)
+
+
+def dead(port: HostPort, signals: Signals) -> bool:
+    """Whether nothing arrives at a port: no carrier, or no frame."""
+    return signals.carriers.get(port) is False or port in (signals.deaf or ())
+
+
+def dead_segments(case: Case) -> Iterator[Verdict]:
+    """A packet switch, or all those of a segment, at which nothing arrives at any port whose host answers, of two or more."""
+    s = case.signals
+    segments: dict[str, dict[str, set[HostPort]]] = {}
+    for wire in s.wires:
+        for port, switch in zip(wire.ports, wire.switches, strict=True):
+            if wire.segment:
+                segments.setdefault(wire.segment, {}).setdefault(switch or wire.segment, set()).add(port)
+    whole = {name: set[HostPort]().union(*switches.values()) for name, switches in segments.items() if len(switches) > 1}
+    each = {switch: at for switches in segments.values() for switch, at in switches.items()}
+    for name, at in (*sorted(whole.items()), *sorted(each.items())):
+        ports = sorted(at - case.cut)  # not again those of a segment that is dead as a whole
+        asked = [port for port in ports if port.host not in s.silent and port in s.carriers]
+        lost = [port for port in asked if dead(port, s)]
+        if len(asked) < 2 or len(lost) < len(asked):
+            continue
+        if name in whole and any(segments[name][switch] >= {*asked} for switch in segments[name]):
+            continue  # nothing is known of its other switches
+        dark = sum(s.carriers.get(port) is False for port in lost)
+        case.cut |= set(ports)
+        case.explained = True
+        how = f"{dark} have no carrier" if dark else "they have carrier, and no frame arrives"
+        yield Verdict(
+            f"segment {name}",
+            "dead-segment",
+            (f"nothing arrives at any of the {len(asked)} ports of {name} whose hosts answer: {how}",),
+            SURE if dark == len(lost) or len(asked) > 2 else LIKELY,
+            CABLES,
+        )
+
+
+def dead_hosts(case: Case) -> Iterator[Verdict]:
+    """A host that does not answer, and whose links or ranks are gone as well: else only its management access may be broken."""
+    s = case.signals
+    hosts = {port.host for wire in s.wires for port in wire.ports} | {host_of_rank(rank) for rank in s.ranks}
+    for host in sorted(hosts & set(s.silent)):
+        far = [
+            port for wire in s.wires if not wire.segment for port in _far(wire, host) if port in s.carriers and port not in case.cut
+        ]
+        dark = [port for port in far if dead(port, s)]
+        mine = [rank for rank in s.ranks if host_of_rank(rank) == host]
+        peers = [beat for rank, beat in s.beats.items() if host_of_rank(rank) != host]
+        left = [beat for beat in peers if beat.code == LOST_PEER]
+        stuck = bool(mine and peers) and (case.stands or bool(left))
+        evidence = [f"{host} does not answer: {s.silent[host].splitlines()[0]}"]
+        if far:
+            evidence.append(f"at the other ends of its links, {len(dark)} of {len(far)} ports receive nothing")
+        if left:
+            evidence.append(f"{counted(len(left), 'rank')} on other hosts lost a peer (exit {LOST_PEER})")
+        if stuck and not left:
+            evidence.append(hang_words(s.beats, case.standing))
+        if (far and len(dark) == len(far)) or stuck:
+            case.gone.add(host)
+            case.explained = case.explained or bool(mine)
+            sure = bool(far) and len(dark) == len(far) and (stuck or not mine or len(far) > 1)
+            yield Verdict(f"host {host}", "dead-host", tuple(evidence), SURE if sure else LIKELY, f"testbed job evict {host}")
+
+
+def _far(wire: Wire, host: HostName) -> tuple[HostPort, ...]:
+    """The ports at the other end of a link of this host that receive from it."""
+    return tuple(port for port in wire.receivers if host in {p.host for p in wire.ports} and port.host != host)
+
+
+def dark_circuits(case: Case) -> Iterator[Verdict]:
+    """A planned link without light at a port whose far host lives; the place by the meters and the devices' maps."""
+    s = case.signals
+    for wire in s.wires:
+        if {port.host for port in wire.ports} & case.gone or set(wire.ports) & case.cut:
+            continue
+        dark = [port for port in wire.receivers if s.carriers.get(port) is False]
+        if not dark:
+            continue
+        case.cut |= set(wire.ports)
+        case.explained = True
+        evidence = [f"{' and '.join(map(str, dark))} {'has' if len(dark) == 1 else 'have'} no carrier"]
+        if wire.segment:
+            evidence.append(f"the packet switch {wire.segment} serves other ports")
+            yield Verdict(f"link {_text(wire)}", "dark-circuit", tuple(evidence), LIKELY, _move(wire, dark[0], s))
+            continue
+        ours = {
+            name: path for name, path in wire.circuits.items() if any(name.endswith(f"->{port}") for port in dark)
+        } or wire.circuits
+        gone = [setting for name in ours for setting in s.missing.get(name, ())]
+        places = [f"{name}: {s.lost[name]}" for name in ours if name in s.lost]
+        if gone:
+            evidence.append(f"the device does not hold {', '.join(gone)}")
+            yield Verdict(f"circuit {gone[0]}", "dark-circuit", tuple(evidence), SURE, "testbed restore")
+            continue
+        evidence += places
+        path = next((ours[name] for name in ours if name in s.lost), next(iter(ours.values()), ()))
+        at = next((setting for setting in path if any(setting.partition(":")[0] + ":" in place for place in places)), "")
+        named = at or (path[0] if path else "")
+        silent = [device for setting in path if (device := setting.partition(":")[0]) in s.silent]
+        evidence += [f"{device} does not answer: {s.silent[device].splitlines()[0]}" for device in dict.fromkeys(silent)]
+        yield Verdict(
+            f"circuit {named}" if named else f"link {_text(wire)}",
+            "dark-circuit",
+            (*evidence, f"it carries {_text(wire)}"),
+            SURE if places else LIKELY,
+            _move(wire, dark[0], s),
+        )
+
+
+def _text(wire: Wire) -> str:
+    return f"{wire.link.a} - {wire.link.b}"
+
+
+def _move(wire: Wire, port: HostPort, s: Signals) -> str:
+    """The command that moves a link to spare ports; a port at a packet switch has none."""
+    if wire.segment:
+        return CABLES
+    words = "".join(f" --avoid {shlex.quote(word)}" for word in dict.fromkeys((*s.avoid, str(port))))
+    return f"testbed up --topology {s.plan_file or 'PLAN'}{words}"
+
+
+def dead_ranks(case: Case) -> Iterator[Verdict]:
+    """Ranks that ended without having lost a peer, while the job should run."""
+    s = case.signals
+    if s.state not in ("running", "starting", "failed"):
+        return
+    ended = {r: b for r, b in s.beats.items() if b.state in ("exited", "killed", "absent") and host_of_rank(r) not in case.gone}
+    first = {r: b for r, b in ended.items() if b.state != "exited" or b.code not in (0, LOST_PEER)}
+    victims = sum(b.code == LOST_PEER for b in ended.values())
+    alive = sum(b.state == "running" for b in s.beats.values())
+    most = max(1, len(s.beats) // 2)
+    if len(first) > most:  # programs that end otherwise than with LOST_PEER when they lose a peer: what a signal ended was first
+        first = {r: b for r, b in first.items() if b.state == "killed" or signal_of(b.code) in CRASHES}
+    if not first or len(first) > most:  # more than half of them did not fail by themselves
+        return
+    case.explained = True
+    for rank, beat in sorted(first.items()):
+        how = f"exited with {beat.code}" if beat.state == "exited" else "was killed" if beat.state == "killed" else "is gone"
+        rest = f"of {len(s.beats) - len(first)} others {alive} run and {victims} ended because they lost a peer (exit {LOST_PEER})"
+        evidence = (f"rank {_number(rank, s)} on {host_of_rank(rank)} {how} in iteration {beat.iteration}", rest)
+        yield Verdict(f"rank {rank}", "dead-rank", evidence, SURE if beat.state != "absent" else LIKELY, _logs(rank, s))
+
+
+def _number(rank: RankName, s: Signals) -> int:
+    return s.ranks.index(rank) if rank in s.ranks else -1
+
+
+def _logs(rank: RankName, s: Signals) -> str:
+    number = _number(rank, s)
+    return f"testbed job logs --rank {number}" if number >= 0 else "testbed job logs"
+
+
+def hung_ranks(case: Case) -> Iterator[Verdict]:
+    """A rank that lives and does not go on: stopped, or the only one that does not wait for another."""
+    s = case.signals
+    if not case.standing:
+        return
+    stopped = [rank for rank in s.ranks if (own := _own(s, rank)) is not None and own.state == "T" and rank in case.standing]
+    words = hang_words(s.beats, case.standing)
+    if case.explained and not stopped:
+        return
+    for rank in stopped:
+        case.explained = True
+        why = f"every process of rank {_number(rank, s)} on {host_of_rank(rank)} is stopped (state T)"
+        yield Verdict(f"rank {rank}", "hung-rank", (why, words), SURE, _logs(rank, s))
+    if stopped:
+        return
+    # A rank that computes, or is an iteration behind, waits for nobody; all others wait in an exchange.
+    busy = [r for r in case.standing if s.beats[r].phase != "exchange"]
+    least = min(s.beats[r].iteration for r in case.standing)
+    behind = [r for r in case.standing if s.beats[r].iteration == least]
+    waiting = len(case.standing) - len(busy)
+    named = busy if busy and waiting else behind if len(behind) < len(case.standing) else []
+    if len(named) != 1 or len(case.standing) < 2:
+        return
+    (rank,) = named
+    beat = s.beats[rank]
+    why = f"is in phase {beat.phase} of iteration {beat.iteration} since {beat.age_s:.1f} s"
+    others = f"{waiting if busy else len(case.standing) - 1} others wait for it in an exchange"
+    evidence = [f"rank {_number(rank, s)} on {host_of_rank(rank)} {why}", others, words]
+    if (own := _own(s, rank)) is not None:
+        evidence.append(f"its processes use {own.cores:.2f} cores (state {own.state})")
+    case.explained = True
+    yield Verdict(f"rank {rank}", "hung-rank", tuple(evidence), 0.9 if busy else LIKELY, _logs(rank, s))
+
+
+def _own(s: Signals, rank: RankName) -> RankLoad | None:
+    load = s.loads.get(host_of_rank(rank))
+    return load.ranks.get(rank) if load is not None else None
+
+
+def foreign(loads: Mapping[HostName, Load]) -> dict[HostName, float]:
+    """Per host, how many cores processes use that are no ranks of the job."""
+    return {host: sum(process.cores for process in load.others) for host, load in loads.items()}
+
+
+def busy_hosts(case: Case) -> Iterator[Verdict]:
+    """A slow job whose ranks wait for one host that computes longer, or one of whose hosts other processes keep busy."""
+    s = case.signals
+    if case.explained or s.state != "running":
+        return
+    theirs, tardy = foreign(s.loads), late(s.beats, case.pace.usual_ms)
+    if tardy is not None and (case.pace.slow or tardy.changed):
+        use = theirs.get(tardy.host, 0.0)
+        evidence = [case.pace.words, tardy.words]
+        if use >= FOREIGN_CORES:
+            evidence.append(_foreign(s.loads[tardy.host]))
+        elif tardy.host in s.loads:
+            evidence.append(
+                f"processes other than ranks use {use:.1f} cores there: look for throttling, memory, or the rank itself"
+            )
+        case.explained = True
+        sure = SURE if use >= FOREIGN_CORES else LIKELY if tardy.last == tardy.of else WEAK
+        yield Verdict(f"host {tardy.host}", "busy-host", tuple(evidence), sure, _top(tardy.host))
+        return
+    if not theirs or not case.pace.slow:
+        return
+    host = max(theirs, key=lambda name: theirs[name])
+    rest = max((use for name, use in theirs.items() if name != host), default=0.0)
+    if theirs[host] >= FOREIGN_CORES and theirs[host] >= FOREIGN_RATIO * rest:
+        case.explained = True
+        evidence = [case.pace.words, _foreign(s.loads[host]), f"no other host has more than {rest:.1f} cores in use so"]
+        yield Verdict(f"host {host}", "busy-host", tuple(evidence), LIKELY if not bad(s) else WEAK, _top(host))
+
+
+def _foreign(load: Load) -> str:
+    most = ", ".join(f"{p.command} (pid {p.pid}) {p.cores:.1f}" for p in load.others[:3])
+    return f"processes other than ranks use {sum(p.cores for p in load.others):.1f} of {load.cpus} cores of {load.host}: {most}"
+
+
+def _top(host: HostName) -> str:
+    return f"testbed exec {host} -- top -b -n 1"
+
+
+def bad_links(case: Case) -> Iterator[Verdict]:
+    """Links whose traffic is slow, lossy, or does not arrive although both ends have carrier."""
+    s = case.signals
+    for wire in s.wires:
+        deaf = [port for port in wire.receivers if port in (s.deaf or ()) and port not in case.cut]
+        if not deaf or wire.segment or {port.host for port in wire.ports} & (case.gone | set(s.silent)):
+            continue
+        case.cut |= set(wire.ports)
+        case.explained = True
+        words = f"{' and '.join(map(str, deaf))} {'has' if len(deaf) == 1 else 'have'} carrier, and no signed frame arrives there"
+        yield Verdict(f"link {_text(wire)}", "lossy-link", (words,), LIKELY, _move(wire, deaf[0], s))
+    found = [b for b in bad(s) if not set(b.wire.ports) & case.cut and not {p.host for p in b.wire.ports} & case.gone]
+    slow = (case.pace.slow or case.stands) and not case.explained
+    if not found or (s.state == "running" and not slow and all(b.kind == "slow-link" for b in found)):
+        return
+    if (host := common(s, found)) is not None:
+        case.explained = True
+        evidence = (f"all links of {host} that were measured are bad in the same direction, others are not", *found[0].evidence)
+        yield Verdict(f"host {host}", "busy-host", evidence, WEAK, _top(host))
+        return
+    for one in found:
+        effect = (case.pace.words,) if s.state == "running" else ()
+        sure = SURE if one.weight >= 2 and (slow or s.state != "running") else LIKELY
+        yield Verdict(f"link {_text(one.wire)}", one.kind, (*one.evidence, *effect), sure, _move(one.wire, one.wire.link.a, s))
+    case.explained = True
+
+
+def slow_collectives(case: Case) -> Iterator[Verdict]:
+    """Where no job runs: hosts whose all-reduce is slow although their links carry what they should."""
+    s = case.signals
+    if not s.collective or case.explained:
+        return
+    for hosts, words in s.collective.items():
+        if len(hosts) == 1:
+            case.explained = True
+            yield Verdict(f"host {hosts[0]}", "busy-host", (words, "its links carry what they should"), WEAK, _top(hosts[0]))
+
+
+def wrong_clocks(case: Case) -> Iterator[Verdict]:
+    """Hosts whose clock is wrong by more than the reading is accurate to, or whose ranks' clock is ahead of the host's."""
+    for rank in case.signals.ranks:
+        own = _own(case.signals, rank)
+        if own is not None and "yet to come" in own.beat and host_of_rank(rank) not in case.gone:
+            host = host_of_rank(rank)
+            words = f"rank {_number(rank, case.signals)} on {host} runs, and its beat has a time that is yet to come on that host"
+            yield Verdict(f"host {host}", "clock", (words,), LIKELY, "testbed doctor")
+    off = {host: reading for host, reading in case.signals.clocks.items() if _off(reading)}
+    if len(off) > 1 and len(off) == len(case.signals.clocks):
+        return  # this machine's clock is the one that differs: `_nothing` says so
+    for host, reading in sorted(off.items()):
+        accurate = f"accurate to {reading.round_trip_ns / 2e6:.1f} ms"
+        words = f"the clock of {host} differs from this machine's by {reading.offset_ns / 1e9:+.3f} s ({accurate})"
+        rest = [abs(r.offset_ns) / 1e6 for h, r in case.signals.clocks.items() if h not in off]
+        more = (f"the clocks of {len(rest)} other hosts are within {max(rest):.0f} ms",) if rest else ()
+        yield Verdict(f"host {host}", "clock", (words, *more), SURE if rest else WEAK, "testbed doctor")
+
+
+def _off(reading: ClockReading) -> bool:
+    return abs(reading.offset_ns) - reading.round_trip_ns / 2 > CLOCK_S * 1e9
+
+
+_JUDGES: tuple[Callable[[Case], Iterator[Verdict]], ...] = (
+    dead_segments,
+    dead_hosts,
+    dark_circuits,
+    dead_ranks,
+    hung_ranks,
+    bad_links,
+    busy_hosts,
+    slow_collectives,
+    wrong_clocks,
+)
+
+
+def _nothing(case: Case) -> Verdict:
+    """Nothing is wrong; or something is, and it cannot be told what."""
+    s = case.signals
+    silent = [f"{name} does not answer: {words.splitlines()[0]}" for name, words in sorted(s.silent.items())]
+    lost = sum(b.code == LOST_PEER for b in s.beats.values())
+    ended = sum(b.state in ("exited", "killed", "absent") and b.code != 0 for b in s.beats.values())
+    hints: list[str] = []
+    if case.standing:
+        hints.append(f"{hang_words(s.beats, case.standing)}, and no signal says for whom they wait")
+    if s.state == "running" and case.pace.slow:
+        hints.append(f"{case.pace.words}, and no host is late and no link was measured to be bad")
+    if s.state in ("running", "failed") and ended:
+        victims = f"{lost} of them because they lost a peer (exit {LOST_PEER})"
+        hints.append(f"{ended} of {len(s.beats)} ranks ended, {victims}; which was first is not known")
+    if s.clocks and all(_off(reading) for reading in s.clocks.values()):
+        words = f"the clocks of all {len(s.clocks)} hosts differ from this machine's by more than {CLOCK_S * 1e3:.0f} ms"
+        hints.append(f"{words}: it is this one's, or all of theirs")
+    hints += s.others
+    hints += [words for hosts, words in (s.collective or {}).items() if len(hosts) > 1]
+    hints += silent
+    if hints:
+        return _unknown((*hints, *s.unread), "testbed doctor" if silent else "testbed verify")
+    if s.unread and s.state == "running" and not case.pace.iterations:
+        return _unknown(s.unread, "testbed doctor")
+    fine = [f"{sum(s.carriers.values())} of {len(s.carriers)} ports have carrier"] if s.carriers else []
+    if s.state == "running":
+        fine.append(case.pace.words)
+        fine += [_foreign(s.loads[host]) for host, cores in foreign(s.loads).items() if cores >= FOREIGN_CORES]
+    elif s.state == "paused":
+        fine.append("the job is paused")
+    elif s.job:
+        fine.append(f"the job is {s.state}")
+    return Verdict("", "none", (*fine, *s.unread), SURE if case.pace.iterations or s.state != "running" else WEAK)
+
+
+def _unknown(evidence: tuple[str, ...], next_command: str) -> Verdict:
+    return Verdict("", "unknown", evidence, 0.0, next_command)
