@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from math import ceil
+from collections.abc import Iterator, Sequence
+from math import ceil, prod
 
 import numpy as np
 
@@ -28,7 +29,7 @@ def rings(lab: Lab, group: str = BASE) -> Shape:
 def torus(lab: Lab) -> Shape:
     """The torus of degree / 2 dimensions whose sides are nearest to equal. Raises: Infeasible - the ranks do not divide so."""
     dimensions = lab.degree // 2
-    sides = _sides(lab.n, dimensions, 3) if dimensions else None
+    sides = min(_sides(lab.n, dimensions, 3), key=lambda sides: sides[-1] / sides[0], default=None)
     if sides is None or not lab.duplex:
         raise Infeasible(
             f"{lab.n} ranks make no duplex torus of {dimensions} sides of 3 or more",
@@ -37,15 +38,39 @@ def torus(lab: Lab) -> Shape:
     return direct.torus(*sides)
 
 
-def _sides(n: int, dimensions: int, least: int) -> tuple[int, ...] | None:
-    if dimensions == 1:
-        return (n,) if n >= least else None
-    found = [
-        (side, *rest)
-        for side in range(least, n + 1)
-        if side**dimensions <= n and n % side == 0 and (rest := _sides(n // side, dimensions - 1, side)) is not None
-    ]
-    return min(found, key=lambda sides: sides[-1] / sides[0], default=None)
+def twisted_torus(lab: Lab) -> tuple[Shape, tuple[int, ...]]:
+    """The twisted torus of degree / 2 dimensions whose sides are nearest to equal without being so, and its sides.
+
+    Raises: Infeasible - the ranks do not divide so.
+    """
+    dimensions = lab.degree // 2
+    unequal = (sides for sides in _sides(lab.n, dimensions, 2) if len(set(sides)) > 1)
+    sides = min(unequal, key=lambda sides: sides[-1] / sides[0], default=None)
+    if sides is None or not lab.duplex:
+        least = 2**dimensions * 2
+        raise Infeasible(
+            f"{lab.n} ranks of degree {lab.degree} make no duplex twisted torus of 2 sides or more, not all of them equal",
+            f"take {least} ranks (k x 2k for k = 2)" if dimensions > 1 else "degree 4, for two sides",
+        )
+    return direct.twisted_torus(*sides), sides
+
+
+def torus_hops(sides: Sequence[int]) -> float:
+    """Hops of an average pair of the torus of these sides: along a ring of s ranks, floor(s * s / 4) / s from any to all."""
+    n = prod(sides)
+    return sum((side * side // 4) / side for side in sides) * n / (n - 1)
+
+
+def _sides(n: int, dimensions: int, least: int) -> Iterator[tuple[int, ...]]:
+    """All ways to write n as a product of so many sides of `least` or more, in ascending order."""
+    if dimensions <= 1:
+        yield from [(n,)] if dimensions == 1 and n >= least else []
+        return
+    for side in range(least, n + 1):
+        if side**dimensions > n:
+            return
+        if n % side == 0:
+            yield from ((side, *rest) for rest in _sides(n // side, dimensions - 1, side))
 
 
 def random_regular(lab: Lab, *, seed: int = 0) -> Shape:

@@ -84,6 +84,30 @@ def torus(*sides: int) -> Shape:
     return graph(n, edges)
 
 
+def twisted_torus(*sides: int) -> Shape:
+    """A torus whose links that close a shortest side also step half of each longer side.
+
+    For sides of k and 2k these are the twisted tori of TPU v4 (ISCA'23), every link alike: the lattice graphs RTT (k x 2k), FCC
+    (k x k x 2k) and BCC (k x 2k x 2k) of Camarero, Martinez and Beivide (arXiv 1311.2019). Others are twisted by the same rule.
+    Raises: Infeasible - all sides are equal, or one is below 2.
+    """
+    short = min(sides, default=0)
+    if short < 2 or set(sides) == {short}:
+        words = "x".join(map(str, sides))
+        raise Infeasible(
+            f"a torus of {words} has no longer side to twist along", f"take sides such as {short or 2}x{2 * (short or 2)}"
+        )
+    edges = []
+    for place in range(prod(sides)):
+        at = [int(x) for x in np.unravel_index(place, sides)]
+        for axis, side in enumerate(sides):
+            closes = side == short and at[axis] == side - 1
+            to = [(x + length // 2) % length if closes and length > short else x for x, length in zip(at, sides, strict=True)]
+            to[axis] = (at[axis] + 1) % side
+            edges.append((place, int(np.ravel_multi_index(to, sides))))
+    return graph(prod(sides), edges)
+
+
 def hypercube(dimensions: int) -> Shape:
     """Ranks whose numbers differ in one bit are joined."""
     n = 2**dimensions

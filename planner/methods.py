@@ -20,7 +20,7 @@ TRIED = 4
 class Wanted:
     """How to design. ports: of each host, None for all. hosts: which, in rank order; none: the first of the lab that no other plan
     has (`taken`: host to plan). domain: hosts of a rail-only domain. search: strategies of parallelism to try, 0 for the
-    workload's own alone. segments: names of packet switches, patterns too, for methods that use those."""
+    workload's own alone. segments: names of packet switches, patterns too, for methods that use those. twisted: of a torus."""
 
     method: str
     rules: Literal["paper", "artifact"] = "paper"
@@ -37,6 +37,7 @@ class Wanted:
     search: int = 0
     patience: int = PATIENCE
     segments: tuple[str, ...] = ()
+    twisted: bool = False
     schedule: str = ""
     """Of all-reduce by the back-end msccl; empty: breadth-first where it is faster than rings."""
 
@@ -113,11 +114,19 @@ def ring(demand: Demand, lab: Lab, wanted: Wanted) -> list[Found]:
 
 
 def torus(demand: Demand, lab: Lab, wanted: Wanted) -> list[Found]:
-    """The squarest torus."""
+    """The squarest torus, or the squarest that can be twisted."""
     from planner import baselines
 
-    shape = _ringed(baselines.torus(lab))
-    return _for_backend([Found(shape, "torus", ("a ring along each side, sides as equal as the hosts divide",))], wanted)
+    if not wanted.twisted:
+        found = Found(_ringed(baselines.torus(lab)), "torus", ("a ring along each side, sides as equal as the hosts divide",))
+        return _for_backend([found], wanted)
+    shape, sides = baselines.twisted_torus(lab)
+    half = " and ".join(str(side // 2) for side in sorted(set(sides))[1:])
+    why = (
+        f"sides {'x'.join(map(str, sides))}; links that close a side of {sides[0]} also step {half} along the longer side(s)",
+        f"a pair is {shape.mean_hops():.3f} hops apart, {baselines.torus_hops(sides):.3f} without the twist",
+    )
+    return _for_backend([Found(_ringed(shape), "twisted torus", why)], wanted)
 
 
 def random(demand: Demand, lab: Lab, wanted: Wanted) -> list[Found]:

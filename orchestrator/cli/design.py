@@ -58,6 +58,7 @@ Segment = Annotated[
     list[str] | None,
     typer.Option("--segment", metavar="NAME", help="Packet switch to use, * matches any characters; may be repeated."),
 ]
+Twisted = Annotated[bool, typer.Option("--twisted", help="Torus: twist it, as TPU v4 does; fewer hops between its hosts.")]
 Schedule = Annotated[
     str,
     typer.Option("--schedule", metavar="NAME", help="With --backend msccl: the schedule of all-reduce (testbed design methods)."),
@@ -80,7 +81,7 @@ SHORT = {
     "exact": "Best topology found for up to 16 hosts: Cayley graphs, known graphs and variants.",
     "direct": "Direct-connect: base graphs and their expansions.",
     "ring": "Parallel links along one ring.",
-    "torus": "The squarest torus; ignores the traffic.",
+    "torus": "The squarest torus (--twisted: twisted); ignores the traffic.",
     "random": "A random regular graph; ignores the traffic.",
     "expander": "A random regular graph with a large spectral gap.",
     "rail-only": "Rail-only: links only within domains and rails (--domain).",
@@ -177,6 +178,8 @@ def _check(call: Call, wanted: Wanted) -> None:
         raise Usage(f"{call.verb}: --rules applies to topoopt only", hint=f"testbed design topoopt --rules {wanted.rules}")
     if wanted.domain != DOMAIN and wanted.method != "rail-only":
         raise Usage(f"{call.verb}: --domain applies to rail-only only", hint="testbed design rail-only --domain 4")
+    if wanted.twisted and wanted.method != "torus":
+        raise Usage(f"{call.verb}: --twisted applies to torus only", hint="testbed design torus --twisted")
     if both := [host for host in wanted.hosts if host in wanted.taken]:
         raise Usage(
             f"{call.verb}: --hosts {both[0]} contradicts --beside {wanted.taken[both[0]]}, which uses that host",
@@ -329,6 +332,7 @@ testbed design {method} -w other.yaml --beside plan.json -o other.json   a secon
         scale: Scale = None,
         iterations: Iterations = 20,
         domain: Domain = DOMAIN,
+        twisted: Twisted = False,
         search: Search = 0,
         patience: Patience = PATIENCE,
         segment: Segment = None,
@@ -368,6 +372,7 @@ testbed design {method} -w other.yaml --beside plan.json -o other.json   a secon
             search=search,
             patience=patience,
             segments=tuple(segment or ()),
+            twisted=twisted,
             schedule=schedule,
         )
         _check(call, wanted)

@@ -1,4 +1,4 @@
-"""The verbs of `testbed design` that assess plans: `compare`, `rewire`, `replan` and `cost`."""
+"""The verbs of `testbed design` that assess plans and labs: `compare`, `rewire`, `replan`, `slices` and `cost`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from orchestrator.cli.call import Call, Result, Usage, engine, verb
-from orchestrator.cli.shared import own_slice
+from orchestrator.cli.shared import own_slice, write_file
 
 if TYPE_CHECKING:
     from optics.plan import Plan
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 Topology = Annotated[Path | None, typer.Option("--topology", "-t", metavar="PLAN", help="A plan made by `testbed design`.")]
 LinkUp = Annotated[float, typer.Option("--link-up-s", min=0, help="Time (s) that ports need to come up once they have light.")]
 
+MOST_SIDE, MOST_SIDES = 4096, 3
+"""Limits of grids and slices on the command line."""
 COUNTED = 2
 """Iterations of a running job over which ports are counted, unless they were counted before."""
 
@@ -123,6 +125,11 @@ def rewire(call: Call, topology: Topology = None, link_up_s: LinkUp = 0.0) -> Re
     examples="""
 testbed design replan --topology plan.json --link gpu01:gpu02
 testbed design replan --topology plan.json --host gpu07
+testbed design replan --topology plan.json --link gpu01:gpu02 --out repaired.json
+""",
+    more="""
+--out writes the plan that closes the rings again: with the ports of two links of matched pairs (TopoOpt's repair), or round the
+host. It changes no lab; the next command does.
 """,
 )
 def replan(
@@ -131,24 +138,100 @@ def replan(
     link: Annotated[list[str] | None, typer.Option("--link", metavar="A:B", help="A failed link; may be repeated.")] = None,
     host: Annotated[list[str] | None, typer.Option("--host", metavar="HOST", help="A failed host; may be repeated.")] = None,
     link_up_s: LinkUp = 0.0,
+    out: Annotated[Path | None, typer.Option("--out", "-o", metavar="FILE", help="Write the repaired plan.")] = None,
 ) -> Result:
+    from optics.errors import Missing
     from orchestrator.cli import designtext
+    from orchestrator.plan.design.repair import repaired
     from orchestrator.plan.design.replan import degraded
     from orchestrator.results import to_json
-    from orchestrator.session import load_lab
+    from orchestrator.session import load_lab, load_plan
 
     pairs = [tuple(text.split(":")) for text in link or ()]
     if bad := [":".join(pair) for pair in pairs if len(pair) != 2]:
         raise Usage(f"{call.verb}: --link {bad[0]}: must name two hosts", hint="--link gpu01:gpu02")
     if not pairs and not host:
         raise Usage(f"{call.verb}: no failure given", hint="--link gpu01:gpu02, or --host gpu07")
-    found = degraded(
-        _plan(call, topology)[1], load_lab(call.settings.inventory), cast(list[tuple[str, str]], pairs), host or [], link_up_s
-    )
-    data = {"plan": found.plan, "failed": list(found.failed), **cast(dict[str, Any], to_json(found.options))}
-    even = found.options.break_even_iterations
-    data["break_even_iterations"] = None if even == float("inf") else even
-    return Result(data, designtext.replan(found))
+    path, plan = _plan(call, topology)
+    lab, failed = load_lab(call.settings.inventory), cast(list[tuple[str, str]], pairs)
+    data: dict[str, Any] = {"plan": plan.name, "failed": [*(f"{a}--{b}" for a, b in failed), *(host or [])]}
+    lines: list[str] = []
+    try:
+        found = degraded(plan, lab, failed, host or [], link_up_s)
+    except Missing:  # it does not say what its job moves, so no option has a time
+        if out is None:
+            raise
+    else:
+        even = found.options.break_even_iterations
+        data |= cast(dict[str, Any], to_json(found.options)) | {"break_even_iterations": None if even == float("inf") else even}
+        lines.append(designtext.replan(found))
+    if out is None:
+        return Result(data, "\n".join(lines))
+    made = repaired(plan, load_plan(path, lab)[1], lab, failed, host or [])
+    write_file(out, made.text)
+    avoid = "".join(f" --avoid {port}" for port in made.ports) + (" --avoid PORT, of the failed link" if made.open else "")
+    lines[:0] = [f"  repaired   {words}" for words in made.words]
+    data |= {"out": str(out), "repaired": [*made.words], "avoid": [str(port) for port in made.ports]}
+    return Result(data, "\n".join([*lines, f"Repaired: {plan.name}, in {out}"]), hint=f"testbed up --topology {out}{avoid}")
+
+
+def _sides(option: str, text: str) -> tuple[int, ...]:
+    """The sides of an option such as 3x4; none for an empty one. Raises: Usage - it has no such form."""
+    words = text.split("x") if text else []
+    if not all(word.isascii() and word.isdigit() and 1 <= int(word[:5]) <= MOST_SIDE and len(word) < 5 for word in words):
+        raise Usage(f"{option} {text}: wanted sides of 1 to {MOST_SIDE} hosts with x between", hint=f"{option} 3x4")
+    if len(words) > MOST_SIDES:
+        raise Usage(f"{option} {text}: more than {MOST_SIDES} sides", hint=f"{option} 3x4")
+    return tuple(map(int, words))
+
+
+@verb(
+    app,
+    "slices",
+    "Show which hosts can form a slice after failures, and how likely one is.",
+    examples="""
+testbed design slices --slice 2x4
+testbed design slices --slice 2x4 --failed gpu03,gpu08 --svg slices.svg
+testbed design slices --slice 4x4 --grid 4x8 --block 2x2 --failures 6     a failed host takes out its block of 4
+""",
+    more="The hosts form a torus in the order of their names. Optical switches join any of them to a slice (reconfigurable); with "
+    "fixed\ncables (static) they must stand beside each other. All counts are exact. The lab is not contacted.",
+)
+def slices(
+    call: Call,
+    wanted: Annotated[str, typer.Option("--slice", metavar="SIDES", help="The slice: hosts along each of its sides, as 2x4.")] = "",
+    grid: Annotated[
+        str, typer.Option("--grid", metavar="SIDES", help="The lab's hosts as a grid, as 3x4; by default as square as can be.")
+    ] = "",
+    block: Annotated[str, typer.Option("--block", metavar="SIDES", help="Hosts that a slice takes together, as 2x2.")] = "",
+    failed: Annotated[str, typer.Option("--failed", metavar="LIST", help="Hosts that have failed: gpu03,gpu08.")] = "",
+    failures: Annotated[int, typer.Option("--failures", min=0, help="Show probabilities for up to this many failures.")] = 4,
+    svg: Annotated[Path | None, typer.Option("--svg", metavar="FILE", help="Draw them to this file.")] = None,
+) -> Result:
+    from optics.plain import did_you_mean
+    from orchestrator.cli import slicetext
+    from orchestrator.plan.design.slices import slices as found_slices
+    from orchestrator.session import load_lab
+
+    if not wanted:
+        raise Usage(f"{call.verb}: no slice given", hint="testbed design slices --slice 2x4")
+    sides = {option: _sides(option, text) for option, text in (("--slice", wanted), ("--grid", grid), ("--block", block))}
+    if odd := [option for option, one in sides.items() if one and len(one) != len(sides["--slice"])]:
+        words = f"{call.verb}: {odd[0]} and --slice have different numbers of sides"
+        raise Usage(words, hint="testbed design slices --slice 2x4 --grid 3x4 --block 1x2")
+    names = [host.strip() for host in failed.split(",") if host.strip()]
+    lab = load_lab(call.settings.inventory)
+    if unknown := [host for host in names if host not in lab.hosts]:
+        words = f"--failed {failed}: there is no host {unknown[0]}{did_you_mean(unknown[0], lab.hosts)}"
+        raise Usage(f"{call.verb}: {words}", hint=f"the hosts: {', '.join(lab.hosts)}")
+    report = found_slices(lab.hosts, sides["--slice"], sides["--grid"], sides["--block"], names, failures)
+    data = slicetext.data(report)
+    if svg is not None:
+        write_file(svg, slicetext.svg(report))
+        data["svg"] = str(svg)
+    hosts = ",".join(report.reconfigurable.hosts)
+    hint = f"testbed design torus --hosts {hosts} --workload FILE --out plan.json" if report.failed and hosts else ""
+    return Result(data, slicetext.text(report), hint=hint)
 
 
 @verb(

@@ -19,7 +19,7 @@ from optics.plan import Plan
 from orchestrator.cli.design import exported as export
 from orchestrator.cli.design import watched
 from orchestrator.cli.designtext import text
-from orchestrator.cli.files import read_workload
+from orchestrator.cli.files import read_workload, workload_of
 from orchestrator.inventory.lab import Lab, read_lab
 from orchestrator.plan.design.design import Design, Read, design, routing
 from orchestrator.plan.design.document import document
@@ -56,6 +56,15 @@ def test_every_method_gives_a_plan_that_the_lab_takes(method: str, lab: Lab) -> 
     assert not plan.warnings, "every ring has links of its own"
     assert plan.job is not None and plan.job.predicted["iteration_ms"] == pytest.approx(found.here.iteration_s * 1e3, abs=1e-3)
     assert found.here.iteration_s == pytest.approx(found.home.iteration_s * found.time_scale, rel=0.01)
+
+
+def test_a_twisted_torus_is_a_plan_with_fewer_hops_and_a_shorter_all_to_all(lab: Lab) -> None:
+    everybody = {"schema": "testbed.workload/1", "name": "a2a", "ranks": 12, "transfers": [{"among": "all", "bytes": 10**6}]}
+    plain, twisted = (design(workload_of(everybody), lab, Wanted("torus", twisted=one)) for one in (False, True))
+    plan = planned(twisted, lab)
+    assert len(assign_ports(plan.links, lab)) == 24 and plan.name == "a2a-twisted-torus"
+    assert twisted.home.transfers_s == pytest.approx(plain.home.transfers_s * 5 / 6)
+    assert twisted.found.why[1] == "a pair is 1.636 hops apart, 1.818 without the twist"
 
 
 def test_the_testbed_s_dlrm_gets_the_testbed_s_strides_and_the_worked_time(lab: Lab) -> None:

@@ -91,7 +91,7 @@ def document(found: Design, name: str = "") -> dict[str, Any]:
     rules = {"rules": wanted.rules} if wanted.method == "topoopt" else {}
     return {
         "schema": "testbed.plan/1",
-        "name": name or f"{workload.name}-{wanted.method}",
+        "name": name or f"{workload.name}-{'twisted-' if wanted.twisted else ''}{wanted.method}",
         "description": f"{workload.description or workload.name}: {wanted.method}, for a {wanted.backend} back-end",
         "producer": {
             "name": "testbed-design",

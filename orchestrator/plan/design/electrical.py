@@ -30,19 +30,21 @@ def find(lab: Lab, hosts: Sequence[HostName], wanted: Wanted) -> list[Found]:
     names = ", ".join(segment.name for segment in chosen)
     members = tuple((segment.name, tuple(host for host in hosts if host in segment.ports)) for segment in chosen)
     rank = {host: number for number, host in enumerate(hosts)}
-    pairs = [(rank[link.a.host], rank[link.b.host]) for segment in chosen for link in segment.links(hosts)]
-    if not pairs:
+    every = [[(rank[link.a.host], rank[link.b.host]) for link in segment.links(hosts)] for segment in chosen]
+    if not any(every):
         raise Infeasible(f"{names or ', '.join(wanted.segments)}: no two of these {len(hosts)} hosts", hint="name other segments")
     _joined(chosen, hosts, lab)
     degree = max(sum(host in segment.ports for segment in chosen) for host in hosts)
     why = tuple(_words(segment, hosts) for segment in chosen)
-    rings: tuple[Ring, ...] = ()
-    if len(chosen) == 1 and all(host in chosen[0].ports for host in hosts):
-        order = tuple(sorted(rank.values(), key=lambda number: (chosen[0].rack(hosts[number]), number)))
-        along = {(min(step), max(step)) for step in zip(order, order[1:] + order[:1], strict=True)}
-        pairs = [pair for pair in pairs if (min(pair), max(pair)) not in along]
-        rings = (Ring(BASE, order),)
-    return [Found(Shape(len(hosts), degree, True, rings, tuple(pairs)), f"{wanted.method} over {names}", why, members)]
+    rings: list[Ring] = []
+    if all(host in segment.ports for segment in chosen for host in hosts):
+        for number, segment in enumerate(chosen):
+            order = tuple(sorted(rank.values(), key=lambda number: (segment.rack(hosts[number]), number)))
+            along = {(min(step), max(step)) for step in zip(order, order[1:] + order[:1], strict=True)}
+            every[number] = [pair for pair in every[number] if (min(pair), max(pair)) not in along]
+            rings.append(Ring(BASE, order))
+    shape = Shape(len(hosts), degree, True, tuple(rings), tuple(pair for pairs in every for pair in pairs))
+    return [Found(shape, f"{wanted.method} over {names}", why, members)]
 
 
 def _chosen(lab: Lab, hosts: Sequence[HostName], wanted: Wanted) -> list[Segment]:
