@@ -1,0 +1,54 @@
+"""The verb `rehearse`: a change made on an emulated twin of the lab, which itself is only read."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from orchestrator.cli.call import Call, Result, verb
+from orchestrator.cli.change import Adopt, Avoid, JobMode, PlanFile, Topology, wanted
+from orchestrator.cli.rehearsing import Chosen, said, text
+from orchestrator.cli.rehearsing import rehearse as rehearsed
+
+app = typer.Typer()
+
+
+@verb(
+    app,
+    "rehearse",
+    "Make a change on an emulated twin of this lab; the lab is only read.",
+    examples="""
+testbed rehearse -t examples/torus-3x4.json
+testbed rehearse examples/torus-3x4.json --no-job   without the plan's job
+testbed up -t examples/torus-3x4.json --rehearse    rehearse, show, ask, then make it
+""",
+    more="""
+Shows how long everything takes, what is dark how long, which hosts are cut off meanwhile, how long the job stands, and what a
+rollback would cost. Exits with 7 if the change fails on the twin. docs/how-to/rehearse-a-change.md
+""",
+)
+def rehearse(
+    call: Call,
+    file: PlanFile = None,
+    topology: Topology = None,
+    job: Annotated[JobMode | None, typer.Option("--job", help="As of `up`.")] = None,
+    no_job: Annotated[bool, typer.Option("--no-job", help="Do not launch the plan's job.")] = False,
+    avoid: Avoid = None,
+    adopt: Adopt = None,
+) -> Result:
+    from optics.errors import NotVerified
+
+    path = wanted(topology, call, file)
+    chosen: Chosen = {
+        "launch_job": not no_job,
+        "avoid": tuple(avoid or ()),
+        "adopt": tuple(adopt or ()),
+        "job": None if job is None else job.value,
+    }
+    report = rehearsed(call, path, chosen)
+    if not report.failed:
+        return Result(report.to_json(), text(report, call), hint=f"testbed up {said(path, chosen)}")
+    words = f"the change failed on the twin: {report.failed.splitlines()[0]}"
+    hint = "mend what it names, or change the plan; nothing on the lab was touched"
+    return Result(report.to_json(), text(report, call), NotVerified.code, NotVerified.exit_code, words, hint, ok=False)

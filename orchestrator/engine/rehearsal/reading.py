@@ -1,0 +1,88 @@
+"""What a rehearsal needs to know of a lab, read from its devices and hosts; nothing is written to either."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+from drivers.api import PortControl, PortHolders, PowerMeter
+from optics import DeviceName, HostName, Identity, Port, PortState, TestbedError
+from optics.words import short
+from orchestrator.fabric.lightpath import Held
+from orchestrator.hosts import Hello
+from orchestrator.session import Session
+from orchestrator.verify.power import LOS_DBM
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One lab as it answered. A device or host that did not answer and is not needed is absent from all of it.
+
+    states: ports that are shut or failed. dark: labels of ports into which no light comes, by the device's own meters.
+    holders: entries that hold ports without being settings, in words. notes: what could not be read.
+    """
+
+    identities: Mapping[DeviceName, Identity]
+    settings: Held
+    hellos: Mapping[HostName, Hello]
+    states: Mapping[Port, PortState] = field(default_factory=dict)
+    dark: frozenset[Port] = frozenset()
+    holders: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+async def read_lab(session: Session, needed: Collection[str]) -> Reading:
+    """Read identity, settings, port states and power of every device and greet every host.
+
+    needed: devices and hosts that the change involves. Raises: Unreachable and the like - one of them does not answer.
+    """
+    seen = await session.observe()
+    notes = seen.needing(needed)
+    found = _Devices(session, frozenset(needed))
+    await asyncio.gather(*(found.read(name) for name in seen.settings))
+    settings = {name: held for name, held in seen.settings.items() if name in found.identities}
+    return Reading(
+        found.identities, settings, seen.hellos, found.states, frozenset(found.dark), tuple(found.holders), (*notes, *found.notes)
+    )
+
+
+class _Devices:
+    """What devices say beyond their settings."""
+
+    def __init__(self, session: Session, needed: frozenset[str]) -> None:
+        self.session, self.needed = session, needed
+        self.identities: dict[DeviceName, Identity] = {}
+        self.states: dict[Port, PortState] = {}
+        self.dark: set[Port] = set()
+        self.holders: list[str] = []
+        self.notes: list[str] = []
+
+    async def read(self, name: DeviceName) -> None:
+        """Read one device. Raises: as its driver, if it is needed and does not say which ports it has."""
+        device, lab = self.session.devices[name], self.session.lab
+        try:
+            self.identities[name] = await device.identify()
+        except TestbedError as error:
+            if name in self.needed:
+                raise
+            self.notes.append(f"{name} does not answer and is not needed: {str(error).splitlines()[0]}")
+            return
+        ports = sorted(port for port in lab.cabled if port.device == name)
+        if isinstance(device, PortHolders):
+            self.holders += [f"{name}: {short(setting)} ({words})" for setting, words in device.holders().items()]
+        try:
+            if isinstance(device, PortControl):
+                states = await device.port_states(ports)
+                self.states |= {port: state for port, state in states.items() if state is not PortState.ENABLED}
+            if isinstance(device, PowerMeter):
+                sides = {_entering(port, name in lab.duplex): port for port in ports if port in lab.transmitters}
+                power = await device.power(sides)
+                self.dark |= {port for side, port in sides.items() if power.get(side, 0.0) < LOS_DBM}
+        except TestbedError as error:
+            self.notes.append(f"{name}: its port states and power were not read: {str(error).splitlines()[0]}")
+
+
+def _entering(port: Port, duplex: bool) -> Port:
+    """The side where light enters, as `PowerMeter.power` names it."""
+    return Port(port.device, f"{port.label}:in") if duplex else port

@@ -1,0 +1,142 @@
+"""What a rehearsal showed, and afterwards how the change itself compared; kept in the run's directory."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from orchestrator.atomic import write_whole
+from orchestrator.reading import text_of
+from orchestrator.results import DeviceDiff, JsonReport, PartTime, PhaseTime, TurnReport, UpReport, to_json
+
+KEPT = "rehearsal.json"
+"""In the directory of the run that made the rehearsed change."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinkDark:
+    """How long the light of a link was away at the twin's glass, of both directions (ms); None: its ports were dark before."""
+
+    link: str
+    dark_ms: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class StallEstimate:
+    """How long traffic would stand (ms) by the lab's stall curve, in the mode of the change; `points` of the curve were used."""
+
+    mode: str
+    dark_ms: float
+    lost_ms: float
+    points: int
+
+
+@dataclass(frozen=True, slots=True)
+class GoingBack:
+    """What a rollback after the change took on the twin: seconds in all, dark time (ms), None if no light was moved back."""
+
+    seconds: float
+    dark_ms: float | None = None
+    failed: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RehearsalReport(JsonReport):
+    """A change as it went on the twin; times are the twin's, which are to be expected of the lab.
+
+    failed: why the change failed there, empty if it did not. left: manual repairs that the lab would then need. cut_off: ordered
+    pairs of hosts without any path while circuits are dark. switching: per device the time that the twin was given, in words.
+    lacking: what the twin does not have, and what therefore does not show. took_s: of the whole rehearsal. fingerprint: as of
+    `PlanReport`: the lab for which this holds.
+    """
+
+    plan: str
+    lab: str
+    fingerprint: str = ""
+    failed: str = ""
+    left: tuple[str, ...] = ()
+    phases: tuple[PhaseTime, ...] = ()
+    parts: tuple[PartTime, ...] = ()
+    diff: tuple[DeviceDiff, ...] = ()
+    nothing_to_do: bool = False
+    dark_ms: float | None = None
+    dark_ms_expected: float | None = None
+    dark_time_scale: float = 1.0
+    links: tuple[LinkDark, ...] = ()
+    cut_off: tuple[str, ...] = ()
+    stall: StallEstimate | None = None
+    turn: TurnReport | None = None
+    job_change: str = ""
+    back: GoingBack | None = None
+    switching: Mapping[str, str] = field(default_factory=dict)
+    lacking: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    took_s: float = 0.0
+
+    derived = ("total_s", "ok")
+
+    @property
+    def total_s(self) -> float:
+        """How long the change takes (s)."""
+        return max((p.begin_s + p.seconds for p in self.phases), default=0.0)
+
+    @property
+    def ok(self) -> bool:
+        return not self.failed
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """One figure of a change: as rehearsed and as measured (ms); None: there was none."""
+
+    what: str
+    rehearsed_ms: float | None
+    measured_ms: float | None
+
+    @property
+    def off(self) -> float | None:
+        """By which share of the measured value the rehearsed one was off; None where one is missing or nothing took time."""
+        if self.rehearsed_ms is None or not self.measured_ms:
+            return None
+        return self.rehearsed_ms / self.measured_ms - 1
+
+
+def beside(rehearsed: RehearsalReport, measured: UpReport) -> tuple[Beside, ...]:
+    """Dark time, total and the job's standstill, then every phase, in the order in which the change had them."""
+    rows = [
+        Beside("dark", rehearsed.dark_ms, measured.dark_ms),
+        Beside("total", rehearsed.total_s * 1e3, measured.total_s * 1e3),
+    ]
+    stood = [report.turn.stood_ms if report.turn is not None else None for report in (rehearsed, measured)]
+    if any(ms is not None for ms in stood):
+        rows.append(Beside("job stood", stood[0], stood[1]))
+    there, here = _phases(rehearsed.phases), _phases(measured.phases)
+    return (*rows, *(Beside(f"phase {name}", there.get(name), here.get(name)) for name in dict.fromkeys((*here, *there))))
+
+
+def _phases(phases: tuple[PhaseTime, ...]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for phase in phases:
+        found[phase.name] = found.get(phase.name, 0.0) + phase.seconds * 1e3
+    return found
+
+
+def keep(run_dir: Path, rehearsed: RehearsalReport, rows: tuple[Beside, ...]) -> None:
+    """Keep both in the run's directory. Raises: OSError."""
+    write_whole(run_dir / KEPT, json.dumps({"rehearsed": rehearsed.to_json(), "beside": to_json(rows)}))
+
+
+def kept(run_dir: Path) -> tuple[Beside, ...]:
+    """What `keep` kept of a run; empty if the run was not rehearsed, or the file is not readable."""
+    try:
+        rows: Any = json.loads(text_of(run_dir / KEPT))["beside"]
+        return tuple(Beside(str(row["what"]), _number(row["rehearsed_ms"]), _number(row["measured_ms"])) for row in rows)
+    except (OSError, ValueError, KeyError, TypeError):
+        return ()
+
+
+def _number(value: object) -> float | None:
+    return None if value is None else float(value)  # type: ignore[arg-type]

@@ -1,0 +1,138 @@
+"""The emulated twin of a lab: a process of its own on free ports, gone with its files when the rehearsal ends, however it ends."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from conformance.lab import free_ports, running
+from optics import DeviceName, Identity, Missing
+from optics.plain import counted
+from orchestrator import emulated
+from orchestrator.engine.rehearsal.inventory import Ways, texts
+from orchestrator.inventory.lab import Lab
+from orchestrator.session import load_lab
+from orchestrator.settings import InfluxSettings, Settings, private_dir
+
+FOLDER = "rehearsals"
+HOST_MB, RANK_MB = 25, 150
+"""Memory of an emulated host with sshd and agent, and of a rank with torch (twelve of each, measured: 0.3 GB and 1.8 GB)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Twin:
+    """A running twin: its directory of inventory files, the lab they describe, and settings under which nothing else is touched."""
+
+    inventory: Path
+    lab: Lab
+    settings: Settings
+
+    def ask(self, op: str, **arguments: object) -> dict[str, Any]:
+        """One request to the emulated lab itself. Raises: as `emulated.ask`."""
+        return emulated.ask(self.inventory, op, emulated.ASK_S, **arguments)
+
+
+def require_room(hosts: int, running: int, launched: int, meminfo: Path = Path("/proc/meminfo")) -> None:
+    """Raises: Missing - this machine has not the memory for a twin of so many hosts with the larger of two jobs.
+
+    running, launched: ranks of the job that runs, and of the plan's that is launched in its place.
+    """
+    ranks = max(running, launched)
+    lines = dict(line.split(":", 1) for line in meminfo.read_text(encoding="ascii").splitlines() if ":" in line)
+    free_mb = int(lines["MemAvailable"].split()[0]) // 1024
+    if (wanted := hosts * HOST_MB + ranks * RANK_MB) > free_mb:
+        job = f" and {counted(ranks, 'rank')}" if ranks else ""
+        raise Missing(
+            f"a twin of {counted(hosts, 'host')}{job} takes about {wanted} MB, and {free_mb} MB are free here",
+            hint="rehearse on a larger machine" + (", or without the job: --no-job" if launched > running else ""),
+        )
+
+
+@contextmanager
+def running_twin(
+    lab: Lab,
+    identities: Mapping[DeviceName, Identity],
+    families: Mapping[str, Mapping[str, Any]],
+    settings: Settings,
+    *,
+    hosts: bool = True,
+) -> Iterator[Twin]:
+    """Start the twin of `lab` and stop it when the block ends; the kernel stops it if this process dies before.
+
+    hosts: false serves the devices alone, which needs no rights.
+
+    Raises: Missing - it does not start; with its own message.
+    """
+    folder, lock = _folder(settings)
+    try:
+        for part in ("inventory", "lab"):
+            private_dir(folder / part)
+        ports = iter(free_ports(len(lab.hosts) + len(lab.devices)))
+        ways = Ways(dict(zip(lab.hosts, ports, strict=False)), dict(zip(lab.devices, ports, strict=True)), folder / "lab")
+        for name, text in texts(lab, identities, families, ways).items():
+            (folder / "inventory" / name).write_text(text, encoding="utf-8")
+        own = replace(
+            settings,
+            inventory=folder / "inventory",
+            data_dir=folder / "data",
+            state_dir=folder / "state",
+            cache_dir=folder / "cache",
+            lock_dir=folder / "locks",
+            store=None,
+            influx=InfluxSettings(),
+        )
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(running(folder / "inventory", "--with-parent", *([] if hosts else ["--devices-only"])))
+            except Missing as error:
+                words = str(error).removeprefix("the emulated lab did not start: ")
+                raise Missing(f"the twin does not start: {words}", hint="testbed doctor says what this machine lacks") from None
+            yield Twin(own.inventory, load_lab(own.inventory), own)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(lock)
+
+
+def _folder(settings: Settings) -> tuple[Path, int]:
+    """A new folder and a descriptor that holds its lock. What rehearsals left whose process was killed is removed.
+
+    The kernel releases a lock when its process ends, on whichever machine or in whichever container that shares this state.
+    Files are locked, not folders: NFS locks only what is open for writing (flock(2)).
+    """
+    kept = private_dir(settings.state_dir / FOLDER)
+    whole = _opened(settings.state_dir / f"{FOLDER}.lock")
+    try:
+        fcntl.flock(whole, fcntl.LOCK_EX)  # nobody may take a new folder for an abandoned one before it is locked
+        for left in kept.iterdir():
+            _remove_if_left(left)
+        folder = Path(tempfile.mkdtemp(prefix="", dir=kept))
+        lock = _opened(folder / "lock")
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return folder, lock
+    finally:
+        os.close(whole)
+
+
+def _remove_if_left(folder: Path) -> None:
+    try:
+        lock = _opened(folder / "lock")
+    except OSError:  # it is being removed
+        return
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        shutil.rmtree(folder, ignore_errors=True)
+    except BlockingIOError:
+        pass
+    finally:
+        os.close(lock)
+
+
+def _opened(path: Path) -> int:
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)

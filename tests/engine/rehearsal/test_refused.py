@@ -1,0 +1,79 @@
+"""What cannot be rehearsed is refused with the reason and the next command, and what is not needed is left out and named."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import optical_testbed
+from conformance.private import CommandFailed, CommandLine
+from optics import Identity, Missing
+from orchestrator.engine.rehearsal.findings import cut_off
+from orchestrator.engine.rehearsal.inventory import Ways, lacks, slower, texts
+from orchestrator.engine.rehearsal.reading import Reading
+from orchestrator.engine.rehearsal.twin import require_room
+from orchestrator.engine.rehearsal.verb import _emulated
+from orchestrator.inventory.lab import read_lab
+from tests.engine.rehearsal.test_findings import goal, link
+
+FACE = Identity("x", "x", "x", "x", tuple(map(str, range(1, 5))), tuple(map(str, range(101, 105))))
+READ = Reading({"ocs1": FACE, "ocs2": FACE}, {}, {})
+
+
+def test_a_device_without_an_emulator_is_named_and_left_out_unless_the_change_needs_it() -> None:
+    lab, moved = goal([link(1, 2)], [link(1, 3)])
+    foreign = replace(lab, devices={**lab.devices, "ocs2": replace(lab.devices["ocs2"], driver="acme-rest")})
+    there, said = _emulated(foreign, READ, moved, [], {"polatis-scpi"})
+    assert list(there.devices) == ["ocs1"] and {f.device for f in there.fibres.values()} == {"ocs1"}
+    assert said == ["ocs2, which the change does not involve: family acme-rest has no emulator"]
+    needed = replace(lab, devices={**lab.devices, "ocs1": replace(lab.devices["ocs1"], driver="acme-rest")})
+    with pytest.raises(Missing, match=r"no emulator for the family of ocs1 \(acme-rest\)") as refused:
+        _emulated(needed, READ, moved, [], {"polatis-scpi"})
+    assert refused.value.hint.startswith("testbed plan")
+    assert cut_off(moved)
+    _, other = goal([link(1, 2, 2)], [link(1, 2)])  # its circuit at ocs2 is removed, and of nobody in the store: adopted
+    with pytest.raises(Missing, match=r"no emulator for the family of ocs2 \(acme-rest\)"):
+        _emulated(foreign, READ, other, [], {"polatis-scpi"})
+
+
+def test_the_twin_has_the_labs_cables_and_losses_on_ports_of_its_own_and_none_of_its_passwords() -> None:
+    lab, _ = goal([], [link(1, 2)])
+    devices = {
+        n: replace(c, username="operator", password="secret", options={"key_file": "/root/key"}) for n, c in lab.devices.items()
+    }
+    lab = replace(lab, devices=devices, hosts={n: replace(h, link_mbps=25_000.0, gpus=8) for n, h in lab.hosts.items()})
+    families = {"polatis-scpi": {"schemes": ["tcp"], "login": None}}
+    ways = Ways(dict.fromkeys(lab.hosts, 20001), {"ocs1": 20002, "ocs2": 20003}, Path("/twin/lab"))
+    found = texts(lab, READ.identities, families, ways)
+    assert "secret" not in "".join(found.values()) and "key_file" not in found["devices.yml"]
+    read = read_lab(found["hosts.yml"], found["devices.yml"], found["fibres.yml"])
+    assert read.fibres == lab.fibres and read.trunks == lab.trunks
+    assert {d.address for d in read.devices.values()} == {"tcp://127.0.0.1:20002", "tcp://127.0.0.1:20003"}
+    assert slower(lab) == 100.0 and {h.link_mbps for h in read.hosts.values()} == {250.0}
+    assert [words.partition(":")[0] for words in lacks(lab)] == ["GPUs", "rate"] and not list(lacks(read))
+
+
+def test_a_twin_that_this_machine_has_no_memory_for_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "meminfo").write_text("MemTotal:  999999 kB\nMemAvailable:  512000 kB\n")
+    require_room(12, 1, 1, tmp_path / "meminfo")
+    for running, launched in ((0, 12), (12, 2)):
+        with pytest.raises(Missing, match=r"12 hosts and 12 ranks takes about 2100 MB, and 500 MB are free") as refused:
+            require_room(12, running, launched, tmp_path / "meminfo")
+        assert ("--no-job" in refused.value.hint) is (launched == 12)
+
+
+def test_a_plan_whose_devices_cannot_be_read_is_not_rehearsed(tmp_path: Path) -> None:
+    inventory = tmp_path / "lab"
+    words = ["--hosts", "2", "--ports", "1", "--free-ports", "--state", str(tmp_path / "state"), "--out", str(inventory)]
+    subprocess.run([sys.executable, "-P", "-m", "emulators.generate", *words], check=True, env=optical_testbed.environment())
+    (inventory / "emulator.yml").unlink()  # a lab of hardware: nobody can start it
+    plan = tmp_path / "plan.json"
+    plan.write_text('{"schema": "testbed.plan/1", "name": "two", "links": [{"a": "gpu01:p1", "b": "gpu02:p1"}]}')
+    with pytest.raises(CommandFailed, match=r"E-UNREACHABLE: ocs1: .*; ") as refused:
+        CommandLine(inventory, tmp_path)("rehearse", "--topology", plan)
+    assert refused.value.code == 5 and "testbed doctor" in str(refused.value)
+    assert not (tmp_path / "state" / "rehearsals").exists()

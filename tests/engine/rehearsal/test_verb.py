@@ -1,0 +1,126 @@
+"""The verb on a made lab: an interrupt is never a result of a rehearsal, and the twin needs room for the larger job."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from optics import Interrupted, Missing, RolledBack, TestbedError
+from orchestrator.engine import verbs
+from orchestrator.engine.rehearsal import verb
+from orchestrator.engine.rehearsal.seeding import Standing
+from orchestrator.session import Command, PlanText
+from orchestrator.store.store import Store
+from orchestrator.telemetry.progress import Silent
+from tests.engine.rehearsal.test_findings import goal, link
+from tests.engine.rehearsal.test_refused import READ
+from tests.engine.rehearsal.test_twin import settings_of
+
+Stopped = Callable[..., Awaitable[Any]]
+
+
+def stops_with(error: TestbedError, begun: asyncio.Event) -> Stopped:
+    """A change as the engine's are: a cancellation becomes an error of its own."""
+
+    async def change(*_: object, **__: object) -> Any:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            raise error from None
+
+    return change
+
+
+def lasting(home: Path, monkeypatch: pytest.MonkeyPatch, error: TestbedError, where: str) -> asyncio.Event:
+    """A made lab for `verb.rehearse`, whose part `where` lasts until it is stopped; return what is set once it runs."""
+    lab, moved = goal([], [link(1, 2)])
+    begun = asyncio.Event()
+    change = stops_with(error, begun)
+
+    async def at_once(result: object) -> Any:
+        return result
+
+    @asynccontextmanager
+    async def opened(*_: object) -> Any:
+        yield None
+
+    @contextmanager
+    def twin(*_: object) -> Iterator[Any]:
+        yield SimpleNamespace(
+            lab=lab, inventory=home, settings=settings_of(home, home / "twin"), ask=lambda *_, **__: {"history": []}
+        )
+
+    done = SimpleNamespace(
+        phases=(),
+        parts=(),
+        diff=(),
+        nothing_to_do=False,
+        dark_ms=1.0,
+        dark_ms_expected=1.0,
+        dark_time_scale=1.0,
+        turn=None,
+        notes=(),
+    )
+    found = SimpleNamespace(plan="ring", fingerprint="f00d", job_change="", notes=(), diff=())
+    monkeypatch.setattr(verb, "load_lab", lambda _: lab)
+    monkeypatch.setattr(verb, "families", lambda: {"polatis-scpi"})
+    monkeypatch.setattr(verb, "standing", lambda *_: Standing({}, "alice"))
+    monkeypatch.setattr(verb, "require_room", lambda *_: None)
+    monkeypatch.setattr(verb, "open_session", opened)
+    monkeypatch.setattr(verb, "running_twin", twin)
+    monkeypatch.setattr(verb, "_read", lambda *_: at_once((moved, READ)))
+    monkeypatch.setattr(verb, "seed_devices", lambda *_: at_once(()))
+    monkeypatch.setattr(verb, "seed_hosts", lambda *_: at_once(None))
+    monkeypatch.setattr(verb, "bring_up", change if where == "bring_up" else lambda *_: at_once(None))
+    monkeypatch.setattr(verbs, "plan", lambda *_, **__: at_once(found))
+    monkeypatch.setattr(verbs, "up", change if where == "up" else lambda *_, **__: at_once(done))
+    monkeypatch.setattr(verbs, "rollback", change)
+    return begun
+
+
+def asked(home: Path) -> Command:
+    (home / "twin" / "data").mkdir(parents=True)
+    return Command(Silent(), Store(home / "store.sqlite3", durable=False), settings_of(home, home))
+
+
+@pytest.mark.parametrize("where", ["bring_up", "up", "rollback"])
+@pytest.mark.parametrize("error", [Interrupted("interrupted half way"), RolledBack("interrupted\nrolled back")])
+async def test_an_interrupt_ends_the_rehearsal_whatever_the_twin_made_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, error: TestbedError
+) -> None:
+    begun = lasting(tmp_path, monkeypatch, error, where)
+    command = asked(tmp_path)
+    with command.store:
+        task = asyncio.create_task(verb.rehearse(command, PlanText("{}")))
+        await begun.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+
+@pytest.mark.parametrize(("launch_job", "launched"), [(True, 2), (False, 0)])
+async def test_the_twin_needs_room_for_the_job_that_runs_besides_the_one_that_is_launched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, launch_job: bool, launched: int
+) -> None:
+    lasting(tmp_path, monkeypatch, Interrupted(""), "up")
+    up = Standing({}, "alice", plan_text='{"job": {"ranks": ["gpu01", "gpu02", "gpu03"]}}', job_runs=True)
+    asked_for: list[tuple[int, ...]] = []
+
+    def require_room(*figures: int) -> None:
+        asked_for.append(figures)
+        raise Missing("no room")
+
+    monkeypatch.setattr(verb, "standing", lambda *_: up)
+    monkeypatch.setattr(verb, "require_room", require_room)
+    command = asked(tmp_path)
+    with command.store, pytest.raises(Missing, match="no room"):
+        await verb.rehearse(command, PlanText('{"job": {"ranks": ["gpu01", "gpu02"]}}'), launch_job=launch_job)
+    ((_, *ranks),) = asked_for
+    assert ranks == [3, launched]
