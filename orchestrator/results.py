@@ -120,7 +120,7 @@ class JobStatus(JsonReport):
     iteration_ms: median of the latest iterations. busbw_mbps: nccl-tests' bus bandwidth, megabytes per second (1e6), next to what
     the plan's links should give. The expected ones are the plan's. time_scale: of times here to those of the designed workload.
     busy: fraction of the time that the processors of rank 0's host were busy. resumed_from: the iteration whose checkpoint it
-    resumed from; 0: it started from scratch. hosts: how many its ranks are on.
+    resumed from; 0: it started from scratch. hosts: how many its ranks are on. late: which of them are slow or silent, in words.
     """
 
     name: str
@@ -142,6 +142,7 @@ class JobStatus(JsonReport):
     busy: float | None = None
     resumed_from: int = 0
     hosts: int = 0
+    late: tuple[str, ...] = ()
 
     @property
     def limit(self) -> str:

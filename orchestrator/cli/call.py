@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 API = "testbed/v1"
 _LAB_VERBS = (
-    "compare|confirm|design|devices|doctor|down|driver|exec|guard|job|lab|lock|plan|prewire|reproduce|restore|resume|rollback|shell|status|"
+    "compare|confirm|design|devices|doctor|down|driver|exec|guard|job|lab|lock|plan|prewire|rehearse|reproduce|restore|resume|rollback|shell|status|"
     "tagout|ui|unlock|up|verify|watch"
 )
 _COMMAND = re.compile(rf"\btestbed (?=(?:{_LAB_VERBS})\b)((?:(?!\btestbed )[^;`\n])*)")
@@ -166,11 +166,15 @@ class Call:
         """Ask before an action that cannot be undone. Raises: Usage - no terminal to ask on, and no `--yes`."""
         if self.yes:
             return
-        if self.json or not (sys.stdin.isatty() and sys.stderr.isatty()):
-            raise Usage(f"{self.verb} asks for confirmation, but there is no terminal", hint="add --yes")
+        self.must_be_able_to_ask()
         print(f"{printable(question)} [y/N] ", end="", file=sys.stderr, flush=True)
         if sys.stdin.readline().strip().lower() not in ("y", "yes"):
             raise KeyboardInterrupt
+
+    def must_be_able_to_ask(self) -> None:
+        """Raises: Usage - `confirm` would have no terminal to ask on, and there is no `--yes`."""
+        if not self.yes and (self.json or not (sys.stdin.isatty() and sys.stderr.isatty())):
+            raise Usage(f"{self.verb} asks for confirmation, but there is no terminal", hint="add --yes")
 
     def work(self, verb: Callable[Concatenate[Command, P], Coroutine[Any, Any, T]], *words: P.args, **options: P.kwargs) -> T:
         """Run a function of the engine on the chosen inventory with store, progress and deadline."""

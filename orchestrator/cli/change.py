@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
@@ -11,6 +13,7 @@ import typer
 
 from orchestrator.cli.call import Call, Result, Usage, engine, verb
 from orchestrator.cli.completing import avoidable, plans, saved_plans
+from orchestrator.cli.rehearsing import Chosen, beside, rehearsed_first
 from orchestrator.cli.shared import ExitCode, changed, own_slice, seconds
 from orchestrator.engine.invoke import is_stopped_lab
 
@@ -30,7 +33,7 @@ def _stop_guard(call: Call) -> None:
         call.note(f"guard of {stopped.plan} stopped (pid {stopped.pid})")
 
 
-def _wanted(path: Path | None, call: Call, file: Path | None = None) -> Path:
+def wanted(path: Path | None, call: Call, file: Path | None = None) -> Path:
     """The plan file of --topology or of the argument `file`. Raises: Usage, BadFile."""
     if path is not None and file is not None:
         raise Usage(f"{call.verb}: two plans given, {path} and {file}", hint=f"testbed {call.verb} --help")
@@ -46,13 +49,22 @@ def _wanted(path: Path | None, call: Call, file: Path | None = None) -> Path:
     return path
 
 
-def _startable(path: Path | None, call: Call, file: Path | None = None) -> Path:
-    """As `_wanted`, and read the plan if the emulated lab has yet to be started for it. Raises: Usage, BadFile."""
-    path = _wanted(path, call, file)
+def _startable(path: Path | None, call: Call, file: Path | None = None, spares: tuple[str, ...] = ()) -> Path:
+    """As `wanted`, and read the plan and check the spares if the emulated lab has yet to be started for them.
+
+    Raises: Usage, BadFile; Missing, Infeasible, Interlock - a spare cannot be one.
+    """
+    path = wanted(path, call, file)
     if is_stopped_lab(call.settings.inventory):
         from orchestrator.session import load_lab, load_plan
 
-        load_plan(path, load_lab(call.settings.inventory))
+        lab = load_lab(call.settings.inventory)
+        plan, text = load_plan(path, lab)
+        if spares:
+            from orchestrator.engine.guard.recover import with_spares
+
+            with call.store() as store:
+                with_spares(text, plan, spares, lab, store, call.settings)
     return path
 
 
@@ -112,6 +124,24 @@ class JobMode(StrEnum):
     keep = "keep"
 
 
+def _names(text: str) -> tuple[str, ...]:
+    """The names of a list such as `gpu11,gpu12`."""
+    return tuple(filter(None, map(str.strip, text.split(","))))
+
+
+def _rehearsable(path: str, *, relabel: bool, dry_run: bool, spares: tuple[str, ...]) -> None:
+    """Raises: Usage - an option that a rehearsal does not take, and what does the same."""
+    path = shlex.quote(path)
+    instead = {
+        "spares": (bool(spares), f'write them in the plan: "spares": {json.dumps(spares)}'),
+        "relabel": (relabel, f"testbed plan -t {path} --relabel -o saved.json; then: testbed up --plan saved.json --rehearse"),
+        "dry-run": (dry_run, f"testbed rehearse -t {path}, which makes no change on the lab"),
+    }
+    for option, (given, hint) in instead.items():
+        if given:
+            raise Usage(f"up: --rehearse and --{option} cannot be combined", hint=hint)
+
+
 app = typer.Typer()
 
 
@@ -133,6 +163,8 @@ testbed up -t examples/ring-12.json --wait 10m      queue if others hold the lab
 testbed up -t examples/ring-12.json --adopt "ocs1:4->17"    take over another owner's circuit
 testbed up -t examples/ring-12.json --confirm-within 5m     roll back unless confirmed in time
 testbed up -t examples/ring-12.json --guard         and reroute around circuits that lose light
+testbed up -t plan.json --spares gpu11,gpu12        hosts that may take the place of one that fails
+testbed up -t examples/ring-12.json --rehearse      on an emulated twin first, then ask
 """,
     more="Circuits that stay are not touched; those of other owners only if adopted. A stopped emulated lab is started.",
 )
@@ -165,10 +197,18 @@ def up(
         str | None,
         typer.Option("--confirm-within", metavar="TIME", help="Roll back unless `testbed confirm` is run within TIME: 5m."),
     ] = None,
+    spares: Annotated[
+        str, typer.Option("--spares", metavar="HOSTS", help="Idle hosts that may take the place of one that fails: gpu11,gpu12.")
+    ] = "",
+    rehearse: Annotated[
+        bool, typer.Option("--rehearse", help="Make the change on an emulated twin of this lab first, show it, and ask.")
+    ] = False,
 ) -> Result:
     from orchestrator.cli import saved
 
     call.wait = wait
+    if rehearse:
+        _rehearsable(str(topology or file or "PLAN"), relabel=relabel, dry_run=dry_run, spares=_names(spares))
     if plan is not None and (topology or file) is not None:
         raise Usage("up: --topology and --plan cannot be combined", hint="testbed up --help")
     if plan is not None and relabel:
@@ -176,21 +216,28 @@ def up(
     if job is not None and no_job:
         raise Usage("up: --job and --no-job cannot be combined", hint="testbed up --help")
     kept = saved.load(plan, call.settings.cache_dir) if plan is not None else None
-    path = _startable(kept.topology if kept else topology, call, file)
+    path = _startable(kept.topology if kept else topology, call, file, _names(spares))
+    within_s = _within(confirm_within)
+    chosen: Chosen = {
+        "launch_job": not no_job,
+        "avoid": tuple(avoid or ()),
+        "adopt": tuple(adopt or ()),
+        "job": None if job is None else job.value,
+    }
+    rehearsed = rehearsed_first(call, path, chosen, kept.fingerprint if kept else "") if rehearse else None
+    expected = rehearsed.fingerprint if rehearsed else kept.fingerprint if kept else ""
     report = call.work_on_lab(
         engine.up,
         path,
         dry_run=dry_run,
-        launch_job=not no_job,
-        avoid=tuple(avoid or ()),
         relabel=relabel,
-        adopt=tuple(adopt or ()),
-        expected=kept.fingerprint if kept else "",
+        expected=expected,
         rollback=rollback,
-        confirm_s=_within(confirm_within),
-        job=None if job is None else job.value,
+        confirm_s=within_s,
+        spares=_names(spares),
+        **chosen,
     )
-    result = changed(report, call)
+    result = changed(report, call) if rehearsed is None else beside(changed(report, call), rehearsed, report, call)
     return replace(result, text=f"{_start_guard(call, report.run)}\n{result.text}") if guard and not dry_run else result
 
 
@@ -218,7 +265,7 @@ def plan(
 ) -> Result:
     from orchestrator.cli import render, saved
 
-    path = _wanted(topology, call, file)
+    path = wanted(topology, call, file)
     report = call.work(engine.plan, path, avoid=tuple(avoid or ()), relabel=relabel, adopt=tuple(adopt or ()))
     hint = ""
     if out is not None:

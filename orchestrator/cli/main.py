@@ -28,7 +28,7 @@ EXIT_CODES = {
     5: "device or host unreachable",
     6: "failed and rolled back: everything is as before",
     7: "failed half way, or not verified: manual repair is needed",
-    8: "differences exist (only with --exit-code), or a scenario was not reproduced",
+    8: "differences exist (only with --exit-code), a scenario was not reproduced, or a fault was diagnosed",
     9: "refused by an interlock (foreign circuit, tag-out, power limit)",
     130: "interrupted",
 }
@@ -58,6 +58,7 @@ Exit codes: 0 done, 1 unexpected, 2 usage, 3 bad plan or inventory, 4 locked,
 
 VERBS: Mapping[str, tuple[str, ...]] = {
     "change": ("up", "plan", "prewire", "down"),
+    "rehearse": ("rehearse",),
     "recover": ("rollback", "resume", "confirm", "restore"),
     "status": ("status", "verify"),
     "guard": ("guard",),

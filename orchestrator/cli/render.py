@@ -209,6 +209,7 @@ def status(report: StatusReport, colour: bool, here: Callable[[str], str] = str)
     lines += [f"tagged   {tag}" for tag in report.tagged]
     if report.guard:
         lines.append(f"guard    {report.guard}")
+    lines += [f"recovery {words}" for words in report.recoveries[:SHOWN_RECOVERIES]]
     if report.confirm is not None:
         lines.append(paint(f"confirm  {here(awaiting(report.confirm))}", "yellow", colour))
     devices: list[Sequence[str]] = [("device", "", "driver", "owned", "foreign", "missing", "identity")]
@@ -251,6 +252,7 @@ def awaiting(report: Awaiting) -> str:
     return words if report.watched else f"{words}; no process watches the deadline: testbed confirm --watch"
 
 
+SHOWN_RECOVERIES = 3
 SHOWN = 12
 """Lines of a rung's evidence that are printed; `--json` has them all."""
 
@@ -299,7 +301,7 @@ def job(report: JobStatus) -> str:
     failed = {rank: code for rank, code in report.exit_codes.items() if code != 0}
     if failed:
         line += "\n           exit codes: " + ", ".join(f"rank {rank}: {code}" for rank, code in sorted(failed.items()))
-    return line + "".join(f"\n           {words}" for words in report.detail.splitlines())
+    return line + "".join(f"\n           {words}" for words in (*report.late, *report.detail.splitlines()))
 
 
 def logs(report: JobLogs) -> str:

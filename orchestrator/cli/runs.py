@@ -82,7 +82,9 @@ def history(
     rows = [("run", "verb", "plan", "status", "took", "started", "by")]
     for r in records:
         took = "-" if (s := r.seconds if r.seconds is not None else wall(r)) is None else seconds_text(s)
-        rows.append((r.id, r.verb, r.plan_name or "-", r.status, took, when(r.started), f"{r.user}@{r.host}"))
+        moved = r.options.get("evict")
+        what = f"{r.verb}, evict {', '.join(moved)}" if isinstance(moved, dict) else r.verb
+        rows.append((r.id, what, r.plan_name or "-", r.status, took, when(r.started), f"{r.user}@{r.host}"))
     text = "\n".join(columns(rows)) if records else "No runs yet"
     data = [cast(dict[str, Json], to_json(r)) for r in records]
     for record in data:
@@ -110,7 +112,9 @@ def show(
 
     from optics.plain import seconds_text
     from orchestrator.cli import waterfall
+    from orchestrator.cli.rehearsing import beside_lines
     from orchestrator.cli.text import columns, when
+    from orchestrator.engine.rehearsal.report import kept
     from orchestrator.results import Json, path_text, to_json
     from orchestrator.telemetry.reader import read
     from orchestrator.views.waterfall import bar_json, bars, iterations
@@ -139,7 +143,8 @@ def show(
         lines += [f"  {line}" for line in record.message.splitlines()]
     width = shutil.get_terminal_size((100, 24)).columns
     lines += ["", *waterfall.draw(found, width, unicode=unicode and call.unicode)]
-    for more in (waterfall.reconfig_lines(points), waterfall.iteration_lines(jobs)):
+    beside = kept(directory)
+    for more in (waterfall.reconfig_lines(points), waterfall.iteration_lines(jobs), beside_lines(beside)):
         lines += ["", *more] if more else []
     states = {state: sum(s.state == state for s in done) for state in ("done", "failed", "doing", "planned")}
     counts = ", ".join(f"{n} {state}" for state, n in states.items() if n)
@@ -160,6 +165,7 @@ def show(
         "parts": [bar_json(b) for b in found if b.kind != "run"],
         "reconfigs": [cast(Json, dict(p.fields)) for p in points if p.measurement == "reconfig"],
         "jobs": to_json(jobs),
+        "beside": to_json(beside),
         "steps": to_json(done),
         "journal": str(directory / "telemetry"),
         "trouble": to_json(trouble),

@@ -38,7 +38,7 @@ def screen(picture: Picture, width: int, height: int, *, unicode: bool = True) -
     parts = [b for b in bars if b.kind != "run"]
     chart = draw(bars, width, unicode=unicode) if bars else []
     small = draw(parts, width, unicode=unicode) if parts else chart
-    turned = turn_line(picture, width, unicode=unicode)
+    turned = [*rank_line(picture), *turn_line(picture, width, unicode=unicode)]
     fixed = 4 + len(picture.lab.devices) // 6 + len(turned)
     room = height - fixed
     hosts = min(len(picture.lab.hosts), max(3, room - min(len(small), 8) - 4))
@@ -190,6 +190,16 @@ def _marked(curve: Text, times: Sequence[float], picture: Picture) -> Text:
             marked.append(_TURN[0], "bold")
         marked.append_text(curve[k])
     return marked
+
+
+def rank_line(picture: Picture) -> list[Text]:
+    """Which ranks are silent, else which is the slowest; nothing of a job that has ended."""
+    words, trouble = picture.ranks.words(time.time() * 1e3)
+    return (
+        [Text(f"{'ranks':<10}{printable(words, keep='')}", style="yellow" if trouble else "")]
+        if words and not picture.job.get("ended")
+        else []
+    )
 
 
 def turn_line(picture: Picture, width: int, *, unicode: bool) -> list[Text]:

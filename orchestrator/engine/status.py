@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from drivers.api import CircuitSwitch, PortHolders
 from optics import DeviceName, HostName, Identity, Interlock, Locked, Missing, Setting, TestbedError
-from optics.plain import counted
+from optics.plain import counted, seconds_text
 from optics.words import short, sort_key
 from orchestrator.engine.change.jobs import Jobs
 from orchestrator.engine.change.locking import holding
@@ -33,6 +33,7 @@ from orchestrator.store.keys import key_of, slice_of
 from orchestrator.store.light import light_history
 from orchestrator.store.locks import locks_of, who
 from orchestrator.store.records import CurrentPlan
+from orchestrator.store.recoveries import recoveries
 from orchestrator.store.scope import reach
 from orchestrator.store.store import Store
 from orchestrator.store.tagouts import Tagouts
@@ -43,6 +44,9 @@ from orchestrator.verify.power import Reading, drifts, keep
 from orchestrator.verify.report import VerifyReport
 from orchestrator.verify.rung import TRAFFIC
 from orchestrator.verify.state import DeviceStatus, HostStatus, StatusReport
+
+RECENT_S = 86400.0
+"""Recoveries of this long (s) are shown."""
 
 
 async def status(command: Command) -> StatusReport:
@@ -94,6 +98,7 @@ async def status(command: Command) -> StatusReport:
         guard=str(watcher) if watcher and (watcher.alive or watcher.around) else "",
         confirm=waiting.report() if waiting is not None else None,
         segments=tuple(dict.fromkeys(map(str, lab.switched(links).values()))),
+        recoveries=tuple(f"{seconds_text(one.age_s)} ago: {one}" for one in recoveries(store, key) if one.age_s < RECENT_S),
         loose=tuple(map(str, loose(command.inventory))),
     )
 

@@ -9,9 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import cast
 
-from optics import Infeasible, Interlock, Locked, Missing
+from optics import HostName, Infeasible, Interlock, Locked, Missing
 from optics.plain import counted
 from optics.plan import Plan
 from orchestrator.engine import job_verbs
@@ -23,6 +22,8 @@ from orchestrator.engine.change.job_record import affected as affected_jobs
 from orchestrator.engine.change.keep_job import consequence
 from orchestrator.engine.change.run import ChangeRun, before_run, chosen
 from orchestrator.engine.devices import devices, devices_power
+from orchestrator.engine.diagnose import job_diagnose
+from orchestrator.engine.guard.recover import evict, still_silent, with_spares
 from orchestrator.engine.job_verbs import job_env, job_logs, job_status
 from orchestrator.engine.stall import stall, stall_curves
 from orchestrator.engine.status import status, verify
@@ -50,6 +51,8 @@ __all__ = [
     "devices",
     "devices_power",
     "down",
+    "evict",
+    "job_diagnose",
     "job_env",
     "job_launch",
     "job_logs",
@@ -173,11 +176,12 @@ async def up(
     expected: str = "",
     confirm_s: float | None = None,
     job: Mode | None = None,
+    spares: tuple[HostName, ...] = (),
 ) -> UpReport:
     """Bring the plan up; idempotent. job: what becomes of a running job, None for `transition.live` of the plan.
     expected: the fingerprint of a saved plan, which must still match when the lab is locked.
     confirm_s: the change is rolled back unless `confirm` comes within this time (s).
-    relabel: interchangeable hosts may swap places. adopt: other owners' circuits to take over.
+    relabel: interchangeable hosts may swap places. adopt: other owners' circuits to take over. spares: instead of the plan's own.
 
     Raises: BadFile, Infeasible, Interlock, Locked, Unreachable - nothing was changed. RolledBack - it failed, everything is as
     before. HandsNeeded - it failed and the rollback is incomplete; the message lists what is left. Without `rollback` a failure
@@ -185,6 +189,9 @@ async def up(
     """
     lab = load_lab(command.inventory)
     wanted, text = load_plan(plan_path, lab)
+    if spares:
+        plan_path = PlanText(with_spares(text, wanted, spares, lab, command.store, command.settings), wanted.name)
+        wanted, text = load_plan(plan_path, lab)
     wanted = avoiding(wanted, avoid, lab)
     if dry_run:
         found = await plan(command, plan_path, avoid=avoid, relabel=relabel, adopt=adopt, launch_job=launch_job, job=job)
@@ -244,14 +251,17 @@ async def resume(command: Command, run: str) -> UpReport | DownReport | PrewireR
     """
     lab, store, settings = load_lab(command.inventory), command.store, command.settings
     record = _half_done(store, lab, settings, run)
-    options = {**record.options, "resumes": record.id}
+    # What was known of hosts and job when it began may be true no longer: a host is back, the job was launched on the new hosts.
+    options: dict[str, object] = {**record.options, "resumes": record.id}
+    options.pop("broken", None)
+    if isinstance(lost := options.get("lost"), list) and lost:
+        options["lost"] = await still_silent(command, lab, lost)
     still = partial(_half_done, store, lab, settings, record.id)
     change = ChangeRun(record.verb, lab, command, still)
     match record.verb:
         case "up":
             read = read_plan(record.plan_text, record.plan_name, lab)
-            wanted = avoiding(read, tuple(map(str, cast(list[str], record.options.get("avoid") or []))), lab)
-            return await change.up(wanted, record.plan_text, options)
+            return await change.up(avoiding(read, record.avoid, lab), record.plan_text, options)
         case "prewire":
             return await change.prewire(read_plan(record.plan_text, record.plan_name, lab), record.plan_text, options)
         case "down":

@@ -47,6 +47,14 @@ class Segment:
         """The host port of each cable to these switches; a cable is named after segment and host."""
         return {cable_of(self.name, host): port for host, port in self.ports.items()}
 
+    @property
+    def switches(self) -> Mapping[str, tuple[HostPort, ...]]:
+        """The host ports at each of its switches: of `rack 1 of plane1` and so on, of the segment itself where it has no racks."""
+        racks = {f"rack {number} of {self.name}": rack.hosts for number, rack in enumerate(self.racks, 1)}
+        return {
+            name: tuple(self.ports[host] for host in hosts) for name, hosts in (racks or {self.name: tuple(self.ports)}).items()
+        }
+
     def rack(self, host: HostName) -> int:
         """The number of the host's rack; 0 where there are none."""
         return next((number for number, rack in enumerate(self.racks) if host in rack.hosts), 0)

@@ -134,6 +134,13 @@ class JobEdge(Edge):
     ] = Field(default_factory=dict)
     backend: Literal["auto", "gloo", "nccl"] = "auto"
     traffic: Annotated[TrafficEdge | None, Field(description="of a replay: what an iteration moves, with its rings")] = None
+    evicted: Annotated[
+        dict[str, str],
+        Field(
+            max_length=4096,
+            description="ranks of this training whose place another rank took, or nobody (empty); `job evict` writes it",
+        ),
+    ] = Field(default_factory=dict)
 
 
 class RouteEdge(Edge):
@@ -223,6 +230,10 @@ class PlanEdge(Edge):
     interchangeable: Annotated[
         Literal["all"] | list[list[str]],
         Field(description="groups of hosts that --relabel may exchange; all: all equal hosts of the plan"),
+    ] = Field(default_factory=list)
+    spares: Annotated[
+        list[str],
+        Field(max_length=256, description="hosts outside the plan that may take the place of one that fails, in this order"),
     ] = Field(default_factory=list)
     acceptance: AcceptanceEdge = AcceptanceEdge()
     transition: TransitionEdge = TransitionEdge()

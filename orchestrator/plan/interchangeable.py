@@ -50,7 +50,7 @@ def alike(hosts: Iterable[HostName], lab: Lab) -> tuple[tuple[HostName, ...], ..
 
 
 def relabelled_text(text: str, by: Labels) -> str:
-    """The same plan file with other hosts: links, ranks, rings and routes follow the labels."""
+    """The same plan file with other hosts: links, ranks, rings, traffic and routes follow the labels."""
     if not by:
         return text
     body = json.loads(text)
@@ -68,6 +68,12 @@ def relabelled_text(text: str, by: Labels) -> str:
         job["ranks"] = [end(rank, "/") for rank in job["ranks"]]
         if "rings" in job:
             job["rings"] = [[by.get(host, host) for host in ring] for ring in job["rings"]]
+        for group in (job.get("traffic") or {}).get("groups", ()):
+            group["rings"] = [[by.get(host, host) for host in ring] for ring in group["rings"]]
+            for send in group.get("schedule", ()):
+                send |= {key: by.get(send[key], send[key]) for key in ("src", "dst", "shard")}
+        for transfer in (job.get("traffic") or {}).get("transfers", ()):
+            transfer |= {key: by.get(transfer[key], transfer[key]) for key in ("src", "dst")}
     for route in body.get("routes", ()):
         route["src"], route["dst"] = by.get(route["src"], route["src"]), by.get(route["dst"], route["dst"])
         route["via"] = [by.get(host, host) for host in route["via"]]

@@ -6,7 +6,7 @@ from typing import Any
 
 from optics import HostName
 from optics.plan import Job, Traffic, ring_steps
-from optics.ranks import RankName, host_of_rank, hosts_of
+from optics.ranks import RankName, host_of_rank, hosts_of, parsed
 from orchestrator.inventory.positions import Path, Problems
 from orchestrator.inventory.schema import attempt
 from orchestrator.plan.edges import GroupEdge, JobEdge
@@ -48,8 +48,23 @@ class JobReader:
             env=dict(edge.env),
             backend=edge.backend,
             traffic=Traffic.of(edge.traffic.model_dump()) if edge.traffic else None,
+            evicted=self.evicted(edge),
         )
         return as_declared(job, edge.program or "", self.lab)
+
+    def evicted(self, edge: JobEdge) -> dict[RankName, RankName]:
+        """Each names a rank that the job no longer has, and one that it has and that took one place only."""
+        for before, now in edge.evicted.items():
+            path: Path = ("job", "evicted", before)
+            if parsed(before) is None:
+                self.problems.add(path, f"wanted a host such as gpu01, or one of its ranks such as gpu01/0, got {before!r}")
+            elif before in edge.ranks:
+                self.problems.add(path, f"{before} is a rank of the job, so nobody took its place")
+            elif now and now not in edge.ranks:
+                self.problems.add(path, f"{now} is not a rank of the job")
+            elif now and list(edge.evicted.values()).count(now) > 1:
+                self.problems.add(path, f"{now} took more than one place")
+        return dict(edge.evicted)
 
     def traffic(self, edge: JobEdge) -> list[tuple[Path, list[str], list[str]]]:
         """The rings of a replay's groups: path in the file, order, and members of the group. Checks hosts and lanes of

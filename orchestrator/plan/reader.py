@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -41,6 +41,9 @@ def read_plan(text: str, filename: str, lab: Lab) -> Plan:
         job = replace(job, predicted=edge.predicted.model_dump(exclude_none=True))
     routes = _Routes(checked).routes(raw.get("routes"))
     groups = _interchangeable(edge.interchangeable if edge else [], links, checked)
+    spares = _spares(
+        edge.spares if edge else [], {*(h for link in links for h in link.hosts), *(job.hosts if job else ())}, checked
+    )
     if problems or edge is None:
         raise BadFile(problems.lines(), hint="correct the plan; nothing was changed")
     return Plan(
@@ -55,6 +58,7 @@ def read_plan(text: str, filename: str, lab: Lab) -> Plan:
         warnings=tuple(notes.lines()),
         interchangeable=groups,
         segments=tuple(segment.name for segment in edge.segments),
+        spares=spares,
     )
 
 
@@ -78,6 +82,22 @@ def _interchangeable(
             if words := difference(first, host, links.lab):
                 links.problems.add(path, f"{host} cannot take the place of {first}: {first} has {words}")
     return tuple(tuple(group) for group in groups if len(group) > 1)
+
+
+def _spares(names: list[str], used: Collection[HostName], links: Links) -> tuple[HostName, ...]:
+    """The spares: hosts that the plan does not use, each like one that it uses."""
+    for at, name in enumerate(names):
+        path: Path = ("spares", at)
+        if not links.known_host(name, path):
+            continue
+        inside = sorted(host for host in used if host in links.lab.hosts)
+        if name in used:
+            links.problems.add(path, f"{name} is in use by this plan, so it is no spare")
+        elif name in names[:at]:
+            links.problems.add(path, f"{name} is named twice")
+        elif inside and all(words := [difference(host, name, links.lab) for host in inside]):
+            links.problems.add(path, f"{name} cannot take the place of any host of the plan: {inside[0]} has {words[0]}")
+    return tuple(names)
 
 
 class _Routes:

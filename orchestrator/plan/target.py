@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import ceil
 
 from optics import (
@@ -65,6 +65,11 @@ class Target:
     @property
     def late(self) -> Transition:
         return without(self.change, self.early)
+
+    def sparing(self, lost: Collection[HostName]) -> Target:
+        """The same without the links of hosts that do not answer: nothing is drained from them, nor counted there."""
+        left = tuple(link for link in self.old_links if link.a.host not in lost and link.b.host not in lost)
+        return replace(self, old_links=left) if lost else self
 
     def rising(self, already: Collection[Setting] = ()) -> Mapping[HostName, tuple[int, ...]]:
         """Port numbers of each host that get new light: what its commit waits for. Hosts that get none are absent.

@@ -41,6 +41,12 @@ class RunRecord:
     begun: bool = False
 
     @property
+    def avoid(self) -> tuple[str, ...]:
+        """The words of its `--avoid`."""
+        words = self.options.get("avoid")
+        return tuple(map(str, words)) if isinstance(words, list) else ()
+
+    @property
     def may_have_begun(self) -> bool:
         """It changed something, or it died and may have; false if it was refused or interrupted before."""
         return self.begun or self.status in ("died", "running")

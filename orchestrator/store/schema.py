@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 
-SCHEMA = 5
+SCHEMA = 6
 """Incremented with every change of the tables; a file of another schema is refused (`database.Database`)."""
 
 TABLES = """
@@ -62,6 +62,11 @@ CREATE TABLE awaited(
   host TEXT NOT NULL, boot TEXT NOT NULL,
   due_ns INTEGER NOT NULL, due REAL NOT NULL, state TEXT NOT NULL, ended_by TEXT NOT NULL DEFAULT '', ended REAL,
   pid INTEGER NOT NULL DEFAULT 0, process TEXT NOT NULL DEFAULT '');
+CREATE TABLE recoveries(
+  seq INTEGER PRIMARY KEY, lab TEXT NOT NULL, slice TEXT NOT NULL, job INTEGER NOT NULL, action TEXT NOT NULL, hosts TEXT NOT NULL,
+  why TEXT NOT NULL, run TEXT NOT NULL DEFAULT '', at REAL NOT NULL, boot TEXT NOT NULL, up REAL NOT NULL, pid INTEGER NOT NULL,
+  process TEXT NOT NULL, ended REAL, ended_up REAL, outcome TEXT NOT NULL DEFAULT '', words TEXT NOT NULL DEFAULT '');
+CREATE INDEX recoveries_by_slice ON recoveries(slice, seq);
 CREATE TABLE audit(
   seq INTEGER PRIMARY KEY, lab TEXT NOT NULL, at REAL NOT NULL, user TEXT NOT NULL, owner TEXT NOT NULL, host TEXT NOT NULL,
   pid INTEGER NOT NULL, what TEXT NOT NULL, subject TEXT NOT NULL, why TEXT NOT NULL);

@@ -25,6 +25,7 @@ from orchestrator.engine.change.snapshot import Snapshot
 from orchestrator.engine.change.up import Up
 from orchestrator.fabric.rules import Macs, Rules
 from orchestrator.hosts.api import (
+    Beat,
     ClockReading,
     Committed,
     Held,
@@ -344,6 +345,8 @@ class Fleet:
                 host.staged.clear()
 
     async def counters(self, names: Collection[HostName] | None = None) -> Mapping[HostPort, PortCounters]:
+        for name in names or ():
+            self._there(name)
         return {p: PortCounters(0, 0, 0, 0, 0, True) for p in self.lab.fibres if names is None or p.host in names}
 
     async def stream_counters(self, interval_s: float | None, names: Collection[HostName] | None = None, **more: float) -> None:
@@ -357,6 +360,9 @@ class Fleet:
 
     async def job_states(self, job: str, names: Collection[HostName] | None = None) -> Mapping[HostName, JobState]:
         return {name: JobState(name, self.jobs.get(job, "absent")) for name in names or ()}
+
+    async def beats(self, job: str, names: Collection[HostName], after: Mapping[HostName, int] | None = None) -> Mapping[str, Beat]:
+        return {}
 
 
 def _mac(host: HostName, port: int) -> str:
@@ -405,12 +411,12 @@ class Bench:
         context.lock = cast(Any, SimpleNamespace(lock=SimpleNamespace(scope=scope), extend=lambda scope: False))
         return run, context
 
-    async def up(self, text: str, *, rollback: bool = True) -> Any:
+    async def up(self, text: str, *, rollback: bool = True, expected: str = "") -> Any:
         plan = read_plan(text, "plan.json", self.lab)
         run, context = self.context(plan_name=plan.name, plan_text=text, plan_sha=plan.sha256)
         with run:
             async with deadline(self.timeout_s, "up") as context.limit:
-                report = await Up(context, plan, text, rollback=rollback).carry_out(launch_job=True)
+                report = await Up(context, plan, text, rollback=rollback, expected=expected).carry_out(launch_job=True)
             run.finish("ok")
         return report
 

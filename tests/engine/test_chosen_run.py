@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 from optics import Interlock, Missing, Refused, RolledBack
 from orchestrator.engine import verbs as engine
+from orchestrator.engine.change.run import ChangeRun
 from tests.drills.bench import Bench, Killed, Process, opened, plan_text
 
 ONE = [("gpu01:p1", "gpu02:p1")]
@@ -77,6 +79,26 @@ async def test_resume_last_goes_on_with_the_run_that_died_whatever_was_refused_s
     await refused(bench)
     await bench.verb(engine.resume, "last")
     assert bench.held() == bench.wanted(MOVED) and (await bench.status()).plan == "moved"
+
+
+async def test_a_half_done_eviction_is_resumed_by_what_is_true_now(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    await bench.up(plan_text("one", ONE))
+    run = await died(bench)
+    with bench.store() as store:
+        record = store.get(run)
+        assert record is not None
+        options = {**record.options, "lost": ["gpu01", "gpu02"], "broken": "gpu01 does not answer", "job": "restart"}
+        store.write("UPDATE runs SET options=? WHERE id=?", (json.dumps(options), run))
+    given: list[object] = []
+
+    async def up(self: object, plan: object, text: object, options: object) -> str:
+        given.append(options)
+        return ""
+
+    bench.fleet.all["gpu02"].up = False
+    monkeypatch.setattr(ChangeRun, "up", up)
+    await bench.verb(engine.resume, run)
+    assert given == [{**record.options, "lost": ["gpu02"], "job": "restart", "resumes": run}]
 
 
 async def test_rollback_last_takes_back_the_latest_change_whatever_was_refused_since(bench: Bench) -> None:

@@ -18,7 +18,7 @@ from orchestrator.cli.render import status as shown
 from orchestrator.engine.change.job_record import Pause, with_pause
 from orchestrator.engine.change.jobs import Jobs
 from orchestrator.engine.status import _dead
-from orchestrator.hosts.api import ClockReading, JobState, RankState, Tail
+from orchestrator.hosts.api import Beat, ClockReading, JobState, RankState, Tail
 from orchestrator.hosts.launch import job_name, rehearse, requests
 from orchestrator.inventory.lab import Lab
 from orchestrator.results import JobStatus
@@ -72,6 +72,10 @@ class Ranks:
         first = self.first.get(name, 1)
         text = "".join(json.dumps({"iter": n, "iter_ms": 5.0, "t_wall_ns": 1}) + "\n" for n in range(first, first + 4))
         return Tail(text[offset:], len(text), len(text), "running")
+
+    async def beats(self, name: str, hosts: Any, after: Any = None) -> dict[str, Beat]:
+        """No rank writes any."""
+        return {}
 
     async def rank_states(self, name: str, hosts: Any) -> tuple[RankState, ...]:
         """No rank is in a move."""

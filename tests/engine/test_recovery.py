@@ -14,10 +14,13 @@ from orchestrator.engine.change import rollback as undoing
 from orchestrator.engine.change.restore import as_stored
 from orchestrator.engine.change.snapshot import Snapshot, before_of, change_back, differences, held_data, held_of
 from orchestrator.engine.change.unfinished import left_behind
+from orchestrator.engine.change.up import Up
+from orchestrator.plan.reader import read_plan
+from orchestrator.plan.target import fingerprint
 from orchestrator.store.records import CurrentPlan
 from orchestrator.store.store import Store
 from orchestrator.verify.state import Unfinished
-from tests.engine.fleet import LAB, SLICE, Bench, plan_text
+from tests.engine.fleet import LAB, SLICE, Bench, plan_text, ring
 from tests.engine.test_rollback import DETOUR, RING, TWO, before, now
 
 
@@ -129,11 +132,26 @@ async def test_after_a_power_cut_of_everything_restore_brings_back_what_the_stor
 async def test_a_device_and_a_host_that_the_change_does_not_need_may_be_down(bench: Bench) -> None:
     bench.switches["ocs2"].down = True
     bench.fleet.all["gpu04"].up = False
+    known = {port: mac for port, mac in bench.fleet.macs().items() if port.host != "gpu04"}
+    bench.fleet.macs = lambda: known  # type: ignore[method-assign]
     report = await bench.up(plan_text("pair", ("gpu01:p1", "gpu02:p1")))
     assert report.made == 2 and len(report.notes) == 2
     assert report.notes[0].startswith("ocs2 does not answer and is not needed: ") and report.notes[1].startswith("gpu04 ")
     with pytest.raises(Unreachable, match="ocs2"):
         await bench.up(RING)
+
+
+async def test_a_reviewed_plan_is_made_while_what_it_does_not_need_is_down_unless_that_held_something_then(bench: Bench) -> None:
+    pair = plan_text("pair", ("gpu01:p1", "gpu02:p1"))
+    bench.switches["ocs2"].down = True
+    reviewed = fingerprint(read_plan(pair, "plan.json", bench.lab), (await bench.session.observe()).settings)
+    assert (await bench.up(pair, expected=reviewed)).made == 2
+    bench.switches["ocs2"].down = False
+    bench.switches["ocs2"].held = frozenset({CrossConnect(Port("ocs2", "50"), Port("ocs2", "150"))})
+    reviewed = fingerprint(read_plan(pair, "plan.json", bench.lab), (await bench.session.observe()).settings)
+    bench.switches["ocs2"].down = True
+    with pytest.raises(Unreachable, match="ocs2"):
+        await bench.up(pair, expected=reviewed)
 
 
 async def test_a_plan_whose_light_does_not_come_is_taken_back(bench: Bench) -> None:
@@ -211,3 +229,19 @@ async def test_what_a_dead_run_left_is_told_with_done_not_done_and_foreign(bench
     assert words.endswith(f"continue: testbed resume {died.id}   roll back: testbed rollback {died.id}")
     report = await bench.up(TWO)
     assert next(iter(left.lines())) in report.notes, "the next command begins by saying it"
+
+
+async def test_a_plan_without_a_host_that_is_dead_comes_up_and_nobody_waits_for_it(bench: Bench) -> None:
+    await bench.up(plan_text("ring", *ring()))
+    three = plan_text("three", *ring()[:2], ("gpu03:p3", "gpu01:p3"))
+    bench.fleet.all["gpu04"].up = False
+    with pytest.raises(Unreachable, match="gpu04"):
+        await bench.up(three)
+    run, context = bench.context(plan_name="three", plan_text=three)
+    context.lost = frozenset({"gpu04"})
+    with run:
+        report = await Up(context, read_plan(three, "plan.json", bench.lab), three).carry_out(launch_job=False)
+    active = bench.generations()
+    assert report.made and any("gpu04 does not answer and is not needed" in note for note in report.notes)
+    assert len({active[host] for host in ("gpu01", "gpu02", "gpu03")}) == 1 and active["gpu04"] != active["gpu01"]
+    assert not bench.pending()

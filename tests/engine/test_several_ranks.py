@@ -76,7 +76,11 @@ async def test_a_rank_that_died_is_named_with_its_number(bench: Bench) -> None:
     assert found is not None
     status = await bench.jobs.status(found)
     assert "8 ranks on 4 hosts" in render.job(status)
-    assert (status.state, status.detail, status.exit_codes) == ("failed", "gpu02/1: exit 9", {3: 9})
+    assert (status.state, status.detail, status.exit_codes) == (
+        "failed",
+        "gpu02/1: exit 9; 7 ranks still run: testbed job stop",
+        {3: 9},
+    )
 
 
 async def test_ports_of_a_host_come_home_once_under_its_first_rank(tmp_path: Path) -> None:

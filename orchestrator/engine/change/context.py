@@ -48,6 +48,10 @@ class Context:
     who: Who | None = None
     sample_hz: float = 10.0
     verb: str = "up"
+    lost: frozenset[HostName] = frozenset()
+    """Hosts that the plan that is up uses and the new one does not, and that need not answer."""
+    broken: str = ""
+    """Why the job that is recorded as running cannot make an iteration any more; empty if nothing is known of that."""
 
     @property
     def jobs(self) -> Jobs:

@@ -47,7 +47,7 @@ def differing(running: Mapping[str, Any], job: Job) -> list[str]:
     A program that does not send along the rings is the same on any others: its connections keep their addresses.
     """
     found = list[str]()
-    now = {"traffic": None, "predicted": {}, "program": "", "version": "", **running}
+    now = {"traffic": None, "predicted": {}, "program": "", "version": "", "evicted": {}, **running}
     ignored = DERIVED if job.uses_rings else (*DERIVED, *TURNING)
     for name, value in (to_json(job) or {}).items():  # type: ignore[union-attr]
         was = now.get(name)

@@ -7,22 +7,24 @@ import dataclasses
 import itertools
 import statistics
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from optics import NotVerified, Refused, TestbedError, Unreachable
+from optics import HostName, NotVerified, Refused, TestbedError, Unreachable
 from optics.plain import counted
 from optics.plan import Job
-from optics.ranks import RankName, hosts_of
+from optics.ranks import RankName, host_of_rank, hosts_of
+from orchestrator.engine.change import job_beats
 from orchestrator.engine.change import job_ports as jobports
 from orchestrator.engine.change.attempt import Attempt
 from orchestrator.engine.change.iterations import LATEST, ahead_ns_of, bring_home, ends_before, ends_of, median_ms
 from orchestrator.engine.change.job_record import (
     Pause,
     facts,
+    hosts_of_job,
     launched,
     layout_of,
     pause_of,
@@ -36,7 +38,7 @@ from orchestrator.engine.change.job_record import (
 )
 from orchestrator.engine.change.keep_job import is_same
 from orchestrator.engine.change.program_progress import unseen
-from orchestrator.hosts import JobState
+from orchestrator.hosts import Beat, JobState, late
 from orchestrator.hosts.launch import identity
 from orchestrator.results import ALIVE, JobStatus
 from orchestrator.session import Session
@@ -50,6 +52,8 @@ FIRST_ITERATIONS = 4
 FIRST_ITERATIONS_S = 120.0
 GRACE_S = 15.0
 """Time (s) a job gets after SIGTERM to finish its iteration and write its checkpoint."""
+BROKEN_GRACE_S = 1.0
+"""The same of a job that has lost a rank or hangs, whose others cannot finish an iteration."""
 POLL_S = 0.25
 RESUME_S, LONGEST_RESUME_S, RESUME_LOOK_S = 1.0, 5.0, 0.05
 """How long (s) a change waits for its job to resume: for three iterations, within these bounds."""
@@ -67,12 +71,18 @@ class Jobs:
     def _run_dir(self, record: JobRecord) -> Path:
         return self.runs_dir / record.run
 
-    async def status(self, record: JobRecord) -> JobStatus:
-        """Ask every rank, fetch the new iterations, record an end in the store."""
+    async def beats(self, record: JobRecord) -> Sequence[Beat]:
+        """What every rank says of itself, of the hosts that answer; its iterations since the last time go into the journal."""
+        name, ranks = facts(record)[0], ranks_of(record, self.session.lab)
+        return await job_beats.bring_home(self.session, name, record.name, record.run, self._run_dir(record), ranks)
+
+    async def status(self, record: JobRecord, beats: Sequence[Beat] | None = None) -> JobStatus:
+        """Ask every rank, fetch the new iterations, record an end in the store. beats: what `beats` returned a moment ago."""
         name, chosen, wanted = facts(record)
         ranks = ranks_of(record, self.session.lab)
         states = await self.session.hosts.job_states(name, ranks)
         records = await bring_home(self.session, name, record, self._run_dir(record)) if ranks else []
+        beats = await self.beats(record) if beats is None and ranks else beats or ()
         state, detail = _state(record, states, len(records))
         launched = self.store.get(record.run)
         if ranks and launched is not None and launched.ended is not None:  # that run samples the ports itself until it ends
@@ -109,6 +119,7 @@ class Jobs:
             run=record.run,
             started=record.started,
             busy=statistics.median(busy) if busy else None,
+            late=_late(beats, median_ms(records)) if state == "running" else (),
             resumed_from=max(int(records[0].get("iter", 1)) - 1, 0) if records else 0,
         )
 
@@ -183,7 +194,8 @@ class Jobs:
             with recorder.phase("job", f"stopping {record.name}") as phase:
                 await self.stop(record, "replaced")
                 phase.detail = f"stopped {record.name} after {old.iterations if old else 0} iterations"
-        before = wanted_job(record) if record is not None and old is not None and old.state != "finished" else None
+        ended = "" if record is None else record.state if old is None else old.state
+        before = wanted_job(record) if record is not None and ended != "finished" else None
         resume = before is not None and (before.name, identity(before)) == (job.name, identity(job))
         return await self.start(run, job, recorder, resume=resume, sample=sample)
 
@@ -237,11 +249,13 @@ class Jobs:
         """
         spec = spec_of(job, self.session.lab, run)
         what = job.program or job.workload
-        await self.stop_left(self.store.latest_job(self.slice))
+        latest = self.store.latest_job(self.slice)
+        await self.stop_left(latest)
+        new = _new_hosts(job, latest) if resume else []
         with recorder.phase("launch", f"{what} on {len(job.hosts)} hosts, through Ansible") as phase:
             number = self.store.add_job(self.slice, run, job.name, spec)
             try:
-                await self.session.hosts.launch(job, run, resume=resume)
+                await self.session.hosts.launch(job, run, resume=resume, **({"fresh": new} if new else {}))
             except TestbedError as error:
                 self.store.set_job(number, "failed", str(error), ended=True)
                 await self.stop_left(self.store.job(number))
@@ -295,6 +309,23 @@ class Jobs:
         status = await self.status(record)
         self.store.set_job(record.id, "stopped", why, ended=True)
         return dataclasses.replace(status, state="stopped", detail=why)
+
+    async def write_off(self, lost: Collection[HostName], why: str = "") -> None:
+        """End the latest job because it has ranks on hosts that do not answer, or because of `why`: the others wait in vain.
+
+        They get no time for a checkpoint, which takes all ranks. Raises: Refused - a rank does not stop even when killed.
+        """
+        record = self.store.latest_job(self.slice)
+        if record is None or not (why or set(lost) & set(hosts_of_job(record, self.session.lab))):
+            return
+        name, ranks = facts(record)[0], ranks_of(record, self.session.lab)
+        near = [rank for rank in ranks if host_of_rank(rank) not in lost]
+        ended = await self.session.hosts.stop_job(name, BROKEN_GRACE_S, near) if near else {}
+        if still := [rank for rank, s in ended.items() if s.state == "running"]:
+            raise Refused(f"job {record.name}: {', '.join(still)} did not stop", hint="check the host")
+        if record.ended is None:
+            words = why or f"{', '.join(sorted(lost))} did not answer"
+            self.store.set_job(record.id, "failed", words, ended=True)
 
     async def left(self, record: JobRecord) -> tuple[RankName, ...]:
         """The ranks of an ended job that run nevertheless, such as peers of a lost one that their program has not missed yet.
@@ -360,6 +391,18 @@ class Jobs:
         except (TestbedError, KeyError):
             pass  # how soon a job resumed is no reason to fail the change
         return 0, 0
+
+
+def _late(beats: Sequence[Beat], iteration_ms: float | None) -> tuple[str, ...]:
+    return tuple(filter(None, (late.silent_words(beats, iteration_ms), late.slow_words(late.medians(beats)))))
+
+
+def _new_hosts(job: Job, latest: JobRecord | None) -> list[HostName]:
+    """The hosts that this training did not run on the last time; what they kept of an earlier one is of no use to it."""
+    before = wanted_job(latest) if latest is not None else None
+    if before is None or (before.name, identity(before)) != (job.name, identity(job)):
+        return []
+    return sorted(set(job.hosts) - set(before.hosts))
 
 
 def _state(record: JobRecord, states: Mapping[RankName, JobState], iterations: int) -> tuple[str, str]:

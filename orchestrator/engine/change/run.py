@@ -105,7 +105,7 @@ class ChangeRun:
                 report = replace(report, confirm=waiting.made.report())
             elif waiting is not None:
                 report = replace(report, notes=(*report.notes, "nothing was changed, so nothing waits to be confirmed"))
-            return self._finished(context, report)
+            return self._finished(context, report, str(options.get("why", "")))
 
     def _confirming(self, options: Mapping[str, object]) -> Confirming | None:
         within_s, first = options.get("confirm_s"), str(options.get("resumes", ""))
@@ -242,6 +242,8 @@ class ChangeRun:
                             who=who(settings),
                             sample_hz=settings.sample_hz,
                             verb=self.verb,
+                            lost=frozenset(map(str, _words(options.get("lost")))),
+                            broken=str(options.get("broken", "")),
                         )
                 except StoreFailed as broken:
                     if run.unchanged or not self._begun(run.id):
@@ -274,10 +276,10 @@ class ChangeRun:
             hint += f"; to go back: testbed rollback {run}"
         return "interrupted half way; the journal has the steps that began", hint
 
-    def _finished(self, context: Context, report: UpReport) -> UpReport:
-        """Record that it is done, and with it the runs before it that were left unfinished."""
+    def _finished(self, context: Context, report: UpReport, why: str = "") -> UpReport:
+        """Record that it is done, and with it the runs before it that were left unfinished. why: for the history."""
         report = replace(report, journal=self._journal(context))
-        context.run.finish("ok", summary=summary(report))
+        context.run.finish("ok", message=why, summary=summary(report))
         self._resolve(context)
         return report
 

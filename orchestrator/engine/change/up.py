@@ -97,6 +97,7 @@ class Up:
             self._all_there(goal, seen)
             self.move.rerouted = context.rerouted(goal.links, seen.hellos)
             await context.allowed(goal.change.changes, seen.settings, self.move.rerouted)
+            await context.jobs.write_off(context.lost, context.broken)
             self.running = await context.jobs.running()
             kept_job = self.job_mode == "keep" and self.running is not None
             launch_job = launch_job and not kept_job
@@ -243,12 +244,15 @@ class Up:
             seen = replace(seen, settings=now.settings, errors=errors)
 
     def _goal(self, seen: Observation) -> Target:
-        """The target. Raises: as `target`; Interlock - the lab is not as it was when the plan was saved."""
-        if self.expected:
-            as_saved(self.expected, fingerprint(self.plan, seen.complete().settings))
+        """The target. Raises: as `target`; Interlock - the devices that answer are not as they were when the plan was saved."""
+        if self.expected and (now := fingerprint(self.plan, seen.settings)) != self.expected:
+            if any(name in self.lab.devices for name in seen.errors):
+                seen.complete()  # one that answered then may be the cause
+            as_saved(self.expected, now)
         store = self.context.store
         try:
-            return target(self.plan, self.lab, seen.settings, store.owned(self.context.slice) | self._adopted(seen))
+            goal = target(self.plan, self.lab, seen.settings, store.owned(self.context.slice) | self._adopted(seen))
+            return goal.sparing(self.context.lost)
         except Interlock as error:
             raise explained(error, store.owners(self.context.key)) from None
         except Infeasible:
@@ -286,7 +290,7 @@ class Up:
         old = stored_links(self.current.links) if self.current else ()
         hosts = goal_hosts(goal) | {p.host for link in old for p in (link.a, link.b)}
         hosts.update(self.plan.job.hosts if self.plan.job else ())
-        needed = {d for d, held in goal.wanted.items() if held} | owned | hosts
+        needed = {d for d, held in goal.wanted.items() if held} | owned | (hosts - self.context.lost)
         self.notes += seen.needing(needed)
 
     def _dark(self, seen: Observation) -> bool:

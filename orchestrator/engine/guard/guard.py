@@ -21,7 +21,9 @@ from optics.words import short, sort_key
 from orchestrator.deadline import OUTER
 from orchestrator.engine.change.apply import finish
 from orchestrator.engine.guard.devices import connected, settings_held
-from orchestrator.engine.guard.process import GuardFile, GuardReport, guard_path, own_state
+from orchestrator.engine.guard.jobs import JobWatch
+from orchestrator.engine.guard.policy import Budget
+from orchestrator.engine.guard.process import GuardFile, GuardReport, guard_path, own_state, ready
 from orchestrator.engine.guard.reroute import Rerouter, Watched
 from orchestrator.fabric.circuits import receivers
 from orchestrator.fabric.circuits import settings as settings_of
@@ -59,12 +61,14 @@ Notify = Callable[[Mapping[str, Json]], None]
 
 @dataclass(frozen=True, slots=True)
 class GuardOptions:
-    """How to guard. look_s, hold_s: as `LOOK_S`, `HOLD_S` (s). stay: wait for another plan when this one is taken down."""
+    """How to guard. look_s, hold_s: as `LOOK_S`, `HOLD_S` (s). stay: wait for another plan when this one is taken down. budget: of
+    recoveries of the job, None to leave jobs alone."""
 
     look_s: float = LOOK_S
     hold_s: float = HOLD_S
     stay: bool = False
     log: str = ""
+    budget: Budget | None = None
 
 
 async def guard(command: Command, *, notify: Notify, options: GuardOptions) -> GuardReport:
@@ -80,7 +84,7 @@ async def guard(command: Command, *, notify: Notify, options: GuardOptions) -> G
         raise Missing(
             f"no plan is up on {lab.name}, so there is nothing to guard", hint="testbed up --topology examples/ring-12.json"
         )
-    with GuardFile(path, own_state(settings, options.log)) as file:
+    with GuardFile(path, own_state(settings, options.log, str(options.budget or ""))) as file:
         async with open_session(lab, command.inventory, settings.cache_dir / "ansible") as session:
             watcher = Guard(session, command, file, notify, options, min(command.timeout_s, 10.0))
             try:
@@ -122,6 +126,9 @@ class Guard:
         self.damping = FlapDamping(self.options.hold_s)
         self.began = time.monotonic()
         self.tasks: set[asyncio.Task[None]] = set()
+        self.one, given = asyncio.Lock(), self.options.budget
+        more = (self.say, self._others, self.one)
+        self.jobs = None if given is None else JobWatch(self.session, self.command, self.slice, self.locks, given, *more)
         self.retry_at = 0.0
         self.tries = 0
         self.behind = ""
@@ -131,9 +138,8 @@ class Guard:
     def report(self) -> GuardReport:
         """What the guard did."""
         plan = self.watched.current.plan_name if self.watched else ""
-        return GuardReport(
-            self.lab.name, plan, self.reroutes, self.restores, self.failures, round(time.monotonic() - self.began, 1), self.last
-        )
+        seconds, jobs = round(time.monotonic() - self.began, 1), self.jobs.recovered if self.jobs is not None else 0
+        return GuardReport(self.lab.name, plan, self.reroutes, self.restores, self.failures, seconds, self.last, jobs)
 
     def say(self, event: str, words: str, **fields: Json) -> None:
         """Emit one event."""
@@ -164,21 +170,15 @@ class Guard:
             await self._connect(tuple(self.lab.hosts))
             if not await self._tick():
                 return
-            self._ready()
+            ready()
             self._spawn(self._check_repeatedly())
+            if self.jobs is not None:
+                self._spawn(self.jobs.watch())
             going = await self._decide()
             while going:
                 going = await self._turn()
         finally:
             self.hosts.unsubscribe(self.queue)
-
-    def _ready(self) -> None:
-        """Report to systemd that the guard is ready, by sd_notify(3), if it asked."""
-        if not (address := os.environ.get("NOTIFY_SOCKET")):
-            return
-        with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as link:
-            link.connect("\0" + address[1:] if address.startswith("@") else address)
-            link.sendall(b"READY=1\n")
 
     async def _turn(self) -> bool:
         """Wait for the next event and handle it. False: there is nothing left to guard."""
@@ -212,6 +212,8 @@ class Guard:
             case "job":
                 state, code = str(event.values.get("state")), event.values.get("code")
                 self.say("job", f"{event.host}: {event.values.get('name')} {state}" + (f" {code}" if code else ""), host=event.host)
+                if self.jobs is not None:
+                    self.jobs.ended.set()
 
     def _dead_now(self) -> frozenset[Link]:
         return dead_links(self.watched.links, self.carriers) if self.watched else frozenset()
@@ -308,7 +310,8 @@ class Guard:
 
     def _others(self) -> str:
         """The run that changes the owner's part of the lab now, empty if none does."""
-        assert self.watched is not None
+        if self.watched is None:
+            return "no plan is up"
         scope = reach(self.lab, self.watched.hosts)
         this = (socket.gethostname(), os.getpid())
         there = (lock for lock in self.locks.listed() if lock.kind == "run" and lock.state == "active")
@@ -328,7 +331,8 @@ class Guard:
     async def _try(self, out: frozenset[Link]) -> None:
         """Bring the hosts' routes in line; what cannot be done now is retried at growing intervals."""
         try:
-            await finish(self._act(out))
+            async with self.one:
+                await finish(self._act(out))
             self.retry_at, self.tries = 0.0, 0
         except Locked as error:
             self._wait_for(str(error).splitlines()[0])

@@ -12,6 +12,7 @@ import os
 import socket
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from types import TracebackType
@@ -31,6 +32,7 @@ class GuardState:
 
     generation: the routes that replaced the plan's, None while the plan's own are in use. around: the links they leave out.
     cut_off: hosts that cannot be reached over the fabric. silent: hosts and devices without an answer. log: the file of its events.
+    jobs: the budget of recoveries of the job, empty if it leaves jobs alone.
     """
 
     pid: int = 0
@@ -45,10 +47,11 @@ class GuardState:
     cut_off: tuple[str, ...] = ()
     silent: tuple[str, ...] = ()
     log: str = ""
+    jobs: str = ""
     alive: bool = field(default=False, compare=False)
 
     def __str__(self) -> str:
-        where = f"pid {self.pid} of {self.user}@{self.host}"
+        where = f"pid {self.pid} of {self.user}@{self.host}" + (f", recovers the job up to {self.jobs}" if self.jobs else "")
         if not self.around:
             return f"{self.state}, {where}"
         return f"{self.state}, {where}; traffic is rerouted around {', '.join(self.around)} (generation {self.generation})"
@@ -56,7 +59,8 @@ class GuardState:
 
 @dataclass(frozen=True, slots=True)
 class GuardReport(JsonReport):
-    """What a guard did while it watched. failures: attempts that were rolled back. last: its latest message."""
+    """What a guard did while it watched. failures: attempts that were rolled back. recovered: its job, so often. last: its latest
+    message."""
 
     lab: str
     plan: str
@@ -65,6 +69,7 @@ class GuardReport(JsonReport):
     failures: int = 0
     seconds: float = 0.0
     last: str = ""
+    recovered: int = 0
 
 
 def guard_path(settings: Settings, slice_: str) -> Path:
@@ -137,9 +142,18 @@ def _read(text: bytes) -> dict[str, object] | None:
     return {k: tuple(v) if isinstance(v, list) else v for k, v in data.items() if k in known}
 
 
-def own_state(settings: Settings, log: str = "") -> GuardState:
+def own_state(settings: Settings, log: str = "", jobs: str = "") -> GuardState:
     """The initial state for this process."""
-    return GuardState(os.getpid(), settings.user, socket.gethostname(), time.time(), log=log)
+    return GuardState(os.getpid(), settings.user, socket.gethostname(), time.time(), log=log, jobs=jobs)
+
+
+def ready() -> None:
+    """Report to systemd that the guard is ready, by sd_notify(3), if it asked."""
+    if not (address := os.environ.get("NOTIFY_SOCKET")):
+        return
+    with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as link:
+        link.connect("\0" + address[1:] if address.startswith("@") else address)
+        link.sendall(b"READY=1\n")
 
 
 def start(settings: Settings, slice_: str, log: Path) -> GuardState:

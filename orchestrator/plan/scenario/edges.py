@@ -27,7 +27,9 @@ class LabEdge(Edge):
     seed: Annotated[int, Field(ge=0, le=1 << 31, description="of everything random in the lab, such as insertion losses")] = 1
     electrical: Annotated[
         list[Annotated[str, Field(pattern=r"^[a-z-]{1,32}(:[0-9.]{1,12})?(@[0-9.]{1,12})?$")]],
-        Field(max_length=8, description="packet switches: ideal, fat-tree, oversubscribed:F, domains:K or rails:K, with @MBPS"),
+        Field(
+            max_length=8, description="packet switches: ideal, fat-tree, oversubscribed:F, domains:K, rails:K or dual:K, with @MBPS"
+        ),
     ] = Field(default_factory=list)
     rack: Annotated[int, Field(ge=1, le=64, description="hosts of a leaf switch of a fat-tree")] = 4
 

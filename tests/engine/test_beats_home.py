@@ -1,0 +1,84 @@
+"""What the ranks of a job say of themselves comes home once, and a long job's journal stays short."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from optics import Unreachable
+from orchestrator.engine.change import job_beats
+from orchestrator.engine.change.job_beats import bring_home, kept
+from orchestrator.hosts import Beat, ClockReading, RankTimes
+from orchestrator.session import Session
+from orchestrator.telemetry import read
+
+RANKS = ("gpu01/0", "gpu01/1", "gpu02")
+
+
+class Ranks:
+    """Each has done the iterations up to `done`, 100 ms each; gpu02 computes longer, gpu01/1 does not say what it computes."""
+
+    def __init__(self, ahead_ns: int = 0) -> None:
+        self.done, self.ahead_ns, self.asked = 3, ahead_ns, list[int]()
+
+    async def beats(self, job: str, ranks: tuple[str, ...], after: dict[str, int]) -> dict[str, Beat]:
+        self.asked.append(after["gpu02"])
+        return {rank: self._beat(rank, after[rank]) for rank in ranks}
+
+    def _beat(self, rank: str, after: int) -> Beat:
+        compute = {"gpu02": 90.0, "gpu01/0": 30.0, "gpu01/1": 0.0}[rank]
+        exposed = 100 - compute if compute else 0.0
+        times = (RankTimes(n, n * 10**9, 100.0, compute, exposed, exposed / 2) for n in range(max(1, after + 1), self.done + 1))
+        return Beat(rank, "running", None, self.done + 1, "compute", 0.1, tuple(times))
+
+    async def clocks(self, names: tuple[str, ...]) -> dict[str, ClockReading]:
+        if self.ahead_ns < 0:
+            raise Unreachable("gpu02: it is gone")
+        return dict.fromkeys(names, ClockReading(self.ahead_ns, 1000))
+
+
+async def home(hosts: Ranks, run_dir: Path) -> list[Beat]:
+    session = cast(Session, SimpleNamespace(hosts=hosts, lab=SimpleNamespace(name="lab")))
+    return await bring_home(session, "mlp.1", "mlp", "2026-11-21-0001", run_dir, RANKS)
+
+
+def points(run_dir: Path) -> list[tuple[str, int]]:
+    return [(p.tags["rank"], int(p.fields["iter"])) for p in read(run_dir, only=["rank"])]
+
+
+async def test_each_iteration_of_each_rank_stands_in_the_journal_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hosts = Ranks()
+    assert [beat.rank for beat in await home(hosts, tmp_path)] == list(RANKS)
+    first = points(tmp_path)
+    assert first == [(rank, n) for rank in RANKS for n in (1, 2, 3)]
+    hosts.done = 5
+    assert (await home(hosts, tmp_path))[0].iteration == 6, "what they do now is known at any time"
+    assert points(tmp_path) == first, "and their iterations are written down once a second"
+    monkeypatch.setattr(job_beats, "AGAIN_S", 0.0)
+    await home(hosts, tmp_path)
+    await home(hosts, tmp_path)
+    assert points(tmp_path) == first + [(rank, n) for rank in RANKS for n in (4, 5)]
+    assert hosts.asked == [-1, job_beats.NONE_AFTER, 3, 5]
+
+
+async def test_what_is_not_known_of_an_iteration_is_not_in_the_journal(tmp_path: Path) -> None:
+    await home(Ranks(ahead_ns=7_000_000), tmp_path)
+    found = {p.tags["rank"]: p for p in read(tmp_path, only=["rank"])}
+    assert set(found["gpu01/1"].fields) == {"iter", "iter_ms"}
+    assert found["gpu02"].fields == {"iter": 3, "iter_ms": 100.0, "compute_ms": 90.0, "exposed_ms": 10.0, "wait_ms": 5.0}
+    assert found["gpu02"].time_ns == 3 * 10**9 - 7_000_000, "at our time, though the host's clock is ahead"
+
+
+@pytest.mark.parametrize("noted", ["", "{}", "null", '{"at": 1, "clocks_at": 1, "after": [], "ahead": 3}', '{"at": "x"}'])
+async def test_a_note_that_cannot_be_read_and_a_clock_that_does_not_answer_lose_nothing(tmp_path: Path, noted: str) -> None:
+    (tmp_path / "mlp.1.beats.json").write_text(noted)
+    await home(Ranks(ahead_ns=-1), tmp_path)
+    assert len(points(tmp_path)) == 9
+
+
+def test_a_long_job_has_ever_fewer_iterations_in_its_journal() -> None:
+    assert all(map(kept, range(1 << 12)))
+    assert sum(map(kept, range(1 << 16))) == 4096 + 4 * 2048
