@@ -20,18 +20,23 @@ NAMES = (
     "job_pause",
     "allreduce",
     "backend",
+    "beats",
     "tl1_parse",
     "reader_growth",
     "driver_overhead",
     "emulator_scale",
     "reroute",
+    "recovery",
     "influx_sink",
     "planner",
     "prediction",
+    "slices",
     "influx_hole",
     "sampling",
     "report",
     "ui_latency",
+    "rehearsal",
+    "diagnosis",
 )
 
 

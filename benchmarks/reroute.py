@@ -33,8 +33,8 @@ NAMES = [f"gpu{n:02d}" for n in range(1, HOSTS + 1)]
 class Events:
     """The output of a guard in the foreground, in order."""
 
-    def __init__(self, lab: BenchLab) -> None:
-        words = [str(TESTBED), "guard", "--jsonl", "--hold", "500ms"]
+    def __init__(self, lab: BenchLab, *options: str) -> None:
+        words = [str(TESTBED), "guard", "--jsonl", "--hold", "500ms", *options]
         self._guard = subprocess.Popen(words, env=lab.env, stdout=subprocess.PIPE, text=True)
         self._said: queue.Queue[dict[str, Any]] = queue.Queue()
         self._reader = threading.Thread(target=self._read)

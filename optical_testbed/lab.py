@@ -23,10 +23,12 @@ class Job(Handle):
 
     launch = blocking(verbs.job_launch)
     status = blocking(verbs.job_status)
+    diagnose = blocking(verbs.job_diagnose)
     wait = blocking(verbs.job_wait)
     pause = blocking(verbs.job_pause)
     resume = blocking(verbs.job_resume)
     stop = blocking(verbs.job_stop)
+    evict = blocking(verbs.job_evict)
     logs = blocking(verbs.job_logs)
     records = blocking(verbs.job_records)
 
@@ -38,10 +40,12 @@ class AsyncJob(Handle):
 
     launch = awaiting(verbs.job_launch)
     status = awaiting(verbs.job_status)
+    diagnose = awaiting(verbs.job_diagnose)
     wait = awaiting(verbs.job_wait)
     pause = awaiting(verbs.job_pause)
     resume = awaiting(verbs.job_resume)
     stop = awaiting(verbs.job_stop)
+    evict = awaiting(verbs.job_evict)
     logs = awaiting(verbs.job_logs)
     records = awaiting(verbs.job_records)
 
@@ -115,6 +119,7 @@ class Lab(_Opening):
     plan = blocking(verbs.plan)
     up = blocking(verbs.up)
     confirm = blocking(verbs.confirm)
+    rehearse = blocking(verbs.rehearse)
     prewire = blocking(verbs.prewire)
     down = blocking(verbs.down)
     rollback = blocking(verbs.rollback)
@@ -185,6 +190,7 @@ class AsyncLab(_Opening):
     plan = awaiting(verbs.plan)
     up = awaiting(verbs.up)
     confirm = awaiting(verbs.confirm)
+    rehearse = awaiting(verbs.rehearse)
     prewire = awaiting(verbs.prewire)
     down = awaiting(verbs.down)
     rollback = awaiting(verbs.rollback)

@@ -13,9 +13,11 @@ from optical_testbed.telemetry import Rows
 
 if TYPE_CHECKING:
     from orchestrator.engine.change.decision import Mode
+    from orchestrator.engine.rehearsal.report import RehearsalReport
     from orchestrator.results import ConfirmReport, DownReport, JobLogs, JobStatus, PlanReport, PrewireReport, UpReport
     from orchestrator.store.records import RunRecord
     from orchestrator.verify.report import VerifyReport
+    from orchestrator.verify.signals import DiagnosisReport
     from orchestrator.verify.state import DevicesReport, StatusReport
 
 
@@ -52,13 +54,14 @@ async def up(
     adopt: Iterable[str] = (),
     rollback: bool = True,
     confirm_within_s: float | None = None,
+    spares: Iterable[str] = (),
 ) -> UpReport:
     """Bring a plan up: switch circuits, set routes, verify, launch its job. Repeating it changes nothing.
 
     job: what becomes of a running job: `live`, it takes over its rings while it runs, or nothing is changed; `restart`; `keep`;
     None: as `transition.live` of the plan says. launch_job: whether to launch the plan's job. rollback: a change that fails is
-    rolled back. confirm_within_s: it is rolled back unless `confirm` is called within this time (s, 1 to 43200). A stopped
-    emulated lab is started.
+    rolled back. confirm_within_s: it is rolled back unless `confirm` is called within this time (s, 1 to 43200). spares: hosts
+    that may take the place of one that fails. A stopped emulated lab is started.
     Raises: BadFile, Infeasible, Interlock, Locked, Unreachable - nothing was changed. RolledBack - it failed, everything is as
     before. HandsNeeded - it failed, and so did the rollback; `left` lists what is left. ChangeFailed - only without `rollback`.
     """
@@ -83,6 +86,7 @@ async def up(
         rollback=rollback,
         confirm_s=confirm_within_s,
         job=job,
+        spares=tuple(spares),
     )
 
 
@@ -102,6 +106,26 @@ async def confirm(lab: Opened, run: str | None = None) -> ConfirmReport:
     from orchestrator.engine import verbs
 
     return await lab.work("confirm", verbs.confirm, run)
+
+
+async def rehearse(
+    lab: Opened,
+    plan: PlanLike,
+    *,
+    job: Mode | None = None,
+    launch_job: bool = True,
+    avoid: Iterable[str] = (),
+    adopt: Iterable[str] = (),
+) -> RehearsalReport:
+    """Make the change on an emulated twin of the lab, which is only read; options as of `up`.
+
+    A change that fails on the twin is a result: `ok`, `failed`. Raises: as `plan`; Missing - this machine cannot run the twin, or
+    a device that the change needs has no emulator.
+    """
+    from orchestrator.engine.rehearsal import verb
+
+    found = source(plan)
+    return await lab.work("rehearse", verb.rehearse, found, launch_job=launch_job, avoid=tuple(avoid), adopt=tuple(adopt), job=job)
 
 
 async def prewire(lab: Opened, plan: PlanLike, *, relabel: bool = False) -> PrewireReport:
@@ -214,13 +238,14 @@ async def design(
     domain: int = 2,
     search: int = 0,
     segments: Sequence[str] = (),
+    twisted: bool = False,
 ) -> Designed:
     """Design a topology for a workload (a file or its content) by a method of `testbed design`; the lab is not contacted.
 
     hosts: in the order of their ranks; none: the first of the lab. ports: to use of each host; None: all. backend: ability of the
     collective library: single-order, ring-groups, msccl. schedule: of all-reduce for msccl, by name; empty: breadth-first where
     it is faster than rings. alpha_s: fixed time of a step (s). scale: bytes of the job per byte of the workload. iterations: of
-    the job, 0 until stopped. domain: hosts of a rail-only domain. search: strategies of parallelism to try.
+    the job, 0 until stopped. domain: hosts of a rail-only domain. search: strategies of parallelism to try. twisted: for torus.
     Raises: BadFile - the workload is wrong, or there is no such method or schedule. Infeasible - naming the condition that is not
     met. BadPlugin - a generator or schedule of another distribution failed.
     """
@@ -233,6 +258,8 @@ async def design(
 
     if search and method != "topoopt":
         raise BadFile([f"search: applies to the method topoopt, not to {method}"])
+    if twisted and method != "torus":
+        raise BadFile([f"twisted: applies to the method torus, not to {method}"])
     here = load_lab(lab.settings.inventory)
     read = workload_of(workload) if isinstance(workload, Mapping) else read_workload(Path(workload))
     wanted = Wanted(
@@ -250,6 +277,7 @@ async def design(
         domain=domain,
         search=search,
         segments=tuple(segments),
+        twisted=twisted,
     )
     found = designed(read, here, wanted)
     content = document(found, name)
@@ -316,6 +344,16 @@ async def job_status(lab: Opened) -> JobStatus:
     return await lab.work("job status", verbs.job_status)
 
 
+async def job_diagnose(lab: Opened, *, traffic: bool = True) -> DiagnosisReport:
+    """Return which component is at fault when the job slows down, stands or dies; what cannot be told is not guessed.
+
+    traffic: suspect links may be loaded, which slows a running job for some seconds. Raises: Missing - no plan is up. Unreachable.
+    """
+    from orchestrator.engine import verbs
+
+    return await lab.work("job diagnose", verbs.job_diagnose, traffic=traffic)
+
+
 async def job_wait(lab: Opened, *, iterations: int | None = None, timeout_s: float | None = None) -> JobStatus:
     """Wait until the job has ended, or has completed this many iterations, and return its status.
 
@@ -341,6 +379,17 @@ async def job_resume(lab: Opened) -> JobStatus:
     from orchestrator.engine import verbs
 
     return await lab.work("job resume", verbs.job_resume)
+
+
+async def job_evict(lab: Opened, host: str, *, spare: str = "") -> UpReport:
+    """Move the plan and its job off a host, which need not answer: onto `spare`, or onto the other hosts.
+
+    Raises: Missing, Infeasible - the plan cannot do without it, or the spare is not like it. Interlock - the spare is tagged out or
+    another owner's. Unreachable - it does not answer. As `up`.
+    """
+    from orchestrator.engine import verbs
+
+    return await lab.work("job evict", verbs.evict, {host: spare})
 
 
 async def job_stop(lab: Opened) -> JobStatus:

@@ -73,7 +73,7 @@ def test_several_threads_may_call_at_once(lab: Lab, monkeypatch: pytest.MonkeyPa
     both = threading.Barrier(2)
 
     async def verb(command: Command) -> int:
-        await asyncio.to_thread(both.wait, 30)  # only two calls at once get past it
+        await asyncio.to_thread(both.wait, 90)  # only two calls at once get past it
         return threading.get_ident()
 
     monkeypatch.setattr(engine, "status", verb)
@@ -254,7 +254,7 @@ def test_the_options_of_up_reach_the_engine(lab: Lab, monkeypatch: pytest.Monkey
     monkeypatch.setattr(engine, "up", verb)
     monkeypatch.setattr("orchestrator.emulated.is_running", lambda inventory: True)
     lab.up("examples/ring-12.json", job="live", avoid=["gpu01:p1"], confirm_within_s=60.0, rollback=False)
-    rest = {"dry_run": False, "launch_job": True, "relabel": False, "adopt": ()}
+    rest = {"dry_run": False, "launch_job": True, "relabel": False, "adopt": (), "spares": ()}
     assert given == rest | {
         "plan": "examples/ring-12.json",
         "job": "live",

@@ -34,6 +34,7 @@ from orchestrator.cli.main import EXIT_CODES
 from orchestrator.results import Awaiting, DownReport, JobStatus, PlanReport, UpReport
 from orchestrator.verify.report import Rung, VerifyReport
 from orchestrator.verify.state import StatusReport, Unfinished
+from tests.house.repository import ROOT
 
 ENGINE_VERBS = {
     "up": ("up", "--topology", "plan.json"),
@@ -409,3 +410,14 @@ def test_job_env_prints_one_thing_at_a_time(cli: Any) -> None:
         said = cli("job", "env", *both)
         assert said.code == 2 and "exclude each other" in said.err
     assert cli("job", "env", "--rank", "2").code == 3
+
+
+def test_spares_are_checked_before_a_stopped_lab_is_started_for_the_plan(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[object] = []
+    monkeypatch.setattr("orchestrator.cli.change.is_stopped_lab", lambda inventory: True)
+    monkeypatch.setattr("orchestrator.cli.call.start_lab", lambda *words: started.append(words))
+    at = ("--inventory", ROOT / "inventory" / "emulated", "-t", ROOT / "examples" / "ring-12.json")
+    said = cli("up", *at, "--spares", "nosuch")
+    assert said.code == 2 and "--spares nosuch: nosuch is not in the lab" in said.err and "next:" in said.err
+    assert not started and not cli.calls
+    assert cli("up", *at).code == 0 and started

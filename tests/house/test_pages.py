@@ -25,6 +25,7 @@ from emulators.control import Control
 from emulators.families import WHERE, family
 from emulators.family import PLANT_KEYS
 from emulators.faults import NAMES, Fault
+from emulators.hostfaults import HOST_FAULTS, HostFault
 from emulators.lab import Doors, Lab, build_devices
 from optics import TestbedError, errors
 from orchestrator.cli.main import EXIT_CODES
@@ -298,12 +299,15 @@ async def test_the_page_on_faults_names_every_operation_every_fault_and_every_fi
         assert {json.loads(line)["op"] for line in REQUESTS} == set(lab._operations)
     listed = names(section(page("how-to/inject-faults.md"), "Make a device misbehave"))
     assert listed == set(NAMES) | {field.name for field in dataclasses.fields(Fault)} - {"kind"}
+    listed = names(section(page("how-to/inject-faults.md"), "Make a host or a link fail"))
+    assert listed == set(HOST_FAULTS) | {field.name for field in dataclasses.fields(HostFault)} - {"kind"}
 
 
 def test_the_command_line_takes_every_field_of_a_fault() -> None:
     source = (ROOT / "orchestrator" / "cli" / "lab.py").read_text()
     given = re.search(r"given = \{(.*?)\}", source, re.DOTALL)
-    assert given and set(re.findall(r'"(\w+)":', given[1])) == {field.name for field in dataclasses.fields(Fault)} - {"kind"}
+    fields = {field.name for kind in (Fault, HostFault) for field in dataclasses.fields(kind)} - {"kind"}
+    assert given and set(re.findall(r'"(\w+)":', given[1])) == fields
 
 
 # errors
