@@ -73,7 +73,8 @@ print("iter 23 loss 0.5")
     assert [row[0] for row in beats.read(str(tmp_path / "beat"), -1)["times"]] == [0, 1, 2, 3, 13, 23]
     assert [r.get("loss") for r in made] == [2.5, 1.5, 0.5, None, 0.001, 0.5], "no number, no loss"
     assert [r.get("steps", 1) for r in made] == [1, 1, 1, 1, 10, 10]
-    assert all(r["iter_ms"] >= 20 for r in made[1:3]) and all(r["t_wall_ns"] >= before_ns for r in made)
+    assert sum(r["iter_ms"] * r.get("steps", 1) for r in made) >= 59, "however late a line is read, the times add up"
+    assert all(r["t_wall_ns"] >= before_ns for r in made)
     said = (tmp_path / "log").read_text()
     assert said.startswith("starting\niter 0 loss 2.5\n") and said.count("x") == 100_000
     assert summary(tmp_path)["ok"] and summary(tmp_path)["iterations"] == 23 and summary(tmp_path)["shown"] == 6
