@@ -33,7 +33,8 @@ test: setup lint frontend
 	@scripts/install-deps influxdb
 	@scripts/install-deps victoria-metrics || echo "no VictoriaMetrics: the InfluxDB 2 write API will not be tested"
 	@scripts/install-deps chromium || echo "no Chromium: the page of testbed ui will not be tested"
-	@$(SUDO) $(BIN)/python -m pytest -n 3
+	@$(SUDO) $(BIN)/python -m pytest -n 3 || { [ $$? = 1 ] && echo "what failed beside other tests is repeated alone" && \
+		$(SUDO) $(BIN)/python -m pytest -n 0 --last-failed --last-failed-no-failures=none; }
 
 # Includes the long end-to-end tests (half an hour on two cores).
 test-all: setup lint frontend

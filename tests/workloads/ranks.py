@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO
@@ -19,10 +20,12 @@ ROOT = Path(__file__).parents[2]
 
 
 def free_port() -> int:
-    """Return a TCP port nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Return a TCP port nobody listens on, below those that the kernel gives to connections: nobody takes it meanwhile."""
+    for port in random.sample(range(10000, 20000), 100):
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("", port))
+            return port
+    raise RuntimeError("no port of a hundred is free")
 
 
 class Ranks:
@@ -39,6 +42,10 @@ class Ranks:
             out.seek(0), err.seek(0)
             ended.append((code, out.read(), err.read()))
         return ended
+
+    def said(self) -> list[str]:
+        """What each rank has written to stderr so far."""
+        return [Path(f"/proc/self/fd/{err.fileno()}").read_text() for _, err in self._output]
 
     def signal(self, number: signal.Signals, only: Sequence[int] | None = None) -> None:
         for rank in only if only is not None else range(len(self.processes)):

@@ -21,7 +21,7 @@ TRAIN = ("-m", "workloads.train", "--hidden", "64", "--batch", "4", "--iteration
 
 
 @contextmanager
-def job(directory: Path, *command: str, timeout_s: float = 20.0, **env: str) -> Iterator[tuple[Ranks, Agents]]:
+def job(directory: Path, *command: str, timeout_s: float = 60.0, **env: str) -> Iterator[tuple[Ranks, Agents]]:
     """Training under way on three ranks, all of them connected to their agents."""
     with (
         agents(WORLD, directory) as (asked, found),
@@ -34,7 +34,10 @@ def job(directory: Path, *command: str, timeout_s: float = 20.0, **env: str) -> 
             more=lambda rank: found(rank) | env,
         ) as running,
     ):
-        greetings = asked.connect()
+        try:
+            greetings = asked.connect()
+        except TimeoutError:
+            raise AssertionError(running.said()) from None
         assert [(each["rank"], each["world"], each["move"], each["state"]) for each in greetings] == [
             (rank, WORLD, 0, "idle") for rank in range(WORLD)
         ]
@@ -263,7 +266,7 @@ def test_a_stop_ends_a_hold_at_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("killed", [0, 1])
 def test_a_rank_killed_while_all_hold_ends_the_others(tmp_path: Path, killed: int) -> None:
-    with job(tmp_path, timeout_s=15) as (running, asked):
+    with job(tmp_path) as (running, asked):
         asked.ask("prepare", 1, lease_s=600)
         asked.until("prepared", move=1)
         asked.ask("hold", 1, lease_s=600)
