@@ -431,9 +431,7 @@ def _nothing(case: Case) -> Verdict:
     if s.clocks and all(_off(reading) for reading in s.clocks.values()):
         words = f"the clocks of all {len(s.clocks)} hosts differ from this machine's by more than {CLOCK_S * 1e3:.0f} ms"
         hints.append(f"{words}: it is this one's, or all of theirs")
-    hints += s.others
-    hints += [words for hosts, words in (s.collective or {}).items() if len(hosts) > 1]
-    hints += silent
+    hints += [*s.others, *(words for hosts, words in (s.collective or {}).items() if len(hosts) > 1), *silent]
     if hints:
         return _unknown((*hints, *s.unread), "testbed doctor" if silent else "testbed verify")
     if s.unread and s.state == "running" and not case.pace.iterations:
@@ -442,8 +440,6 @@ def _nothing(case: Case) -> Verdict:
     if s.state == "running":
         fine.append(case.pace.words)
         fine += [_foreign(s.loads[host]) for host, cores in foreign(s.loads).items() if cores >= FOREIGN_CORES]
-    elif s.state == "paused":
-        fine.append("the job is paused")
     elif s.job:
         fine.append(f"the job is {s.state}")
     return Verdict("", "none", (*fine, *s.unread), SURE if case.pace.iterations or s.state != "running" else WEAK)
