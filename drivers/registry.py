@@ -71,12 +71,14 @@ def driver_class(name: str) -> Driver:
     entry = _third_party().get(name)
     if entry is None:
         raise BadFile([f"driver: there is no {name!r}{_meant(name, known_drivers())}; known: {', '.join(known_drivers())}"])
+    dist = entry.dist
+    whose = f"{entry.value} of {f'{dist.name} {dist.version}' if dist is not None else 'an unknown distribution'}"
     try:
         found = entry.load()
-    except Exception as error:  # a third party's module may raise anything
-        raise BadFile([f"driver: {name!r} ({entry.value}) cannot be imported: {type(error).__name__}: {error}"]) from error
+    except (Exception, SystemExit) as error:  # a third party's module may raise anything
+        raise BadFile([f"driver: {name!r} ({whose}) cannot be imported: {type(error).__name__}: {error}"]) from error
     if lacking := [word for word in ("TRAITS", "OPTIONS") if not hasattr(found, word)]:
-        raise BadFile([f"driver: {name!r} ({entry.value}) has no {' and no '.join(lacking)}"])
+        raise BadFile([f"driver: {name!r} ({whose}) has no {' and no '.join(lacking)}"])
     return cast(Driver, found)
 
 

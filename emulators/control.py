@@ -2,7 +2,7 @@
 
 {"op": "status"} -> {"ok": true, ...} or {"ok": false, "bad_request": true, "error": "..."}; it is no bad request if the machine
 failed us. Ops: status, glass, writes, history {device},
-settle {device, s}, pieces {device, as}, power {device, port, dbm}, faults.add {device, kind, ...},
+settle {device, s}, pieces {device, as}, power {device, port, dbm or weaker_db}, faults.add {device, kind, ...},
 faults.remove {device, number} (host instead of device for faults of hosts and links), faults.list, truth {device},
 fibre {name, cut}, fibre.swap {a, b, ends}, link {host, port, up}, host.sshd {host, up, slow_s}, host.down {host}, stop.
 What changed the lab is kept in a log, which faults.list returns.
@@ -216,9 +216,13 @@ class Control:
         return {}
 
     def _power(self, request: Request) -> Words:
-        """Set the power that a fibre brings to an ingress port; a null `dbm` is no light."""
+        """Set the power that a fibre brings to an ingress port; a null `dbm` is no light. `weaker_db`: that much less than now."""
+        server, port = self._server(request), str(request["port"])
+        if "weaker_db" in request:
+            server.weaken_input(port, float(str(request["weaker_db"])))
+            return {}
         dbm = request["dbm"]
-        self._server(request).set_input(str(request["port"]), None if dbm is None else float(str(dbm)))
+        server.set_input(port, None if dbm is None else float(str(dbm)))
         return {}
 
     def _writes(self, _: Request) -> Words:

@@ -61,9 +61,23 @@ whose name is the driver's and whose value is such a module."""
 
 
 def family(driver: str) -> Family:
-    """Return the family of `driver`. Raises: KeyError - it has no emulator."""
-    found: Family = import_module(WHERE[driver]).FAMILY
+    """Return the family of `driver`. Raises: KeyError - it has no emulator. ValueError - a third party's cannot be imported."""
+    where = WHERE[driver]
+    try:
+        found: Family = import_module(where).FAMILY
+    except (Exception, SystemExit) as error:  # a third party's module may raise anything
+        if driver in _BUILT_IN:
+            raise
+        words = f"the emulator of {driver} ({where} of {_distribution(driver)}) cannot be imported"
+        raise ValueError(f"{words}: {type(error).__name__}: {error}") from error
     return found
+
+
+def _distribution(driver: str) -> str:
+    from importlib.metadata import entry_points
+
+    found = next((entry.dist for entry in entry_points(group=GROUP) if entry.name == driver), None)
+    return f"{found.name} {found.version}" if found is not None else "an unknown distribution"
 
 
 def device_from_config(
@@ -122,8 +136,13 @@ def _size(name: str, text: object) -> tuple[int, int]:
 
 
 def main() -> int:
-    """Print the facts of every family as one JSON object, for programs that write inventories."""
-    found = {driver: family(driver) for driver in sorted(WHERE)}
+    """Print the facts of every family as one JSON object, for programs that write inventories; of what is broken why, as errors."""
+    found = {}
+    for driver in sorted(WHERE):
+        try:
+            found[driver] = family(driver)
+        except ValueError as error:  # nobody may need that one
+            print(error, file=sys.stderr)
     print(
         json.dumps(
             {

@@ -99,6 +99,11 @@ class DeviceServer:
         self.plant.set_input(port, dbm)
         self.changed()
 
+    def weaken_input(self, port: str, db: float) -> None:
+        """Let the fibre bring `db` less to ingress `port`."""
+        self.plant.set_beams(port, tuple(beam.weaker(db) for beam in self.plant.arriving(port)))
+        self.changed()
+
     def changed(self) -> None:
         """Re-evaluate: call it after changing the plant from outside."""
         self._settle(self.loop.time())

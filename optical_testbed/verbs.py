@@ -116,8 +116,9 @@ async def rehearse(
     launch_job: bool = True,
     avoid: Iterable[str] = (),
     adopt: Iterable[str] = (),
+    devices_only: bool = False,
 ) -> RehearsalReport:
-    """Make the change on an emulated twin of the lab, which is only read; options as of `up`.
+    """Make the change on an emulated twin of the lab, which is only read; options as of `up`. devices_only: without hosts.
 
     A change that fails on the twin is a result: `ok`, `failed`. Raises: as `plan`; Missing - this machine cannot run the twin, or
     a device that the change needs has no emulator.
@@ -125,7 +126,16 @@ async def rehearse(
     from orchestrator.engine.rehearsal import verb
 
     found = source(plan)
-    return await lab.work("rehearse", verb.rehearse, found, launch_job=launch_job, avoid=tuple(avoid), adopt=tuple(adopt), job=job)
+    return await lab.work(
+        "rehearse",
+        verb.rehearse,
+        found,
+        launch_job=launch_job,
+        avoid=tuple(avoid),
+        adopt=tuple(adopt),
+        job=job,
+        devices_only=devices_only,
+    )
 
 
 async def prewire(lab: Opened, plan: PlanLike, *, relabel: bool = False) -> PrewireReport:

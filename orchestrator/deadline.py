@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 
-from optics.errors import TestbedError, TimedOut
+from optics.errors import Interrupted, TestbedError, TimedOut
 from optics.plain import seconds_text
 
 OUTER: ContextVar[asyncio.Timeout | None] = ContextVar("outer", default=None)
@@ -75,3 +75,15 @@ async def deadline(timeout_s: float, verb: str, *, firm: bool = True) -> AsyncIt
         raise TimedOut(
             f"{verb}: not finished after {allowed:g} s", hint="testbed status shows the present state; --timeout 10m allows more"
         ) from error
+
+
+def unless_stopped(error: TestbedError) -> None:
+    """Return unless the task was cancelled: a change makes errors of its own of an interrupt and of an expired limit.
+
+    Raises: CancelledError, Interrupted.
+    """
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError from error
+    if isinstance(error, Interrupted):
+        raise error

@@ -117,10 +117,11 @@ class Observation:
             raise type(first)(words, hint=hint)
         raise Unreachable(words, hint=hint)
 
-    def needing(self, names: Collection[str]) -> list[str]:
+    def needing(self, names: Collection[str], spares: Collection[str] = ()) -> list[str]:
         """Devices and hosts that do not answer and are not needed, in words. Raises: as `complete`, of those in `names`."""
         replace(self, errors={n: e for n, e in self.errors.items() if n in names}).complete()
-        return [f"{n} does not answer and is not needed: {str(e).splitlines()[0]}" for n, e in self.errors.items()]
+        unused = {n: "and so can take no host's place now" if n in spares else "and is not needed" for n in self.errors}
+        return [f"{n} does not answer {unused[n]}: {str(e).splitlines()[0]}" for n, e in self.errors.items()]
 
 
 @dataclass

@@ -16,7 +16,8 @@ from pathlib import Path
 from emulators.fabric import linux
 
 SLICE_S = 0.004
-"""How long programs run between the turns of a hog: about what the kernel's scheduler gives (base_slice_ns, sched(7))."""
+"""How often a hog looks what programs used, and its shortest turn: about what the kernel's scheduler gives (base_slice_ns of
+sched(7))."""
 LOOK_S = 0.2  # so often a hog looks for programs that have started
 ENVIRONMENT_BYTES = 1 << 20
 ROUNDS = 5  # of looking for programs started while the others were stopped
@@ -102,8 +103,9 @@ class Programs:
 def _compete(threads: int, sparing: frozenset[int]) -> int:
     """Take turns with the host's jobs, as so many busy threads would on a processor of its own.
 
-    All hosts share the machine's processors, where busy threads would slow every host down. So the jobs' programs are stopped
-    during the threads' turns, and one program spins with the lowest priority, on one processor, to be seen.
+    All hosts share the machine's processors, where busy threads would slow every host down, and where a program waits for its turn
+    anyway. So the jobs' programs are stopped for `threads` times as long as they ran or waited for a processor, and one program
+    spins with the lowest priority, on one processor, to be seen.
     """
     linux.close_all_but(set())
     os.setsid()
@@ -111,15 +113,34 @@ def _compete(threads: int, sparing: frozenset[int]) -> int:
     if not os.fork():
         linux.leave(_spin)
     victims: set[int] = set()
-    looked_s = -LOOK_S
+    before: dict[str, int] = {}
+    looked_s, owed_s = -LOOK_S, 0.0
     while True:
         now = time.monotonic()
         if now - looked_s > LOOK_S:
             victims, looked_s = set(ranks()) - sparing, now
-        _signal(victims, signal.SIGSTOP)
-        time.sleep(SLICE_S * threads)
-        _signal(victims, signal.SIGCONT)
+        wanted = runnable(victims)
+        if victims and not wanted:  # a kernel without these figures: as if they never slept
+            owed_s += threads * SLICE_S
+        owed_s += threads * max((ns - before[thread] for thread, ns in wanted.items() if thread in before), default=0) / 1e9
+        before = wanted
+        if owed_s >= SLICE_S:
+            _signal(victims, signal.SIGSTOP)
+            time.sleep(owed_s)
+            _signal(victims, signal.SIGCONT)
+            owed_s = 0.0
         time.sleep(SLICE_S)
+
+
+def runnable(pids: Collection[int]) -> dict[str, int]:
+    """How long (ns) each thread of these processes has run or waited for a processor (schedstat of proc(5))."""
+    found: dict[str, int] = {}
+    for pid in pids:
+        with suppress(OSError, ValueError):  # it has ended
+            for thread in Path(f"/proc/{pid}/task").iterdir():
+                ran, waited, _ = (thread / "schedstat").read_bytes().split()
+                found[thread.name] = int(ran) + int(waited)
+    return found
 
 
 def _spin() -> int:

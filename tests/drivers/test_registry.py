@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from importlib.metadata import EntryPoint
+from pathlib import Path
 from typing import ClassVar
 
 import pytest
@@ -99,6 +100,27 @@ def test_a_third_party_driver_is_found_by_its_entry_point(monkeypatch: pytest.Mo
     assert open_device(config("acme-rest", options={"colour": "red"})).traits.settle_s == 1.0
     assert "cannot be imported: ModuleNotFoundError" in problems(config("broken"))[0]
     assert "has no TRAITS and no OPTIONS" in problems(config("bare"))[0]
+
+
+@pytest.mark.parametrize("code", ["import no_such_module_anywhere", "raise SystemExit(3)"])
+def test_what_cannot_be_imported_is_named_with_its_distribution(code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    info = tmp_path / "acme_bad-1.2.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-bad\nVersion: 1.2\n")
+    groups = ("testbed.drivers", "acme_bad:Acme"), ("testbed.emulators", "acme_bad")
+    (info / "entry_points.txt").write_text("".join(f"[{group}]\nacme-bad = {value}\n" for group, value in groups))
+    (tmp_path / "acme_bad.py").write_text(code)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    says = "of acme-bad 1.2) cannot be imported: " + ("SystemExit: 3" if "Exit" in code else "ModuleNotFoundError")
+    assert says in problems(config("acme-bad"))[0]
+    words = [
+        sys.executable,
+        "-P",
+        "-c",
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import emulators.families as f; f.main()",
+    ]
+    done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=60)
+    assert says in done.stderr and "polatis-scpi" in done.stdout, "the other families are there all the same"
 
 
 def test_the_registry_imports_no_driver_and_no_heavy_library_before_it_is_asked() -> None:

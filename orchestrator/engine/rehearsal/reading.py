@@ -7,10 +7,11 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from drivers.api import PortControl, PortHolders, PowerMeter
-from optics import DeviceName, HostName, Identity, Port, PortState, TestbedError
+from optics import Dbm, DeviceName, HostName, Identity, Port, PortState, TestbedError
 from optics.words import short
 from orchestrator.fabric.lightpath import Held
 from orchestrator.hosts import Hello
+from orchestrator.inventory.lab import Lab
 from orchestrator.session import Session
 from orchestrator.verify.power import LOS_DBM
 
@@ -19,6 +20,7 @@ from orchestrator.verify.power import LOS_DBM
 class Reading:
     """One lab as it answered. A device or host that did not answer and is not needed is absent from all of it.
 
+    power: what the meters of cabled ports read (dBm), by port; the side of a duplex port where light enters as in `entering`.
     states: ports that are shut or failed. dark: labels of ports into which no light comes, by the device's own meters.
     holders: entries that hold ports without being settings, in words. notes: what could not be read.
     """
@@ -30,20 +32,28 @@ class Reading:
     dark: frozenset[Port] = frozenset()
     holders: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    power: Mapping[Port, Dbm] = field(default_factory=dict)
 
 
-async def read_lab(session: Session, needed: Collection[str]) -> Reading:
-    """Read identity, settings, port states and power of every device and greet every host.
+async def read_lab(session: Session, needed: Collection[str], *, hosts: bool = True) -> Reading:
+    """Read identity, settings, port states and power of every device and, unless `hosts` is false, greet every host.
 
     needed: devices and hosts that the change involves. Raises: Unreachable and the like - one of them does not answer.
     """
-    seen = await session.observe()
+    seen = await session.observe(hosts=hosts)
     notes = seen.needing(needed)
     found = _Devices(session, frozenset(needed))
     await asyncio.gather(*(found.read(name) for name in seen.settings))
     settings = {name: held for name, held in seen.settings.items() if name in found.identities}
     return Reading(
-        found.identities, settings, seen.hellos, found.states, frozenset(found.dark), tuple(found.holders), (*notes, *found.notes)
+        found.identities,
+        settings,
+        seen.hellos,
+        found.states,
+        frozenset(found.dark),
+        tuple(found.holders),
+        (*notes, *found.notes),
+        found.power,
     )
 
 
@@ -55,6 +65,7 @@ class _Devices:
         self.identities: dict[DeviceName, Identity] = {}
         self.states: dict[Port, PortState] = {}
         self.dark: set[Port] = set()
+        self.power: dict[Port, Dbm] = {}
         self.holders: list[str] = []
         self.notes: list[str] = []
 
@@ -76,13 +87,13 @@ class _Devices:
                 states = await device.port_states(ports)
                 self.states |= {port: state for port, state in states.items() if state is not PortState.ENABLED}
             if isinstance(device, PowerMeter):
-                sides = {_entering(port, name in lab.duplex): port for port in ports if port in lab.transmitters}
-                power = await device.power(sides)
-                self.dark |= {port for side, port in sides.items() if power.get(side, 0.0) < LOS_DBM}
+                sides = {entering(port, lab): port for port in ports}
+                self.power |= (power := await device.power({*sides, *ports}))
+                self.dark |= {p for side, p in sides.items() if p in lab.transmitters and power.get(side, 0.0) < LOS_DBM}
         except TestbedError as error:
             self.notes.append(f"{name}: its port states and power were not read: {str(error).splitlines()[0]}")
 
 
-def _entering(port: Port, duplex: bool) -> Port:
+def entering(port: Port, lab: Lab) -> Port:
     """The side where light enters, as `PowerMeter.power` names it."""
-    return Port(port.device, f"{port.label}:in") if duplex else port
+    return Port(port.device, f"{port.label}:in") if port.device in lab.duplex else port

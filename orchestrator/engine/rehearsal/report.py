@@ -49,6 +49,7 @@ class RehearsalReport(JsonReport):
 
     failed: why the change failed there, empty if it did not. left: manual repairs that the lab would then need. cut_off: ordered
     pairs of hosts without any path while circuits are dark. switching: per device the time that the twin was given, in words.
+    devices_alone: the twin had no hosts, so `phases` are those of its devices.
     lacking: what the twin does not have, and what therefore does not show. took_s: of the whole rehearsal. fingerprint: as of
     `PlanReport`: the lab for which this holds.
     """
@@ -58,6 +59,7 @@ class RehearsalReport(JsonReport):
     fingerprint: str = ""
     failed: str = ""
     left: tuple[str, ...] = ()
+    devices_alone: bool = False
     phases: tuple[PhaseTime, ...] = ()
     parts: tuple[PartTime, ...] = ()
     diff: tuple[DeviceDiff, ...] = ()
@@ -106,10 +108,8 @@ class Beside:
 
 def beside(rehearsed: RehearsalReport, measured: UpReport) -> tuple[Beside, ...]:
     """Dark time, total and the job's standstill, then every phase, in the order in which the change had them."""
-    rows = [
-        Beside("dark", rehearsed.dark_ms, measured.dark_ms),
-        Beside("total", rehearsed.total_s * 1e3, measured.total_s * 1e3),
-    ]
+    total_ms = None if rehearsed.devices_alone else rehearsed.total_s * 1e3
+    rows = [Beside("dark", rehearsed.dark_ms, measured.dark_ms), Beside("total", total_ms, measured.total_s * 1e3)]
     stood = [report.turn.stood_ms if report.turn is not None else None for report in (rehearsed, measured)]
     if any(ms is not None for ms in stood):
         rows.append(Beside("job stood", stood[0], stood[1]))

@@ -6,7 +6,7 @@ import fcntl
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,6 +16,7 @@ from conformance.lab import free_ports, running
 from optics import DeviceName, Identity, Missing
 from optics.plain import counted
 from orchestrator import emulated
+from orchestrator.engine.rehearsal.findings import Event
 from orchestrator.engine.rehearsal.inventory import Ways, texts
 from orchestrator.inventory.lab import Lab
 from orchestrator.session import load_lab
@@ -24,6 +25,8 @@ from orchestrator.settings import InfluxSettings, Settings, private_dir
 FOLDER = "rehearsals"
 HOST_MB, RANK_MB = 25, 150
 """Memory of an emulated host with sshd and agent, and of a rank with torch (twelve of each, measured: 0.3 GB and 1.8 GB)."""
+MOST_HOSTS = 250
+"""Hosts of an emulated lab (`python -m emulators.generate`): their management addresses are of one /24."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,21 +41,26 @@ class Twin:
         """One request to the emulated lab itself. Raises: as `emulated.ask`."""
         return emulated.ask(self.inventory, op, emulated.ASK_S, **arguments)
 
+    def history(self, devices: Iterable[DeviceName]) -> dict[DeviceName, list[Event]]:
+        """The events at the glass of these devices, as `findings.links_dark` takes them. Raises: as `emulated.ask`."""
+        return {name: self.ask("history", device=name)["history"] for name in devices if name in self.lab.devices}
 
-def require_room(hosts: int, running: int, launched: int, meminfo: Path = Path("/proc/meminfo")) -> None:
-    """Raises: Missing - this machine has not the memory for a twin of so many hosts with the larger of two jobs.
+
+def no_room(hosts: int, running: int, launched: int, meminfo: Path = Path("/proc/meminfo")) -> str:
+    """Why this machine bears no twin of so many hosts with the larger of two jobs, in words; empty if it does.
 
     running, launched: ranks of the job that runs, and of the plan's that is launched in its place.
     """
+    if hosts > MOST_HOSTS:
+        return f"the lab has {hosts} and a twin at most {MOST_HOSTS}"
     ranks = max(running, launched)
     lines = dict(line.split(":", 1) for line in meminfo.read_text(encoding="ascii").splitlines() if ":" in line)
     free_mb = int(lines["MemAvailable"].split()[0]) // 1024
-    if (wanted := hosts * HOST_MB + ranks * RANK_MB) > free_mb:
-        job = f" and {counted(ranks, 'rank')}" if ranks else ""
-        raise Missing(
-            f"a twin of {counted(hosts, 'host')}{job} takes about {wanted} MB, and {free_mb} MB are free here",
-            hint="rehearse on a larger machine" + (", or without the job: --no-job" if launched > running else ""),
-        )
+    if (wanted := hosts * HOST_MB + ranks * RANK_MB) <= free_mb:
+        return ""
+    job = f" and {counted(ranks, 'rank')}" if ranks else ""
+    less = "; without the job it is less: --no-job" if launched > running else ""
+    return f"{counted(hosts, 'host')}{job} take about {wanted} MB, and {free_mb} MB are free here{less}"
 
 
 @contextmanager
@@ -93,7 +101,9 @@ def running_twin(
                 stack.enter_context(running(folder / "inventory", "--with-parent", *([] if hosts else ["--devices-only"])))
             except Missing as error:
                 words = str(error).removeprefix("the emulated lab did not start: ")
-                raise Missing(f"the twin does not start: {words}", hint="testbed doctor says what this machine lacks") from None
+                lacks = "testbed doctor says what this machine lacks"
+                alone = "; testbed rehearse --devices-only needs neither hosts nor rights" if hosts else ""
+                raise Missing(f"the twin does not start: {words}", hint=lacks + alone) from None
             yield Twin(own.inventory, load_lab(own.inventory), own)
     finally:
         shutil.rmtree(folder, ignore_errors=True)

@@ -6,24 +6,28 @@ import asyncio
 import json
 import time
 from collections.abc import Collection
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from conformance.lab import families
-from optics import HandsNeeded, Interlock, Interrupted, Missing, NotVerified, Setting, TestbedError
+from optics import HandsNeeded, Interlock, Missing, NotVerified, Setting, TestbedError
 from optics.plain import counted
-from orchestrator.deadline import OUTER
+from optics.plan import Plan
+from orchestrator.deadline import OUTER, unless_stopped
 from orchestrator.engine import verbs
 from orchestrator.engine.change.decision import Mode
 from orchestrator.engine.change.goal import goal_hosts
+from orchestrator.engine.rehearsal.devices_alone import change_devices
 from orchestrator.engine.rehearsal.findings import cut_off, links_dark, mode_of, stall
 from orchestrator.engine.rehearsal.inventory import lacks, without
+from orchestrator.engine.rehearsal.losses import copy_losses
 from orchestrator.engine.rehearsal.reading import Reading, read_lab
 from orchestrator.engine.rehearsal.report import GoingBack, RehearsalReport
 from orchestrator.engine.rehearsal.seeding import Standing, bring_up, seed_devices, seed_hosts, shaped, standing
 from orchestrator.engine.rehearsal.switching import switching
-from orchestrator.engine.rehearsal.twin import Twin, require_room, running_twin
+from orchestrator.engine.rehearsal.twin import Twin, no_room, running_twin
 from orchestrator.fabric.circuits import settings
 from orchestrator.fabric.lightpath import among
 from orchestrator.inventory.lab import Lab
@@ -32,15 +36,19 @@ from orchestrator.plan.stored import stored_circuits
 from orchestrator.plan.target import Target, target
 from orchestrator.reading import text_of
 from orchestrator.results import PlanReport, UpReport
-from orchestrator.session import Command, PlanText, load_lab, load_plan, open_session
+from orchestrator.session import Command, PlanText, Session, load_lab, load_plan, open_session
 from orchestrator.store.generations import generation_owners
 from orchestrator.store.keys import key_of, slice_of
+from orchestrator.store.light import light_history
 from orchestrator.store.ownership import adopted, taken_hosts
 from orchestrator.store.stalls import stall_history
 from orchestrator.store.store import Store
 from orchestrator.telemetry.progress import Progress
 from orchestrator.telemetry.recorder import Recorder
 
+NO_HOSTS = (
+    "its twin has devices alone, so carrier, routes, forwarding, the standstill of the job and the time of the whole do not show"
+)
 VERBS = 6
 """So many times may a rehearsal take what one verb may: it reads the lab and makes several changes of its twin."""
 
@@ -53,9 +61,11 @@ async def rehearse(
     avoid: tuple[str, ...] = (),
     adopt: tuple[str, ...] = (),
     job: Mode | None = None,
+    devices_only: bool = False,
 ) -> RehearsalReport:
     """Make the change on an emulated twin of the lab; the lab is read and not changed. Options as of `up`.
 
+    devices_only: the lab's hosts are not asked, and the twin has none, as it has none where this machine does not bear them.
     A change that fails on the twin is a result, not an error. Raises: as `plan`; Unreachable and the like - a device or host
     that the change involves cannot be read. Missing - this machine cannot run the twin, or one of those devices has no emulator.
     """
@@ -65,32 +75,45 @@ async def rehearse(
     found = await verbs.plan(command, plan_path, avoid=avoid, adopt=adopt, launch_job=launch_job, job=job)
     recorder = Recorder(command.progress)
     with recorder.phase("read") as phase:
-        goal, read = await _read(command, plan_path, lab, avoid, adopt)
+        wanted, goal, read = await _read(command, plan_path, lab, avoid, adopt, hosts=not devices_only)
         phase.detail = f"{counted(len(read.settings), 'device')}, {counted(len(read.hellos), 'host')}; nothing was written"
     kinds = await asyncio.to_thread(families)
     there, lacking = _emulated(lab, read, goal, store.owned(slice_of(lab, command.settings)), kinds)
     up = standing(store, lab, command.settings.owner or command.settings.user)
     text, other = shaped(plan_path.text if isinstance(plan_path, PlanText) else text_of(plan_path))
-    require_room(len(there.hosts), _ranks(up.plan_text) if up.job_runs else 0, _ranks(text) if launch_job else 0)
+    alone = "as asked" if devices_only else no_room(len(there.hosts), *_ranks(up, text if launch_job else ""))
     times = switching(lab, store, command.settings, goal.change.changes)
-    lacking += [*lacks(lab), *([other] if other else [])]
+    if alone:
+        lacking.append(f"hosts ({alone}): {NO_HOSTS}")
+    else:
+        lacking += [*lacks(lab), *dict.fromkeys(filter(None, (other, shaped(up.plan_text)[1] if up.job_runs else "")))]
     with recorder.phase("twin") as phase:
         phase.detail = "starting"
-        with running_twin(there, read.identities, kinds, command.settings) as twin, Store(twin.settings.store_path) as own:
+        with (
+            running_twin(there, read.identities, kinds, command.settings, hosts=not alone) as twin,
+            Store(twin.settings.store_path) as own,
+        ):
             inside = Command(Prefixed(command.progress), own, twin.settings)
             try:
-                async with open_session(twin.lab, twin.inventory, twin.settings.cache_dir) as session:
+                async with _opened(twin) as session:
                     lacking += await seed_devices(session, twin, read, goal.change.changes, times)
-                    await seed_hosts(session, lab, read)
-                await bring_up(inside, twin.lab, up)
+                    if not alone:
+                        await seed_hosts(session, lab, read)
+                if not alone:
+                    await bring_up(inside, twin.lab, up)
+                async with _opened(twin) as session:  # the plan that is up was checked by now, in light that is good
+                    weak = await copy_losses(session, twin, read, goal, light_history(store, key_of(lab)))
             except TestbedError as error:
-                _unless_stopped(error)
+                unless_stopped(error)
                 raise NotVerified(
                     f"the twin could not be brought to the state of {lab.name}, so nothing was rehearsed:\n{error}",
                     hint="testbed verify shows whether the lab is as its plan says",
                 ) from error
-            options = {"launch_job": launch_job, "avoid": avoid, "adopt": adopt, "job": job}
-            rehearsed = await _change(inside, twin, PlanText(text, found.plan), goal, **options)
+            if alone:
+                rehearsed = await change_devices(inside, twin, wanted, goal)
+            else:
+                options = {"launch_job": launch_job, "avoid": avoid, "adopt": adopt, "job": job}
+                rehearsed = await _change(inside, twin, PlanText(text, found.plan), goal, **options)
             phase.detail = f"{found.plan} {'failed' if rehearsed.failed else 'came up'} on it; it is gone"
     stalls = stall_history(store, key_of(lab))
     return replace(
@@ -98,19 +121,32 @@ async def rehearse(
         lab=lab.name,
         fingerprint=found.fingerprint,
         cut_off=tuple(f"{a}->{b}" for a, b in cut_off(goal)),
-        stall=stall(stalls, mode_of(rehearsed.phases), rehearsed.dark_ms),
+        stall=None if alone else stall(stalls, mode_of(rehearsed.phases), rehearsed.dark_ms),
         job_change=found.job_change,
         switching={name: str(times[name]) for name in goal.change.changes},
         lacking=tuple(lacking),
-        notes=(*_drift(up, lab, read), *_otherwise(found, rehearsed), *found.notes, *read.notes, *_trouble(read), *rehearsed.notes),
+        notes=(
+            *_drift(up, lab, read),
+            *_otherwise(found, rehearsed),
+            *found.notes,
+            *read.notes,
+            *_trouble(read),
+            *weak,
+            *rehearsed.notes,
+        ),
         took_s=time.monotonic() - began,
     )
 
 
-def _ranks(plan: str) -> int:
-    """How many ranks the job of a plan has; 0 without a job."""
-    job = json.loads(plan).get("job") if plan else None
-    return len(job["ranks"]) if job else 0
+def _ranks(up: Standing, launched: str) -> tuple[int, int]:
+    """How many ranks run, and how many the plan `launched` (as text, empty: none) launches."""
+    jobs = (json.loads(text).get("job") if text else None for text in (up.plan_text if up.job_runs else "", launched))
+    running, wanted = (len(job["ranks"]) if job else 0 for job in jobs)
+    return running, wanted
+
+
+def _opened(twin: Twin) -> AbstractAsyncContextManager[Session]:
+    return open_session(twin.lab, twin.inventory, twin.settings.cache_dir)
 
 
 def _more_time(command: Command) -> None:
@@ -121,9 +157,12 @@ def _more_time(command: Command) -> None:
 
 
 async def _read(
-    command: Command, plan_path: Path | PlanText, lab: Lab, avoid: tuple[str, ...], adopt: tuple[str, ...]
-) -> tuple[Target, Reading]:
-    """The change and what the lab holds. Raises: as `target`, `read_lab`; Interlock - a host runs another owner's routes."""
+    command: Command, plan_path: Path | PlanText, lab: Lab, avoid: tuple[str, ...], adopt: tuple[str, ...], *, hosts: bool
+) -> tuple[Plan, Target, Reading]:
+    """The plan, the change and what the lab holds.
+
+    Raises: as `target`, `read_lab`; Interlock - a host runs another owner's routes.
+    """
     store, key = command.store, slice_of(lab, command.settings)
     wanted = avoiding(load_plan(plan_path, lab)[0], avoid, lab)
     async with command.opened(lab, "rehearse") as session:
@@ -132,15 +171,15 @@ async def _read(
         owned |= adopted(adopt, seen.settings, owned, store.owners(key_of(lab)))
         goal = target(wanted, lab, seen.settings, owned)
         needed = {d for d, held in goal.wanted.items() if held} | {s.ingress.device for s in owned}
-        hosts = goal_hosts(goal) | {p.host for link in goal.old_links for p in (link.a, link.b)}
-        read = await read_lab(session, needed | hosts | set(wanted.job.hosts if wanted.job else ()))
+        involved = goal_hosts(goal) | {p.host for link in goal.old_links for p in (link.a, link.b)}
+        read = await read_lab(session, needed | involved | set(wanted.job.hosts if wanted.job else ()), hosts=hosts)
     active = {name: hello.active for name, hello in read.hellos.items()}
     mine = {command.settings.owner, *(word.partition(":")[2] for word in adopt)}
-    if lines := taken_hosts(sorted(hosts), active, generation_owners(store, key_of(lab)), mine):
+    if lines := taken_hosts(sorted(involved), active, generation_owners(store, key_of(lab)), mine):
         raise Interlock(
             "\n".join(lines), hint="a host carries one plan at a time: plan around it, or ask its owner for: testbed down"
         )
-    return goal, read
+    return wanted, goal, read
 
 
 def _emulated(lab: Lab, read: Reading, goal: Target, owned: Collection[Setting], kinds: Collection[str]) -> tuple[Lab, list[str]]:
@@ -166,9 +205,9 @@ async def _change(inside: Command, twin: Twin, plan: PlanText, goal: Target, **o
     try:
         done: UpReport = await verbs.up(inside, plan, dry_run=False, **options)
     except TestbedError as error:
-        _unless_stopped(error)
+        unless_stopped(error)
         return replace(report, failed=str(error), left=tuple(error.left) if isinstance(error, HandsNeeded) else ())
-    events = {name: twin.ask("history", device=name)["history"] for name in goal.change.changes if name in twin.lab.devices}
+    events = twin.history(goal.change.changes)
     return replace(
         report,
         phases=done.phases,
@@ -189,22 +228,10 @@ async def _back(inside: Command) -> GoingBack:
     try:
         done = await verbs.rollback(inside, None)
     except TestbedError as error:
-        _unless_stopped(error)
+        unless_stopped(error)
         return GoingBack(0.0, failed=str(error))
     seconds = max((p.begin_s + p.seconds for p in done.phases), default=0.0)
     return GoingBack(seconds, done.dark_ms if isinstance(done, UpReport) else None)
-
-
-def _unless_stopped(error: TestbedError) -> None:
-    """An interrupt and an expired limit are no result of a rehearsal, though a change makes errors of its own of them.
-
-    Raises: CancelledError, Interrupted.
-    """
-    task = asyncio.current_task()
-    if task is not None and task.cancelling():
-        raise asyncio.CancelledError from error
-    if isinstance(error, Interrupted):
-        raise error
 
 
 def _drift(up: Standing, lab: Lab, read: Reading) -> list[str]:

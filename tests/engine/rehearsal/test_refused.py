@@ -15,7 +15,7 @@ from optics import Identity, Missing
 from orchestrator.engine.rehearsal.findings import cut_off
 from orchestrator.engine.rehearsal.inventory import Ways, lacks, slower, texts
 from orchestrator.engine.rehearsal.reading import Reading
-from orchestrator.engine.rehearsal.twin import require_room
+from orchestrator.engine.rehearsal.twin import no_room
 from orchestrator.engine.rehearsal.verb import _emulated
 from orchestrator.inventory.lab import read_lab
 from tests.engine.rehearsal.test_findings import goal, link
@@ -57,13 +57,16 @@ def test_the_twin_has_the_labs_cables_and_losses_on_ports_of_its_own_and_none_of
     assert [words.partition(":")[0] for words in lacks(lab)] == ["GPUs", "rate"] and not list(lacks(read))
 
 
-def test_a_twin_that_this_machine_has_no_memory_for_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "meminfo").write_text("MemTotal:  999999 kB\nMemAvailable:  512000 kB\n")
-    require_room(12, 1, 1, tmp_path / "meminfo")
+def test_a_twin_that_this_machine_does_not_bear_has_devices_alone_and_says_why(tmp_path: Path) -> None:
+    meminfo = tmp_path / "meminfo"
+    meminfo.write_text("MemTotal:  999999 kB\nMemAvailable:  512000 kB\n")
+    assert no_room(12, 1, 1, meminfo) == ""
     for running, launched in ((0, 12), (12, 2)):
-        with pytest.raises(Missing, match=r"12 hosts and 12 ranks takes about 2100 MB, and 500 MB are free") as refused:
-            require_room(12, running, launched, tmp_path / "meminfo")
-        assert ("--no-job" in refused.value.hint) is (launched == 12)
+        said = no_room(12, running, launched, meminfo)
+        assert said.startswith("12 hosts and 12 ranks take about 2100 MB, and 500 MB are free here")
+        assert ("--no-job" in said) is (launched == 12)
+    meminfo.write_text("MemAvailable:  999999999 kB\n")
+    assert no_room(250, 0, 0, meminfo) == "" and no_room(251, 0, 0, meminfo) == "the lab has 251 and a twin at most 250"
 
 
 def test_a_plan_whose_devices_cannot_be_read_is_not_rehearsed(tmp_path: Path) -> None:

@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from optics import Interrupted, Missing, RolledBack, TestbedError
+from optics import Interrupted, RolledBack, TestbedError
 from orchestrator.engine import verbs
 from orchestrator.engine.rehearsal import verb
+from orchestrator.engine.rehearsal.report import RehearsalReport
 from orchestrator.engine.rehearsal.seeding import Standing
 from orchestrator.session import Command, PlanText
 from orchestrator.store.store import Store
@@ -49,13 +50,11 @@ def lasting(home: Path, monkeypatch: pytest.MonkeyPatch, error: TestbedError, wh
 
     @asynccontextmanager
     async def opened(*_: object) -> Any:
-        yield None
+        yield SimpleNamespace(lab=lab, devices={})
 
     @contextmanager
-    def twin(*_: object) -> Iterator[Any]:
-        yield SimpleNamespace(
-            lab=lab, inventory=home, settings=settings_of(home, home / "twin"), ask=lambda *_, **__: {"history": []}
-        )
+    def twin(*_: object, **__: object) -> Iterator[Any]:
+        yield SimpleNamespace(lab=lab, inventory=home, settings=settings_of(home, home / "twin"), history=lambda _: {})
 
     done = SimpleNamespace(
         phases=(),
@@ -72,10 +71,10 @@ def lasting(home: Path, monkeypatch: pytest.MonkeyPatch, error: TestbedError, wh
     monkeypatch.setattr(verb, "load_lab", lambda _: lab)
     monkeypatch.setattr(verb, "families", lambda: {"polatis-scpi"})
     monkeypatch.setattr(verb, "standing", lambda *_: Standing({}, "alice"))
-    monkeypatch.setattr(verb, "require_room", lambda *_: None)
+    monkeypatch.setattr(verb, "no_room", lambda *_: "")
     monkeypatch.setattr(verb, "open_session", opened)
     monkeypatch.setattr(verb, "running_twin", twin)
-    monkeypatch.setattr(verb, "_read", lambda *_: at_once((moved, READ)))
+    monkeypatch.setattr(verb, "_read", lambda *_, **__: at_once((None, moved, READ)))
     monkeypatch.setattr(verb, "seed_devices", lambda *_: at_once(()))
     monkeypatch.setattr(verb, "seed_hosts", lambda *_: at_once(None))
     monkeypatch.setattr(verb, "bring_up", change if where == "bring_up" else lambda *_: at_once(None))
@@ -106,21 +105,46 @@ async def test_an_interrupt_ends_the_rehearsal_whatever_the_twin_made_of_it(
 
 
 @pytest.mark.parametrize(("launch_job", "launched"), [(True, 2), (False, 0)])
-async def test_the_twin_needs_room_for_the_job_that_runs_besides_the_one_that_is_launched(
+async def test_the_twin_needs_room_for_the_job_that_runs_besides_the_one_that_is_launched_and_else_has_no_hosts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, launch_job: bool, launched: int
 ) -> None:
     lasting(tmp_path, monkeypatch, Interrupted(""), "up")
     up = Standing({}, "alice", plan_text='{"job": {"ranks": ["gpu01", "gpu02", "gpu03"]}}', job_runs=True)
     asked_for: list[tuple[int, ...]] = []
 
-    def require_room(*figures: int) -> None:
+    def no_room(*figures: int) -> str:
         asked_for.append(figures)
-        raise Missing("no room")
+        return "no room"
+
+    async def alone(*_: object) -> RehearsalReport:
+        return RehearsalReport("ring", "made", devices_alone=True)
 
     monkeypatch.setattr(verb, "standing", lambda *_: up)
-    monkeypatch.setattr(verb, "require_room", require_room)
+    monkeypatch.setattr(verb, "no_room", no_room)
+    monkeypatch.setattr(verb, "change_devices", alone)
     command = asked(tmp_path)
-    with command.store, pytest.raises(Missing, match="no room"):
-        await verb.rehearse(command, PlanText('{"job": {"ranks": ["gpu01", "gpu02"]}}'), launch_job=launch_job)
+    with command.store:
+        found = await verb.rehearse(command, PlanText('{"job": {"ranks": ["gpu01", "gpu02"]}}'), launch_job=launch_job)
     ((_, *ranks),) = asked_for
-    assert ranks == [3, launched]
+    assert ranks == [3, launched] and found.devices_alone and found.lacking[0].startswith("hosts (no room): ")
+
+
+async def test_a_program_of_the_owner_that_does_not_run_on_the_twin_is_named_whether_it_runs_or_is_to_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lasting(tmp_path, monkeypatch, Interrupted(""), "nowhere")
+
+    def job(program: str) -> str:
+        return f'{{"job": {{"workload": "program", "program": "{program}", "ranks": ["gpu01"]}}}}'
+
+    async def changed(*_: object, **__: object) -> RehearsalReport:
+        return RehearsalReport("ring", "made")
+
+    monkeypatch.setattr(verb, "standing", lambda *_: Standing({}, "alice", plan_text=job("gpt"), job_runs=True))
+    monkeypatch.setattr(verb, "_change", changed)
+    command = asked(tmp_path)
+    with command.store:
+        found = await verb.rehearse(command, PlanText(job("llama")))
+    assert found.lacking[-2:] == tuple(
+        f"the program {n}: its ranks all-reduce 1 MB again and again instead" for n in ("llama", "gpt")
+    )
