@@ -1,4 +1,4 @@
-"""Who uses this host's processors, the ranks of a job or something else, and what TCP sent again: two looks, some time apart."""
+"""Who uses this host's processors, the ranks of a job or something else, and what TCP carried: two looks, some time apart."""
 
 from __future__ import annotations
 
@@ -59,8 +59,12 @@ def load(server: Server, request: Json, answer: Answer) -> None:
         raise bad(f"names: a list of at most {MOST_RANKS} names of jobs is needed")
     if not LEAST_S <= for_s <= MOST_S:
         raise bad(f"for_s: {LEAST_S:g} to {MOST_S:g} seconds are possible, got {for_s!r}")
-    first = Look()
-    server.timer(time.monotonic_ns() + int(for_s * 1e9), lambda: answer(compared(server, names, first, Look())))
+    server.flows.asked()
+    first, begin = Look(), server.flows.look()
+    server.timer(
+        time.monotonic_ns() + int(for_s * 1e9),
+        lambda: answer(dict(compared(server, names, first, Look()), **server.flows.since(begin))),
+    )
 
 
 def compared(server: Server, names: list[str], first: Look, last: Look) -> Json:

@@ -142,6 +142,7 @@ class Traffic:
         if not isinstance(token, str) or not TOKEN.match(token):
             raise bad("token: 16 hexadecimal digits are needed")
         what = request.get("do")
+        self.server.flows.tested(min(number(request, "seconds", 0.0) or 0.0, STREAM_S))
         if what == "listen":
             return self.listen(token, request)
         if what == "send":

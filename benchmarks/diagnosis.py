@@ -1,12 +1,17 @@
 """How often and how soon `testbed job diagnose` names the right component, for faults of devices, fibres, hosts and links.
 
-Twelve hosts train over a ring with six chords. Each trial brings one fault about by `testbed lab fault` or `lab fibre`, on another
-host and port each time, and asks for a diagnosis again and again until a fault is named: that first name counts, right or wrong. No
-name within GIVE_UP_S is a miss. What is true is read from the lab's own log (`lab fault list`), which no other command asks.
+Twelve hosts train over a ring with six chords; four of them are also joined by a packet switch. Each trial brings one fault about
+by `testbed lab fault` or `lab fibre`, on another host and port each time, and asks for a diagnosis again and again until a fault is
+named: that first name counts, right or wrong. No name within GIVE_UP_S is a miss. What is true is read from the lab's own log (`lab
+fault list`), which no other command asks.
 
 The time counts from the effect to the end of the command that names the right component, in beats of BEAT_S. The effect is the
-fault itself where something goes dark or ends; where iterations only grow longer, it is the end of the first one by rank 0's
-records that takes SLOW times the median before, and the fault itself if there is none.
+fault itself where something goes dark or ends; where iterations only grow longer, it is when one had first lasted SLOW times the
+median before, by rank 0's records, and the fault itself if none had.
+
+A fault of light counts only if the lab's own carriers show that a port went dark, and a missed one that slows down only if an
+iteration was longer; trials without effect are reported apart, and are neither right nor wrong. A wrong clock is no kind of these:
+the wall clock of one emulated host cannot be set, and running programs keep theirs (docs/how-to/inject-faults.md).
 
 The control arm has no fault: heavy verification runs beside the job, and every fault that is named is false.
 
@@ -18,6 +23,7 @@ from __future__ import annotations
 import argparse
 import math
 import os
+import re
 import statistics
 import subprocess
 import sys
@@ -33,6 +39,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.bench_lab import TESTBED, BenchLab, bench_lab, ring_links
 from benchmarks.harness import verdict
 from benchmarks.recovery import iterations
+from emulators.feeds import LASER_DBM
+from emulators.light import LOS_DBM
 from orchestrator.verify.pace import BEFORE, RECENT, SLOW
 
 HOSTS, LIMIT, BEATS, BEAT_S = 12, 0.9, 3.0, 1.0
@@ -40,33 +48,42 @@ HOSTS, LIMIT, BEATS, BEAT_S = 12, 0.9, 3.0, 1.0
 GIVE_UP_S, TRIAL_S, LAST_S = 60.0, 30.0, 50.0
 """Longest search for a name; what a trial may take for `--budget`, and one of LAST, which needs a new lab or job."""
 NAMES = [f"gpu{n:02d}" for n in range(1, HOSTS + 1)]
+PLUGGED, CABLE = ("gpu01", "gpu04", "gpu07", "gpu10"), 5
+"""Hosts whose links over the packet switch are planned, no neighbours in the ring, and their port there."""
 LINKS = ring_links(1, (1, 2), HOSTS) + [(f"gpu{n:02d}:p3", f"gpu{n + HOSTS // 2:02d}:p3") for n in range(1, HOSTS // 2 + 1)]
+DARK_DB = LASER_DBM - LOS_DBM + 5.0
+"""Loss (dB) that leaves no path of the lab enough light, whatever else it loses."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
     """A kind of fault. words: of `testbed lab`; place: what the verdict must name; verdicts: of which kind it should be.
 
-    In words `{host}`, `{port}`, `{device}`, `{enters}`, `{leaves}` and `{fibre}` stand for one place. slows: its effect is
-    that iterations grow longer.
+    In words `{host}`, `{port}`, `{device}`, `{enters}`, `{leaves}` and `{fibre}` stand for one place, `{other}` for a fibre of the
+    same device that is no neighbour's, `{plugged}` for a host at the packet switch. slows: its effect is that iterations grow
+    longer; dark: that ports have no carrier.
     """
 
     words: str
     place: str
     verdicts: tuple[str, ...]
     slows: bool = False
+    dark: bool = False
 
 
 KINDS: Mapping[str, Kind] = {
     "slow-link": Kind("fault add {host} slow-link --port {port} --mbps 50", "link", ("slow-link",), slows=True),
     "loss": Kind("fault add {host} loss --port {port} --percent 1", "link", ("lossy-link", "slow-link"), slows=True),
-    "link-down": Kind("fault add {host} link-down --port {port}", "circuit", ("dark-circuit",)),
+    "link-down": Kind("fault add {host} link-down --port {port}", "circuit", ("dark-circuit",), dark=True),
     "hang-rank": Kind("fault add {host} hang-rank", "rank", ("hung-rank",)),
-    "fibre-cut": Kind("fibre cut {fibre}", "circuit", ("dark-circuit",)),
-    "dark-port": Kind("fault add {device} dark-port --port {enters}", "circuit", ("dark-circuit",)),
-    "extra-loss": Kind("fault add {device} extra-loss --port {enters} --db 25", "circuit", ("dark-circuit",)),
-    "failed-port": Kind("fault add {device} failed-port --port {leaves}", "circuit", ("dark-circuit",)),
-    "reboot-lose": Kind("fault add {device} reboot-lose", "device", ("dark-circuit",)),
+    "fibre-cut": Kind("fibre cut {fibre}", "circuit", ("dark-circuit",), dark=True),
+    "dark-port": Kind("fault add {device} dark-port --port {enters}", "circuit", ("dark-circuit",), dark=True),
+    "extra-loss": Kind("fault add {device} extra-loss --port {enters} --db {dark_db}", "circuit", ("dark-circuit",), dark=True),
+    "failed-port": Kind("fault add {device} failed-port --port {leaves}", "circuit", ("dark-circuit",), dark=True),
+    "reboot-lose": Kind("fault add {device} reboot-lose", "device", ("dark-circuit",), dark=True),
+    "tor": Kind("fault add {plugged} tor", "segment", ("dead-segment",), dark=True),
+    "cable": Kind(f"fault add {{plugged}} link-down --port {CABLE}", "cable", ("dark-circuit",), dark=True),
+    "swap": Kind("fibre swap {fibre} {other}", "fibres", ("crossed-fibres",)),
     "kill-rank": Kind("fault add {host} kill-rank", "rank", ("dead-rank",)),
     "cpu-hog": Kind("fault add {host} cpu-hog --threads 4", "host", ("busy-host",), slows=True),
     "host-down": Kind("fault add {host} host-down", "host", ("dead-host",)),
@@ -86,6 +103,7 @@ class Trial:
     said: str
     seconds: float
     looks: int
+    effect: bool = True
 
 
 def fits(component: str, place: str, entry: Mapping[str, Any], fibre: Mapping[str, Any], ranks: int = 1) -> bool:
@@ -109,6 +127,13 @@ def fits(component: str, place: str, entry: Mapping[str, Any], fibre: Mapping[st
         return (through and (crossed[0] == fibre["enters"] or crossed[-1] == fibre["leaves"])) or port in ends
     if place == "device":
         return what == "circuit" and name.startswith(f"{entry['device']}:")
+    if place == "segment":
+        return component == entry["switch"]
+    if place == "cable":
+        return what == "cable" and name.startswith(f"{entry['host']}:p{entry['port']} ")
+    if place == "fibres":
+        both = {f"{cable.removeprefix('f-').rpartition('-')[0]}:{cable.rpartition('-')[2]}" for cable in (entry["a"], entry["b"])}
+        return what == "links" and both <= set(re.findall(r"\S+:p\d+", name))
     if place == "rank":
         return what == "rank" and name in (entry["host"], f"{entry['host']}/{entry.get('rank', 0)}")
     return component == f"host {entry['host']}"
@@ -137,7 +162,7 @@ class Arm:
     def train(self, name: str, **args: object) -> None:
         """Bring the plan up with this job, and wait until its usual pace is known."""
         job = {"name": name, "workload": "train", "ranks": NAMES, "rings": [NAMES], "args": {"iterations": 0, **args}}
-        self.plan = self.lab.plan(name, LINKS, job=job)
+        self.plan = self.lab.plan(name, LINKS, segments=[{"name": "ideal", "hosts": PLUGGED}], job=job)
         self.lab.call("up", "--topology", self.plan)
         self.settle(BEFORE + 2 * RECENT)
 
@@ -165,7 +190,7 @@ class Arm:
         """One fault of kind `name`, made by these words of `testbed lab`."""
         kind = KINDS[name]
         self.lab.call("lab", *words)
-        entry = self.entry = self.lab.call("lab", "fault", "list")["log"][-1]
+        entry = self.entry = self.logged(words)
         seen: dict[str, Any] = {"kind": "none"}
         looks, ended, began = 0, 0.0, time.monotonic()
         while time.monotonic() < began + GIVE_UP_S:
@@ -175,20 +200,38 @@ class Arm:
         effect = self.effect(entry["t_wall_ns"] / 1e9, ended, kind.slows)
         named = seen["kind"] not in ("none", "unknown")
         right = named and fits(seen["component"], kind.place, entry, fibre)
-        done = Trial(name, right, right and seen["kind"] in kind.verdicts, seen["component"], seen["kind"], ended - effect, looks)
+        mattered = self.dark() if kind.dark else right or not kind.slows or name == "loss" or effect > entry["t_wall_ns"] / 1e9
+        right_kind = right and seen["kind"] in kind.verdicts
+        done = Trial(name, right, right_kind, seen["component"], seen["kind"], ended - effect, looks, mattered)
+        said = "no effect" if not mattered else "right" if right else "MISS "
         where = " ".join(word for word in words if not word.startswith("--"))
         print(
-            f"  {where:<32} {'right' if right else 'MISS '} {done.seconds:5.1f} s {looks} looks  {done.component} ({done.said})",
+            f"  {where:<32} {said} {done.seconds:5.1f} s {looks} looks  {done.component} ({done.said})",
             flush=True,
         )
         if not right:
             print("".join(f"      {line}\n" for line in seen["evidence"]), end="", flush=True)
         return done
 
+    def logged(self, words: Sequence[str]) -> dict[str, Any]:
+        """What the lab's log says of the fault just made by these words of `testbed lab`."""
+        log: list[dict[str, Any]] = self.lab.call("lab", "fault", "list")["log"]
+        begun = log[-2:][0]  # of hosts: when it began, and what more is known
+        return begun if begun["event"] == "begin" and begun.get("number") == log[-1].get("number") else log[-1]
+
+    def dark(self) -> bool:
+        """Whether a planned port has no carrier, by the lab itself."""
+        hosts = self.lab.ask("status")["hosts"]
+        ports = {tuple(end.split(":p")) for link in LINKS for end in link} | {(host, str(CABLE)) for host in PLUGGED}
+        return any(not at["carrier"] for name, facts in hosts.items() for n, at in facts["ports"].items() if (name, n) in ports)
+
     def tried(self, name: str, turn: int) -> list[Trial]:
         """A trial, from healthy to healthy; nothing if the lab refuses the fault."""
         fibre = self.fibres[(7 * turn + 5 * list(KINDS).index(name) + 2) % len(self.fibres)]
-        words, done = KINDS[name].words.format(**fibre, fibre=fibre["name"]).split(), []
+        far = f"gpu{(int(fibre['host'][3:]) + 4) % HOSTS + 1:02d}"
+        other = next(f["name"] for f in self.fibres if (f["host"], f["port"]) == (far, fibre["port"]))
+        plugged, done = PLUGGED[turn % len(PLUGGED)], list[Trial]()
+        words = KINDS[name].words.format(**fibre, fibre=fibre["name"], other=other, plugged=plugged, dark_db=DARK_DB).split()
         try:
             done.append(self.trial(name, words, fibre))
             self.undo(name, words)
@@ -203,14 +246,18 @@ class Arm:
             return fault
         ends = [at for _, at in iterations(self.lab)]
         spans = [(at, at - before) for before, at in pairwise(ends)]
-        usual = statistics.median([span for at, span in spans if at < fault][-20:])
-        return next((at for at, span in spans if fault < at <= until and span > SLOW * usual), fault)
+        long_s = SLOW * statistics.median([span for at, span in spans if at < fault][-20:])
+        # an iteration that had begun counts once it is too long, ended or not
+        due = [at + long_s for at, after in pairwise([*ends, math.inf]) if at + long_s < min(after, until)]
+        return next((at for at in due if at > fault), fault)
 
     def undo(self, name: str, words: Sequence[str]) -> None:
         """Make the lab whole again, and wait for the job; hosts that are down stay so."""
         if name == "host-down":
             return
-        if words[0] == "fibre":
+        if words[1] == "swap":
+            self.lab.call("lab", *words)
+        elif words[0] == "fibre":
             self.lab.call("lab", "fibre", "splice", words[2])
         elif name == "reboot-lose":
             give_up = time.monotonic() + 60
@@ -255,13 +302,18 @@ def again(arm: Arm) -> None:
 def table(trials: Sequence[Trial]) -> None:
     print("  fault         right   of  right kind   beats (median)   looks")
     for name in KINDS:
-        mine = [trial for trial in trials if trial.kind == name]
+        tried = [trial for trial in trials if trial.kind == name]
+        mine = [trial for trial in tried if trial.effect]
         if not mine:
+            if tried:
+                print(f"  {name:<12} {len(tried)} without effect")
             continue
         good = [trial for trial in mine if trial.right]
         beats = f"{statistics.median(t.seconds for t in good) / BEAT_S:.1f}" if good else "-"
         looks = statistics.median(t.looks for t in mine)
-        print(f"  {name:<12} {len(good):6} {len(mine):4} {sum(t.right_kind for t in mine):11} {beats:>16} {looks:7g}")
+        late = f"  over {BEATS:g} beats" if good and statistics.median(t.seconds for t in good) > BEATS * BEAT_S else ""
+        lost = f"  {len(tried) - len(mine)} without effect" if len(tried) > len(mine) else ""
+        print(f"  {name:<12} {len(good):6} {len(mine):4} {sum(t.right_kind for t in mine):11} {beats:>16} {looks:7g}{late}{lost}")
 
 
 def main() -> int:
@@ -275,7 +327,7 @@ def main() -> int:
     trials: list[Trial] = []
     false = looks = rounds = 0
     last = [name for name in LAST if name in kinds]
-    with bench_lab(HOSTS) as lab:
+    with bench_lab(HOSTS, "--electrical", "ideal") as lab:
         arm = Arm(lab)
         kept_s = LAST_S * options.trials * len(last)
         if first := [name for name in kinds if name not in LAST]:
@@ -298,6 +350,12 @@ def main() -> int:
                     again(arm)
                 trials += arm.tried(name, turn)
     table(trials)
+    idle, trials = [trial for trial in trials if not trial.effect], [trial for trial in trials if trial.effect]
+    slow = sorted(
+        name
+        for name in KINDS
+        if (took := [t.seconds for t in trials if t.kind == name and t.right]) and statistics.median(took) > BEATS * BEAT_S
+    )
     right = sum(trial.right for trial in trials)
     low, high = wilson(right, len(trials))
     beats = statistics.median([trial.seconds for trial in trials if trial.right] or [math.inf]) / BEAT_S
@@ -321,6 +379,8 @@ def main() -> int:
         control_looks=looks,
         verifications=rounds,
         void=arm.void,
+        no_effect=len(idle),
+        over_beats=slow,
     )
 
 

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from optics import HostName
+from optics import HostName, HostPort
 from orchestrator.verify.qualification import Direction, culprits
 from orchestrator.verify.report import LinkQuality
 from orchestrator.verify.signals import Signals, Wire
@@ -80,6 +80,17 @@ def _judged(
     if quality.loss > max(LOSS, CONTROL * control) and lost >= LOST:
         words = f"{direction} loses {lost} of {quality.sent} datagrams ({quality.loss:.2%}) at {quality.offered_mbps or 0:.0f} Mb/s"
         yield "lossy-link", f"{words}, the median of the others is {control:.2%}", quality.loss / max(LOSS, CONTROL * control)
+
+
+def cable(s: Signals, found: Sequence[BadLink]) -> HostPort | None:
+    """The port at a packet switch of which all measured links are bad, if that is more than one, and those of others are not."""
+    measured = [wire for wire in s.wires if {Direction(*wire.ports), Direction(*reversed(wire.ports))} & (s.quality or {}).keys()]
+    wrong = [one.wire for one in found]
+    for port in sorted({port for wire in wrong if wire.segment for port in wire.ports}):
+        own = [wire for wire in measured if port in wire.ports]
+        if len(own) > 1 and all(wire in wrong for wire in own) and all(port in wire.ports for wire in wrong):
+            return port
+    return None
 
 
 def common(s: Signals, found: Sequence[BadLink]) -> HostName | None:

@@ -7,33 +7,31 @@ that goes at its usual pace.
 
 from __future__ import annotations
 
-import shlex
 import statistics
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 
 from optics import HostName, HostPort
 from optics.plain import counted
 from optics.ranks import LOST_PEER, RankName, host_of_rank, signal_of
 from orchestrator.hosts.api import ClockReading, Load, RankLoad
-from orchestrator.verify.badlinks import CONTROL, LOSS, bad, common
-from orchestrator.verify.pace import Pace, hang_words, late, pace, standing
+from orchestrator.verify.badlinks import CONTROL, LOSS, bad
+from orchestrator.verify.case import LIKELY, SURE, WEAK, Case, dead, top
+from orchestrator.verify.linkfaults import bad_links, carried_links, crossed_fibres, dark_circuits, dead_cables, dead_segments
+from orchestrator.verify.pace import Late, hang_words, late, late_now
 from orchestrator.verify.signals import Signals, Verdict, Wire
 
 FOREIGN_CORES = 0.5
 """Processes that are no ranks matter from this use of processors on (cores): agents and logins use less than a tenth."""
 FOREIGN_RATIO = 3.0
 """Without a host that is late, they must use this many times what those of any other host do."""
+ALONE = 2.0
+"""A host that alone computes is held up if that has taken this many times as long as it used to."""
 CLOCK_S = 0.128
 """A clock that is wrong by more (s) is stepped and no longer slewed (STEPT of RFC 5905): nothing keeps it any more."""
 AGAIN = 4
 """Segments that a host sends again while it is looked at before its links are suspected: test traffic then decides."""
 CRASHES = frozenset((4, 6, 7, 8, 9, 11))
 """SIGILL, SIGABRT, SIGBUS, SIGFPE, SIGKILL, SIGSEGV. With others, such as SIGTERM, launchers end the peers of a rank that ended."""
-CABLES = "testbed verify --rung link --rung identity"
-"""What to type next about cables to packet switches."""
-SURE, LIKELY, WEAK = 0.95, 0.8, 0.6
-"""Confidence: the component itself shows it; it is what remains of several; only its effect is seen."""
 
 
 def decide(signals: Signals) -> Verdict:
@@ -58,8 +56,15 @@ def explained(signals: Signals) -> bool:
 
 
 def plain(signals: Signals) -> bool:
-    """Whether a fault is known that is no question of how busy hosts are."""
-    return any(verdict.wrong and verdict.kind not in ("busy-host", "clock") for verdict in verdicts(signals))
+    """Whether a fault is known, other than by who uses processors in a short look."""
+    case = Case(signals)
+    by_times = _tardy(case) is not None or _starved(case) is not None
+    return any(v.wrong and v.kind != "clock" and (by_times or v.kind != "busy-host") for v in verdicts(signals))
+
+
+def settled(signals: Signals) -> bool:
+    """Whether a job goes at its usual pace, and what its hosts sent again in the seconds before is known."""
+    return signals.state == "running" and not Case(signals).troubled and bool(signals.past)
 
 
 def open_question(signals: Signals) -> bool:
@@ -76,71 +81,6 @@ def resending(loads: Mapping[HostName, Load]) -> tuple[HostName, ...]:
     shares = {host: load.again / load.sent for host, load in loads.items() if load.sent}
     usual = statistics.median(shares.values()) if shares else 0.0
     return tuple(host for host, share in shares.items() if share > max(LOSS, CONTROL * usual) and loads[host].again >= AGAIN)
-
-
-@dataclass
-class Case:
-    """The signals, and which hosts and ports earlier verdicts explain."""
-
-    signals: Signals
-    pace: Pace = field(init=False)
-    standing: tuple[RankName, ...] = field(init=False)
-    gone: set[HostName] = field(default_factory=set)
-    cut: set[HostPort] = field(default_factory=set)
-    explained: bool = False
-    """Whether a fault was found that makes ranks stand still or end."""
-
-    def __post_init__(self) -> None:
-        s = self.signals
-        self.pace = pace(s.beats, s.usual_ms)
-        self.standing = standing(s.beats, self.pace.usual_ms) if s.state == "running" else ()
-
-    @property
-    def stands(self) -> bool:
-        """Whether the whole job stands still."""
-        alive = [rank for rank, beat in self.signals.beats.items() if beat.state == "running"]
-        return bool(alive) and len(self.standing) == len(alive)
-
-    @property
-    def troubled(self) -> bool:
-        """Whether the job is slow, or ranks stand."""
-        return bool(self.standing) or (self.signals.state == "running" and self.pace.slow)
-
-
-def dead(port: HostPort, signals: Signals) -> bool:
-    """Whether nothing arrives at a port: no carrier, or no frame."""
-    return signals.carriers.get(port) is False or port in (signals.deaf or ())
-
-
-def dead_segments(case: Case) -> Iterator[Verdict]:
-    """A packet switch, or all those of a segment, at which nothing arrives at any port whose host answers, of two or more."""
-    s = case.signals
-    segments: dict[str, dict[str, set[HostPort]]] = {}
-    for wire in s.wires:
-        for port, switch in zip(wire.ports, wire.switches, strict=True):
-            if wire.segment:
-                segments.setdefault(wire.segment, {}).setdefault(switch or wire.segment, set()).add(port)
-    whole = {name: set[HostPort]().union(*switches.values()) for name, switches in segments.items() if len(switches) > 1}
-    each = {switch: at for switches in segments.values() for switch, at in switches.items()}
-    for name, at in (*sorted(whole.items()), *sorted(each.items())):
-        ports = sorted(at - case.cut)  # not again those of a segment that is dead as a whole
-        asked = [port for port in ports if port.host not in s.silent and port in s.carriers]
-        lost = [port for port in asked if dead(port, s)]
-        if len(asked) < 2 or len(lost) < len(asked):
-            continue
-        if name in whole and any(segments[name][switch] >= {*asked} for switch in segments[name]):
-            continue  # nothing is known of its other switches
-        dark = sum(s.carriers.get(port) is False for port in lost)
-        case.cut |= set(ports)
-        case.explained = True
-        how = f"{dark} have no carrier" if dark else "they have carrier, and no frame arrives"
-        yield Verdict(
-            f"segment {name}",
-            "dead-segment",
-            (f"nothing arrives at any of the {len(asked)} ports of {name} whose hosts answer: {how}",),
-            SURE if dark == len(lost) or len(asked) > 2 else LIKELY,
-            CABLES,
-        )
 
 
 def dead_hosts(case: Case) -> Iterator[Verdict]:
@@ -173,58 +113,6 @@ def dead_hosts(case: Case) -> Iterator[Verdict]:
 def _far(wire: Wire, host: HostName) -> tuple[HostPort, ...]:
     """The ports at the other end of a link of this host that receive from it."""
     return tuple(port for port in wire.receivers if host in {p.host for p in wire.ports} and port.host != host)
-
-
-def dark_circuits(case: Case) -> Iterator[Verdict]:
-    """A planned link without light at a port whose far host lives; the place by the meters and the devices' maps."""
-    s = case.signals
-    for wire in s.wires:
-        if {port.host for port in wire.ports} & case.gone or set(wire.ports) & case.cut:
-            continue
-        dark = [port for port in wire.receivers if s.carriers.get(port) is False]
-        if not dark:
-            continue
-        case.cut |= set(wire.ports)
-        case.explained = True
-        evidence = [f"{' and '.join(map(str, dark))} {'has' if len(dark) == 1 else 'have'} no carrier"]
-        if wire.segment:
-            evidence.append(f"the packet switch {wire.segment} serves other ports")
-            yield Verdict(f"link {_text(wire)}", "dark-circuit", tuple(evidence), LIKELY, _move(wire, dark[0], s))
-            continue
-        ours = {
-            name: path for name, path in wire.circuits.items() if any(name.endswith(f"->{port}") for port in dark)
-        } or wire.circuits
-        gone = [setting for name in ours for setting in s.missing.get(name, ())]
-        places = [f"{name}: {s.lost[name]}" for name in ours if name in s.lost]
-        if gone:
-            evidence.append(f"the device does not hold {', '.join(gone)}")
-            yield Verdict(f"circuit {gone[0]}", "dark-circuit", tuple(evidence), SURE, "testbed restore")
-            continue
-        evidence += places
-        path = next((ours[name] for name in ours if name in s.lost), next(iter(ours.values()), ()))
-        at = next((setting for setting in path if any(setting.partition(":")[0] + ":" in place for place in places)), "")
-        named = at or (path[0] if path else "")
-        silent = [device for setting in path if (device := setting.partition(":")[0]) in s.silent]
-        evidence += [f"{device} does not answer: {s.silent[device].splitlines()[0]}" for device in dict.fromkeys(silent)]
-        yield Verdict(
-            f"circuit {named}" if named else f"link {_text(wire)}",
-            "dark-circuit",
-            (*evidence, f"it carries {_text(wire)}"),
-            SURE if places else LIKELY,
-            _move(wire, dark[0], s),
-        )
-
-
-def _text(wire: Wire) -> str:
-    return f"{wire.link.a} - {wire.link.b}"
-
-
-def _move(wire: Wire, port: HostPort, s: Signals) -> str:
-    """The command that moves a link to spare ports; a port at a packet switch has none."""
-    if wire.segment:
-        return CABLES
-    words = "".join(f" --avoid {shlex.quote(word)}" for word in dict.fromkeys((*s.avoid, str(port))))
-    return f"testbed up --topology {s.plan_file or 'PLAN'}{words}"
 
 
 def dead_ranks(case: Case) -> Iterator[Verdict]:
@@ -282,6 +170,8 @@ def hung_ranks(case: Case) -> Iterator[Verdict]:
     if len(named) != 1 or len(case.standing) < 2:
         return
     (rank,) = named
+    if _starved(case) == host_of_rank(rank):
+        return  # `busy_hosts` says so
     beat = s.beats[rank]
     why = f"is in phase {beat.phase} of iteration {beat.iteration} since {beat.age_s:.1f} s"
     others = f"{waiting if busy else len(case.standing) - 1} others wait for it in an exchange"
@@ -307,8 +197,8 @@ def busy_hosts(case: Case) -> Iterator[Verdict]:
     s = case.signals
     if case.explained or s.state != "running":
         return
-    theirs, tardy = foreign(s.loads), late(s.beats, case.pace.usual_ms)
-    if tardy is not None and (case.pace.slow or tardy.changed):
+    theirs, tardy = foreign(s.loads), _tardy(case)
+    if tardy is not None:
         use = theirs.get(tardy.host, 0.0)
         evidence = [case.pace.words, tardy.words]
         if use >= FOREIGN_CORES:
@@ -319,7 +209,14 @@ def busy_hosts(case: Case) -> Iterator[Verdict]:
             )
         case.explained = True
         sure = SURE if use >= FOREIGN_CORES else LIKELY if tardy.last == tardy.of else WEAK
-        yield Verdict(f"host {tardy.host}", "busy-host", tuple(evidence), sure, _top(tardy.host))
+        yield Verdict(f"host {tardy.host}", "busy-host", tuple(evidence), sure, top(tardy.host))
+        return
+    if (host := _starved(case)) is not None:
+        age_s = max(b.age_s for r, b in s.beats.items() if host_of_rank(r) == host)
+        before = case.pace.before.get(host, case.pace.compute[host])
+        alone = f"{host} has computed for {age_s:.1f} s, before it was {before / 1e3:.1f} s; all others wait in an exchange"
+        case.explained = True
+        yield Verdict(f"host {host}", "busy-host", (alone, _foreign(s.loads[host])), LIKELY, top(host))
         return
     if not theirs or not case.pace.slow:
         return
@@ -328,43 +225,33 @@ def busy_hosts(case: Case) -> Iterator[Verdict]:
     if theirs[host] >= FOREIGN_CORES and theirs[host] >= FOREIGN_RATIO * rest:
         case.explained = True
         evidence = [case.pace.words, _foreign(s.loads[host]), f"no other host has more than {rest:.1f} cores in use so"]
-        yield Verdict(f"host {host}", "busy-host", tuple(evidence), LIKELY if not bad(s) else WEAK, _top(host))
+        yield Verdict(f"host {host}", "busy-host", tuple(evidence), LIKELY if not bad(s) else WEAK, top(host))
+
+
+def _tardy(case: Case) -> Late | None:
+    """The host that the others wait for, if that makes the job slow, or it was not so before."""
+    s, usual_ms = case.signals, case.pace.usual_ms
+    tardy = late(s.beats, usual_ms)
+    return tardy if tardy is not None and (case.pace.slow or tardy.changed) else late_now(s.beats, usual_ms)
+
+
+def _starved(case: Case) -> HostName | None:
+    """The host that alone computes, ALONE times as long as before, while other processes use its processors and no other host's."""
+    s, theirs = case.signals, foreign(case.signals.loads)
+    working = {host_of_rank(r): b for r, b in s.beats.items() if b.state == "running" and b.phase != "exchange"}
+    if len(working) != 1 or len({host_of_rank(r) for r in s.beats}) < 3:
+        return None
+    ((host, beat),) = working.items()
+    usual_ms = case.pace.before.get(host, case.pace.compute.get(host))
+    rest = max((use for name, use in theirs.items() if name != host), default=0.0)
+    if usual_ms is None or beat.phase != "compute" or beat.age_s * 1e3 < ALONE * usual_ms:
+        return None
+    return host if theirs.get(host, 0.0) >= max(FOREIGN_CORES, FOREIGN_RATIO * rest) else None
 
 
 def _foreign(load: Load) -> str:
     most = ", ".join(f"{p.command} (pid {p.pid}) {p.cores:.1f}" for p in load.others[:3])
     return f"processes other than ranks use {sum(p.cores for p in load.others):.1f} of {load.cpus} cores of {load.host}: {most}"
-
-
-def _top(host: HostName) -> str:
-    return f"testbed exec {host} -- top -b -n 1"
-
-
-def bad_links(case: Case) -> Iterator[Verdict]:
-    """Links whose traffic is slow, lossy, or does not arrive although both ends have carrier."""
-    s = case.signals
-    for wire in s.wires:
-        deaf = [port for port in wire.receivers if port in (s.deaf or ()) and port not in case.cut]
-        if not deaf or wire.segment or {port.host for port in wire.ports} & (case.gone | set(s.silent)):
-            continue
-        case.cut |= set(wire.ports)
-        case.explained = True
-        words = f"{' and '.join(map(str, deaf))} {'has' if len(deaf) == 1 else 'have'} carrier, and no signed frame arrives there"
-        yield Verdict(f"link {_text(wire)}", "lossy-link", (words,), LIKELY, _move(wire, deaf[0], s))
-    found = [b for b in bad(s) if not set(b.wire.ports) & case.cut and not {p.host for p in b.wire.ports} & case.gone]
-    slow = (case.pace.slow or case.stands) and not case.explained
-    if not found or (s.state == "running" and not slow and all(b.kind == "slow-link" for b in found)):
-        return
-    if (host := common(s, found)) is not None:
-        case.explained = True
-        evidence = (f"all links of {host} that were measured are bad in the same direction, others are not", *found[0].evidence)
-        yield Verdict(f"host {host}", "busy-host", evidence, WEAK, _top(host))
-        return
-    for one in found:
-        effect = (case.pace.words,) if s.state == "running" else ()
-        sure = SURE if one.weight >= 2 and (slow or s.state != "running") else LIKELY
-        yield Verdict(f"link {_text(one.wire)}", one.kind, (*one.evidence, *effect), sure, _move(one.wire, one.wire.link.a, s))
-    case.explained = True
 
 
 def slow_collectives(case: Case) -> Iterator[Verdict]:
@@ -375,7 +262,7 @@ def slow_collectives(case: Case) -> Iterator[Verdict]:
     for hosts, words in s.collective.items():
         if len(hosts) == 1:
             case.explained = True
-            yield Verdict(f"host {hosts[0]}", "busy-host", (words, "its links carry what they should"), WEAK, _top(hosts[0]))
+            yield Verdict(f"host {hosts[0]}", "busy-host", (words, "its links carry what they should"), WEAK, top(hosts[0]))
 
 
 def wrong_clocks(case: Case) -> Iterator[Verdict]:
@@ -404,9 +291,12 @@ def _off(reading: ClockReading) -> bool:
 _JUDGES: tuple[Callable[[Case], Iterator[Verdict]], ...] = (
     dead_segments,
     dead_hosts,
+    dead_cables,
     dark_circuits,
     dead_ranks,
+    crossed_fibres,
     hung_ranks,
+    carried_links,
     bad_links,
     busy_hosts,
     slow_collectives,

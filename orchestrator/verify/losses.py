@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
-from optics import Db, SpectralRoute
+from optics import Db, DeviceName, SpectralRoute
 from optics.plain import counted
 from orchestrator.inventory.lab import Lab
 from orchestrator.verify.power import LOS_DBM, REPEATABILITY_DB, Drift, Point, Reading
@@ -58,13 +58,18 @@ def sections(reading: Reading, lab: Lab, window_db: Db | None = None) -> Iterato
             device = begin.port.device
             typical = lab.insertion_loss_db(device)
             expected = typical + (setting.attenuation_db if isinstance(setting, SpectralRoute) else 0.0)
-            allowed = PATH_SPREAD * typical + REPEATABILITY_DB + meters
+            allowed = pass_window_db(lab, device)
             where = f"{device}, or the connector at {begin.port.label} or {end.port.label}"
         elif (trunk := lab.onward.get(begin.port)) is not None and trunk.end == end.port:
             expected, allowed, where = trunk.loss_db, TRUNK_SPREAD_DB + meters, f"trunk {trunk.name}"
         else:
             continue  # there is a device without meters in between
         yield Section(where, begin, end, round(expected, 2), allowed if window_db is None else window_db)
+
+
+def pass_window_db(lab: Lab, device: DeviceName) -> Db:
+    """How much more or less (dB) than the typical loss a pass through the device may lose, as its own two meters show it."""
+    return PATH_SPREAD * lab.insertion_loss_db(device) + REPEATABILITY_DB + 2 * lab.traits_of(device).meter_db
 
 
 def end_to_end_db(reading: Reading, lab: Lab) -> Db | None:

@@ -5,7 +5,6 @@ Everything is a median over the latest iterations and compared with the other ra
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,7 +12,7 @@ from dataclasses import dataclass, field
 from optics import HostName
 from optics.ranks import RankName, host_of_rank
 from orchestrator.hosts.api import Beat, RankTimes
-from orchestrator.hosts.late import FACTOR, ITERATIONS, LEAST_S
+from orchestrator.hosts.late import FACTOR, ITERATIONS, LEAST_S, START_S, stands
 
 RECENT = 5
 """The pace is the median of this many iterations: three slow ones change it, two do not."""
@@ -32,8 +31,8 @@ APART = 3.0
 """And if its median is so many robust standard deviations of the others' medians above theirs."""
 MATTERS = 0.15
 """And if what it computes longer is this share of a usual iteration: less is hidden or does not matter."""
-START_S = 120.0
-"""A job of which no iteration is known may stand for this time (s), which `up` gives it for its first ones."""
+NOW = 2.5
+"""Where two iterations in a row must do, each is this many times as long: ranks that share processors differ by less."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +40,7 @@ class Pace:
     """Medians (ms) of the recent iterations. usual_ms, spread_ms: median and robust deviation before them, None: not known.
 
     compute, wait: by host, of the slowest of its ranks. moving: exposed communication in which bytes moved. before: as
-    compute, before them. last: in how many of the `iterations` a host computed longest.
+    compute, before them. latest_ms: the latest alone. last: in how many of the `iterations` a host computed longest.
     """
 
     iterations: int
@@ -53,6 +52,12 @@ class Pace:
     moving: Mapping[HostName, float] = field(default_factory=dict)
     last: Mapping[HostName, int] = field(default_factory=dict)
     before: Mapping[HostName, float] = field(default_factory=dict)
+    latest_ms: float | None = None
+
+    @property
+    def slowing(self) -> bool:
+        """Whether the latest iteration took longer than usual: enough where its cause is seen as well."""
+        return self.latest_ms is not None and self.usual_ms is not None and self.latest_ms > SLOW * self.usual_ms
 
     @property
     def slow(self) -> bool:
@@ -109,6 +114,7 @@ def pace(beats: Mapping[RankName, Beat], usual_ms: float | None = None, window: 
         {host: max(0.0, exposed[host] - wait[host]) for host in hosts},
         last,
         medians("compute_ms", before) if len(before) >= BEFORE else {},
+        _of_all(by_rank, recent[-1]),
     )
 
 
@@ -141,12 +147,35 @@ class Late:
         mine = f"{self.host} computes {self.compute_ms:.0f} ms an iteration, {share} the others' median ({self.others_ms:.0f} ms)"
         mine += f", before it was {self.before_ms:.0f} ms" if self.before_ms is not None else ""
         waits = f"it waits {self.wait_ms:.0f} ms for others, they {self.others_wait_ms:.0f} ms"
-        return f"{mine}, and was the last in {self.last} of {self.of} iterations; {waits}"
+        last = (
+            f"was the last in {self.last} of {self.of} iterations" if self.of > 1 else "alone computes on in the present iteration"
+        )
+        return f"{mine}, and {last}; {waits}"
 
 
 def late(beats: Mapping[RankName, Beat], usual_ms: float | None) -> Late | None:
     """The host that the others wait for, if there is one beyond the noise in one of WINDOWS."""
     return next((found for window, share in WINDOWS if (found := _late(pace(beats, usual_ms, window), window, share))), None)
+
+
+def late_now(beats: Mapping[RankName, Beat], usual_ms: float | None) -> Late | None:
+    """The host that made the latest iteration long and is the only one that computes in the present one, each NOW times as long as
+    it did before; two in a row name it before the medians do.
+    """
+    found = pace(beats, usual_ms, 1)
+    if found.iter_ms is None or found.usual_ms is None or found.iter_ms < SLOW * found.usual_ms or len(found.compute) < 3:
+        return None
+    host = max(found.compute, key=lambda name: found.compute[name])
+    own, before = found.compute[host], found.before.get(host)
+    others = statistics.median(ms for name, ms in found.compute.items() if name != host)
+    if before is None or others <= 0 or own < NOW * max(others, before) or own - before < MATTERS * found.usual_ms:
+        return None
+    mine = [b for r, b in beats.items() if host_of_rank(r) == host and b.phase == "compute" and b.age_s * 1e3 >= NOW * before]
+    rest = [beat for rank, beat in beats.items() if host_of_rank(rank) != host]
+    if not mine or any(beat.phase != "exchange" for beat in rest):
+        return None
+    waits = statistics.median(ms for name, ms in found.wait.items() if name != host)
+    return Late(host, own, others, found.wait[host], waits, 1, 1, before)
 
 
 def _late(found: Pace, window: int, share: float) -> Late | None:
@@ -168,12 +197,12 @@ def _late(found: Pace, window: int, share: float) -> Late | None:
 def standing(beats: Mapping[RankName, Beat], usual_ms: float | None) -> tuple[RankName, ...]:
     """The living ranks that do not go on: their beat has not changed for longer than `hosts/late.py` allows, and they do not pause.
 
-    One that has ended its iteration stands only while others wait for it.
+    One that has ended its iteration, or writes a checkpoint, stands only while others wait for it.
     """
     limit_s = START_S if usual_ms is None else max(LEAST_S, ITERATIONS * usual_ms / 1e3)
-    still = [r for r, b in beats.items() if b.state == "running" and b.phase not in ("hold", "") and limit_s < b.age_s < math.inf]
-    waits = any(beats[rank].phase == "exchange" for rank in still)
-    return tuple(rank for rank in still if beats[rank].phase != "end" or waits)
+    standing = {beat.rank for beat in stands(beats.values(), limit_s)}
+    waits = any(beats[rank].phase == "exchange" for rank in standing)
+    return tuple(rank for rank in beats if rank in standing and (beats[rank].phase not in ("end", "save") or waits))
 
 
 def hang_words(beats: Mapping[RankName, Beat], ranks: Sequence[RankName]) -> str:

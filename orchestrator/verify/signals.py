@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 
 from optics import HostName, HostPort, Link, LinkKind
 from optics.ranks import RankName
-from orchestrator.hosts.api import Beat, ClockReading, Load
+from orchestrator.hosts.api import Beat, ClockReading, Flow, Load
 from orchestrator.results import JsonReport
 from orchestrator.verify.qualification import Direction
 from orchestrator.verify.report import LinkQuality
 
 KINDS = (
-    "slow-link", "lossy-link", "busy-host", "hung-rank", "dead-rank", "dead-host", "dark-circuit", "dead-segment", "clock", "none",
-    "unknown",
+    "slow-link", "lossy-link", "busy-host", "hung-rank", "dead-rank", "dead-host", "dark-circuit", "crossed-fibres", "dead-segment",
+    "clock", "none", "unknown",
 )  # fmt: skip
 
 
@@ -23,8 +23,9 @@ class Verdict:
     """Which component is at fault. kind: one of KINDS; `none`: nothing is wrong, `unknown`: it cannot be told.
 
     component: `host gpu05`, `link gpu05:p2 - gpu06:p1`, `rank gpu05/0`, `circuit ocs1:3->4`, `segment plane1`, or one switch of it:
-    `segment rack 1 of plane1`; empty for `none` and `unknown`. evidence: sentences with numbers. confidence: 0 to 1, how sure the
-    kind of evidence makes it. next_command: what to type next, empty if nothing is to be done.
+    `segment rack 1 of plane1`, `cable gpu05:p3 - plane1`, `links A and B` where two are exchanged; empty for `none` and `unknown`.
+    evidence: sentences with numbers. confidence: 0 to 1, how sure the kind of evidence makes it. next_command: what to type next,
+    empty if nothing is to be done.
     """
 
     component: str
@@ -71,7 +72,9 @@ class Signals:
     silent: hosts and devices that do not answer, with their errors.
     carriers: of the planned ports. lost: where the light of a circuit (`a->b`) is lost, by the meters. missing: the settings of a
     circuit that the devices do not hold. deaf: ports with carrier that no signed frame reached, None: not asked.
-    loads: of the job's hosts. clocks: of the hosts, compared with this machine.
+    strangers: who is received at ports that should receive another.
+    loads: of the job's hosts. carried: what the job's TCP carried over a link in about a second; past: in ten at most.
+    clocks: of the hosts, compared with this machine.
     quality: measured traffic per direction. beside: it was measured beside a running job.
     collective: hosts whose all-reduce alone is slow, with sentences; None: not run.
     others: evidence of failed rungs of the ladder that no signal above stands for.
@@ -92,7 +95,10 @@ class Signals:
     lost: Mapping[str, str] = field(default_factory=dict)
     missing: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     deaf: frozenset[HostPort] | None = None
+    strangers: Mapping[HostPort, HostPort] = field(default_factory=dict)
     loads: Mapping[HostName, Load] = field(default_factory=dict)
+    carried: Mapping[Direction, Flow] = field(default_factory=dict)
+    past: Mapping[Direction, Flow] = field(default_factory=dict)
     clocks: Mapping[HostName, ClockReading] = field(default_factory=dict)
     quality: Mapping[Direction, LinkQuality] | None = None
     beside: bool = False

@@ -16,13 +16,14 @@ from optics.ranks import RankName, host_of_rank
 from orchestrator.fabric.cabling import senders
 from orchestrator.fabric.detour import dark_circuits as without_light
 from orchestrator.fabric.lightpath import Held, among
-from orchestrator.hosts.api import Beat
+from orchestrator.hosts.api import Beat, Load
 from orchestrator.session import Observation, Session
 from orchestrator.telemetry.progress import Progress
+from orchestrator.verify import carried
 from orchestrator.verify.badlinks import bad
 from orchestrator.verify.bisect import bisected
 from orchestrator.verify.degraded import carriers_of, sides
-from orchestrator.verify.diagnosis import decide, explained, plain, resending
+from orchestrator.verify.diagnosis import decide, explained, plain, resending, settled
 from orchestrator.verify.ladder import PROBE_S, check_forwarding
 from orchestrator.verify.pace import pace, suspects
 from orchestrator.verify.qualification import LOAD, Direction, batches, better, directions, load
@@ -35,6 +36,8 @@ LOAD_S = 3.0
 packets under a job that sends 5 MB/s loses one a second."""
 GLANCE_S = 0.5
 """How long (s) they are looked at before: enough to see that a rank is stopped, too short to blame anything else."""
+AGAIN_S = 1.0
+"""How long (s) they are looked at again where only segments sent again are in question, and what was before is known."""
 GENTLY, GENTLY_S = 0.3, 4.0
 """Steady traffic beside a job: its share of the link's rate, so that the queues which the job fills lose little of it, and its
 duration (s): at 250 Mb/s and 9000 bytes 4000 datagrams, of which a loss of 1 % takes 40."""
@@ -108,8 +111,23 @@ async def look(session: Session, subject: Subject, seen: Observation) -> Signals
     ports = {port for wire in planned for port in wire.receivers}
     carriers = {port: up for port, up in carriers_of(seen.hellos).items() if port in ports}
     dark = without_light(subject.circuits, carriers)
-    loads, (lost, trouble) = await asyncio.gather(
-        hosts.load(subject.on_hosts, ranks, GLANCE_S), sides(session.devices, session.lab, dark)
+    signals = Signals(
+        job=subject.name,
+        state=subject.state,
+        ranks=subject.ranks,
+        usual_ms=subject.usual_ms,
+        moving=subject.moving,
+        plan_file=subject.plan_file,
+        avoid=subject.avoid,
+        silent={str(name): str(error) for name, error in seen.errors.items()},
+        wires=planned,
+        carriers=carriers,
+        missing=missing(subject.circuits, seen.settings),
+    )
+    loads, (lost, trouble), strangers = await asyncio.gather(
+        hosts.load(subject.on_hosts, ranks, GLANCE_S),
+        sides(session.devices, session.lab, dark),
+        crossed(session, subject, signals, answering),
     )
     beats = await hosts.beats(subject.on_hosts, ranks)
     try:
@@ -121,51 +139,61 @@ async def look(session: Session, subject: Subject, seen: Observation) -> Signals
         unread.append(trouble)
     if without := [rank for rank in ranks if rank not in beats]:
         unread.append(f"no beat of {counted(len(without), 'rank')}: {', '.join(without[:3])}")
-    signals = Signals(
-        job=subject.name,
-        state=job_state(subject.state, beats),
-        ranks=subject.ranks,
+    signals = replace(
+        with_loads(signals, loads, session),
         beats=beats,
-        usual_ms=subject.usual_ms,
-        moving=subject.moving,
-        plan_file=subject.plan_file,
-        avoid=subject.avoid,
-        silent={str(name): str(error) for name, error in seen.errors.items()},
-        wires=planned,
-        carriers=carriers,
+        state=job_state(subject.state, beats),
+        strangers=strangers,
         lost={str(circuit): words for circuit, words in lost.items()},
-        missing=missing(subject.circuits, seen.settings),
-        loads=loads,
         clocks=clocks,
         unread=tuple(unread),
     )
-    if not ranks or plain(signals):
+    known = min((flow.seconds for flow in signals.past.values()), default=0.0) >= LOAD_S and settled(signals)
+    if not ranks or plain(signals) or (known and not resending(loads)):
         return signals
-    loads = await hosts.load(subject.on_hosts, ranks, LOAD_S)
+    loads = await hosts.load(subject.on_hosts, ranks, AGAIN_S if known else LOAD_S)
     beats = await hosts.beats(subject.on_hosts, ranks)
-    return replace(signals, loads=loads, beats=beats, state=job_state(subject.state, beats))
+    return replace(with_loads(signals, loads, session), beats=beats, state=job_state(subject.state, beats))
 
 
-async def ask_ends(session: Session, subject: Subject, signals: Signals, answering: Sequence[HostName]) -> Signals:
-    """With what arrives at each lit port: signed frames of the host that is planned at its other end, or not."""
+def with_loads(signals: Signals, loads: Mapping[HostName, Load], session: Session) -> Signals:
+    """With what hosts report of their processors and connections."""
+    recent, past = (carried.carried(carried.flows(loads, past=past), signals.wires, session.lab) for past in (False, True))
+    return replace(signals, loads=loads, carried=recent, past=past)
+
+
+async def ends(
+    session: Session, subject: Subject, signals: Signals, answering: Sequence[HostName], rounds: int = 2
+) -> tuple[dict[HostPort, HostPort | None], dict[HostPort, HostPort]]:
+    """Whose signed frames arrive at each lit port, None: nobody's in so many rounds; and who should be received there."""
     planned = senders(link for link in subject.links if not session.lab.electrical(link))
     switched = {port for wire in signals.wires if wire.segment for port in wire.ports}
     lit = [port for port, up in signals.carriers.items() if up and port.host in answering]
     wanted = [p for p in lit if p in switched or (p in planned and planned[p].host in answering)]
     asked = {*wanted, *(planned[p] for p in wanted if p in planned)}
     received: dict[HostPort, HostPort | None] = {}
-    for _ in range(2):  # a busy host may be late once
+    for _ in range(rounds):  # a busy host may be late once
         rest = [port for port in wanted if received.get(port) is None]
         if rest:
             found = await session.hosts.neighbours(asked, PROBE_S, expecting=rest)
             received |= {port: found[port].receives for port in rest if port in found}
-    swapped = [
-        f"{port} receives {other}, planned is {planned[port]}"
-        for port, other in sorted(received.items())
-        if other is not None and port in planned and other != planned[port]
-    ]
-    deaf = frozenset(port for port, other in received.items() if other is None)
-    return replace(signals, deaf=deaf, others=(*signals.others, *swapped))
+    return received, planned
+
+
+async def crossed(session: Session, subject: Subject, signals: Signals, answering: Sequence[HostName]) -> dict[HostPort, HostPort]:
+    """Who is received at ports that should receive another; nothing where that cannot be asked."""
+    try:
+        received, planned = await ends(session, subject, signals, answering, rounds=1)
+    except TestbedError:
+        return {}
+    return {p: other for p, other in received.items() if other is not None and p in planned and other != planned[p]}
+
+
+async def ask_ends(session: Session, subject: Subject, signals: Signals, answering: Sequence[HostName]) -> Signals:
+    """With what arrives at each lit port: signed frames of the host that is planned at its other end, or not."""
+    received, planned = await ends(session, subject, signals, answering)
+    strangers = {p: other for p, other in received.items() if other is not None and p in planned and other != planned[p]}
+    return replace(signals, deaf=frozenset(p for p, other in received.items() if other is None), strangers=strangers)
 
 
 async def measured(

@@ -6,8 +6,9 @@ import pytest
 
 from benchmarks.diagnosis import KINDS, fits, wilson
 
+PLACES = {"link", "circuit", "device", "rank", "host", "segment", "cable", "fibres"}
 FIBRE = {"host": "gpu05", "port": 1, "device": "ocs1", "enters": "5", "leaves": "21"}
-ENTRY = {"host": "gpu05", "device": "ocs1"}
+ENTRY = {"host": "gpu05", "device": "ocs1", "port": 5, "switch": "segment ideal", "a": "f-gpu03-p1", "b": "f-gpu08-p1"}
 
 
 @pytest.mark.parametrize(
@@ -22,6 +23,9 @@ ENTRY = {"host": "gpu05", "device": "ocs1"}
         ("rank", "rank gpu05", "rank gpu06"),
         ("rank", "rank gpu05/0", "rank gpu05/1"),
         ("host", "host gpu05", "rank gpu05"),
+        ("segment", "segment ideal", "cable gpu05:p5 - ideal"),
+        ("cable", "cable gpu05:p5 - ideal", "cable gpu04:p5 - ideal"),
+        ("fibres", "links gpu03:p1 - gpu04:p1 and gpu07:p1 - gpu08:p1", "links gpu03:p1 - gpu04:p1 and gpu07:p1 - gpu08:p11"),
     ],
 )
 def test_only_the_component_where_the_fault_is_counts_as_right(place: str, right: str, wrong: str) -> None:
@@ -30,7 +34,7 @@ def test_only_the_component_where_the_fault_is_counts_as_right(place: str, right
 
 
 def test_every_kind_of_fault_can_be_judged() -> None:
-    assert {kind.place for kind in KINDS.values()} == {"link", "circuit", "device", "rank", "host"} and len(KINDS) >= 10
+    assert {kind.place for kind in KINDS.values()} == PLACES and len(KINDS) >= 10
 
 
 def test_the_interval_of_a_share_is_wilsons() -> None:

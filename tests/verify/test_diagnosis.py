@@ -11,7 +11,7 @@ import pytest
 
 from optics import HostName, HostPort, Link
 from optics.ranks import RankName
-from orchestrator.hosts.api import Beat, ClockReading, Load, Process, RankLoad, RankTimes
+from orchestrator.hosts.api import Beat, ClockReading, Flow, Load, Process, RankLoad, RankTimes
 from orchestrator.verify.diagnosis import decide, open_question, resending, verdicts
 from orchestrator.verify.pace import pace, suspects
 from orchestrator.verify.qualification import Direction
@@ -88,7 +88,8 @@ SLOW = replace(HEALTHY, beats=beats(times(slow_from=34, longer=200.0)))
 
 def stuck(**changes: Mapping[RankName, object]) -> Signals:
     """All ranks have stood in iteration 41 for 5 s."""
-    return replace(HEALTHY, beats=beats(times(), age_s=dict.fromkeys(RANKS, 5.0), **changes))
+    age_s = {**dict.fromkeys(RANKS, 5.0), **changes.pop("age_s", {})}
+    return replace(HEALTHY, beats=beats(times(), age_s=age_s, **changes))
 
 
 def quality(bad: Mapping[Direction, LinkQuality] | None = None) -> dict[Direction, LinkQuality]:
@@ -100,6 +101,19 @@ def quality(bad: Mapping[Direction, LinkQuality] | None = None) -> dict[Directio
 
 
 THIRD = Direction(port(3), port(4, 2))
+
+
+def flows(bad: Mapping[Direction, Flow] | None = None, *, seconds: float = 1.0) -> dict[Direction, Flow]:
+    """What the ring's one direction carries: 30 Mb/s on average, at 250 while it is busy."""
+    found = {
+        Direction(w.link.a, w.link.b): Flow("", "", 1, seconds, round(3.75e6 * seconds), 0.12 * seconds, 400, 0) for w in WIRES
+    }
+    return {**found, **(bad or {})}
+
+
+SLOW_FLOW = Flow("", "", 1, 1.0, 5_750_000, 0.92, 640, 0)
+LOSSY_FLOW = Flow("", "", 1, 10.0, 37_500_000, 1.3, 4000, 40, 6)
+SLOWING = beats(times(slow_from=40, longer=200.0))
 
 
 def clean(d: Direction, mbps: float, loss: float) -> LinkQuality:
@@ -170,6 +184,11 @@ FAULTS: dict[str, tuple[Signals, str, str]] = {
     ),
     "a rank spins": (stuck(phase={"gpu02": "compute"}), "hung-rank", "rank gpu02"),
     "a rank is left behind": (stuck(iteration={"gpu04": 40}, phase={"gpu04": "end"}), "hung-rank", "rank gpu04"),
+    "a rank is stopped in writing a checkpoint": (
+        stuck(iteration={"gpu04": 40}, phase={"gpu04": "save"}, save_s={"gpu04": 0.02}, age_s={"gpu04": 20.0}),
+        "hung-rank",
+        "rank gpu04",
+    ),
     "a host is off, its peers stand": (without_host(4, stuck()), "dead-host", "host gpu04"),
     "a host is off, its peers have ended": (
         without_host(4, but(HEALTHY, beats=beats(times(), state=ENDED, code=dict.fromkeys(RANKS, 75)))),
@@ -220,6 +239,20 @@ FAULTS: dict[str, tuple[Signals, str, str]] = {
         "busy-host",
         "host gpu05",
     ),
+    "a host alone computes while processes take its processors": (
+        but(
+            HEALTHY,
+            beats=beats(times(), phase={"gpu05": "compute"}, age_s=dict.fromkeys(RANKS, 0.2)),
+            loads={h: load(h, 0.9 if h == "gpu05" else 0.05, "R") for h in HOSTS},
+        ),
+        "busy-host",
+        "host gpu05",
+    ),
+    "a host takes so long that a rank seems to hang while processes take its processors": (
+        but(stuck(phase={"gpu05": "compute"}), loads={h: load(h, 0.9 if h == "gpu05" else 0.05, "R") for h in HOSTS}),
+        "busy-host",
+        "host gpu05",
+    ),
     "a host is late for a reason unknown": (but(HEALTHY, beats=LATE), "busy-host", "host gpu05"),
     "a host is late and the job hardly slower": (
         but(HEALTHY, beats=beats(times({"gpu05": 125.0}, slow_from=34))),
@@ -245,6 +278,61 @@ FAULTS: dict[str, tuple[Signals, str, str]] = {
         but(SLOW, beside=True, quality=quality({THIRD: LinkQuality(str(THIRD), 230.0, None, 0.012, 80.0, 2000, 1976)})),
         "lossy-link",
         "link gpu03:p1 - gpu04:p2",
+    ),
+    "a link is slow by what the job sends over it": (
+        but(HEALTHY, beats=SLOWING, carried=flows({THIRD: SLOW_FLOW})),
+        "slow-link",
+        "link gpu03:p1 - gpu04:p2",
+    ),
+    "a link has held up one exchange for longer than an iteration": (
+        but(HEALTHY, beats=beats(times(), age_s=dict.fromkeys(RANKS, 0.3)), carried=flows({THIRD: SLOW_FLOW})),
+        "slow-link",
+        "link gpu03:p1 - gpu04:p2",
+    ),
+    "TCP sends again what goes over one link": (
+        but(HEALTHY, past=flows({THIRD: LOSSY_FLOW}, seconds=10.0)),
+        "lossy-link",
+        "link gpu03:p1 - gpu04:p2",
+    ),
+    "two fibres are exchanged": (
+        but(HEALTHY, strangers={port(1): port(4, 2), port(2, 2): port(3), port(3): port(2, 2), port(4, 2): port(1)}),
+        "crossed-fibres",
+        "links gpu01:p1 - gpu02:p2 and gpu03:p1 - gpu04:p2",
+    ),
+    "a fibre is exchanged with one that the plan does not use": (
+        but(HEALTHY, strangers={port(1): port(5, 4)}),
+        "crossed-fibres",
+        "link gpu01:p1 - gpu02:p2",
+    ),
+    "the cable of one of several hosts at a packet switch is out": (
+        but(HEALTHY, wires=(*WIRES, *PLANE), carriers={**PLANE_LIT, port(2, 3): False}),
+        "dark-circuit",
+        "cable gpu02:p3 - rack 1 of plane1",
+    ),
+    "no frame arrives over the cable of one host": (
+        but(stuck(), wires=(*WIRES, *SEGMENT), carriers=SEGMENT_LIT, deaf=frozenset([port(2, 3)])),
+        "lossy-link",
+        "cable gpu02:p3 - rack1",
+    ),
+    "all links over one cable are slow": (
+        but(
+            SLOW,
+            wires=(*WIRES, *SEGMENT),
+            carriers=SEGMENT_LIT,
+            quality=quality(
+                {d: clean(d, 24.0 if port(2, 3) in w.ports else 240.0, 0.0) for w in SEGMENT for d in (Direction(*w.ports),)}
+            ),
+        ),
+        "slow-link",
+        "cable gpu02:p3 - rack1",
+    ),
+    "a host made the latest iteration long and goes on so": (
+        but(
+            HEALTHY,
+            beats=beats(times({"gpu05": 400.0}, slow_from=40), phase={"gpu05": "compute"}, age_s=dict.fromkeys(RANKS, 0.4)),
+        ),
+        "busy-host",
+        "host gpu05",
     ),
     "a link with light carries nothing": (but(stuck(), deaf=frozenset([port(4, 2)])), "lossy-link", "link gpu03:p1 - gpu04:p2"),
     "a clock is wrong": (
@@ -297,6 +385,9 @@ CANNOT: dict[str, Signals] = {
     "a host does not answer and its job goes on": but(HEALTHY, silent={"gpu04": "gpu04: connection refused"}),
     "two ranks compute while the others wait": stuck(phase={"gpu02": "compute", "gpu05": "compute"}),
     "all clocks differ from this one": but(HEALTHY, clocks={h: ClockReading(2_000_000_000, 800_000) for h in HOSTS}),
+    "a rank writes a checkpoint for longer than the others": stuck(
+        iteration={"gpu04": 40}, phase={"gpu04": "save"}, save_s={"gpu04": 0.02}, age_s={"gpu04": 9.0}
+    ),
     "a change is under way": but(stuck(), moving="run 2026-11-21-0007 (up ring-12)"),
     "only two links were measured": but(SLOW, quality=dict(list(quality().items())[:2])),
 }
@@ -324,6 +415,19 @@ FINE: dict[str, Signals] = {
         usual_ms=None,
         beats=beats(dict.fromkeys(RANKS, ()), phase=dict.fromkeys(RANKS, "start"), age_s=dict.fromkeys(RANKS, 30.0)),
     ),
+    "a host computes no longer than usual beside other processes": but(
+        HEALTHY,
+        beats=beats(times(), phase={"gpu05": "compute"}, age_s=dict.fromkeys(RANKS, 0.1)),
+        loads={h: load(h, 0.9 if h == "gpu05" else 0.05) for h in HOSTS},
+    ),
+    "a slow flow under a job at its usual pace": but(HEALTHY, carried=flows({THIRD: SLOW_FLOW})),
+    "a flow of which little is sent": but(
+        HEALTHY, beats=SLOWING, carried=flows({THIRD: replace(SLOW_FLOW, busy_s=0.2, bytes=10**6)})
+    ),
+    "segments sent again until some seconds ago": but(HEALTHY, past=flows({THIRD: LOSSY_FLOW}), carried=flows()),
+    "segments sent again at one moment": but(HEALTHY, past=flows({THIRD: replace(LOSSY_FLOW, times=1)})),
+    "segments sent again everywhere": but(HEALTHY, past=dict.fromkeys(flows(), LOSSY_FLOW)),
+    "one long iteration of a host that waits again": but(HEALTHY, beats=beats(times({"gpu05": 400.0}, slow_from=40))),
     "a pause of two seconds less a moment": replace(HEALTHY, beats=beats(times(), age_s=dict.fromkeys(RANKS, 1.9))),
     "one loss of few datagrams": but(SLOW, state="finished", quality=quality({THIRD: clean(THIRD, 230.0, 0.005)})),
 }

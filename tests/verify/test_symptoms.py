@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from optics import Circuit, CrossConnect, HostPort, Port
+from optics import Circuit, CrossConnect, HostPort, Link, Port
 from orchestrator.engine.diagnose import subject, usual
-from orchestrator.hosts.api import Beat
+from orchestrator.hosts.api import Beat, Flow
 from orchestrator.hosts.measurements import _load
 from orchestrator.session import Command, Session
 from orchestrator.settings import load
@@ -20,6 +21,9 @@ from orchestrator.store.keys import key_of, slice_of
 from orchestrator.store.store import Store
 from orchestrator.telemetry.progress import Silent
 from orchestrator.verify.bisect import slow_hosts
+from orchestrator.verify.carried import carried
+from orchestrator.verify.qualification import Direction
+from orchestrator.verify.signals import Wire
 from orchestrator.verify.symptoms import GLANCE_S, LOAD_S, Subject, job_state, look, missing
 from tests.properties.labs import lab
 
@@ -133,3 +137,15 @@ def test_processors_are_looked_at_for_long_only_where_nothing_is_dark_dead_or_st
     subject = Subject(plan, (), (), "job", "job", "running", ranks)
     signals = asyncio.run(look(session, subject, seen))
     assert asked == looks and signals.state == "running" and signals.beats["gpu02"].state == ended
+
+
+def test_only_what_goes_over_one_link_and_ends_there_is_counted_for_it() -> None:
+    here = lab(3, 2)
+    a, b = HostPort("gpu01", 1), HostPort("gpu02", 1)
+    there, third = here.hosts["gpu02"], here.hosts["gpu03"]
+    flow = Flow(there.lane_address(0), there.port_address(1), 1, 1.0, 10, 0.1, 5, 0)
+    further = replace(flow, to=third.lane_address(0))
+    elsewhere = replace(flow, via=third.port_address(1))
+    wires = (Wire(Link(a, b)),)
+    assert carried({"gpu01": (further, elsewhere, flow)}, wires, here) == {Direction(a, b): flow}
+    assert carried({"gpu01": (replace(flow, port=None),)}, (Wire(Link(a, b), "plane1"),), here) == {}

@@ -1,0 +1,73 @@
+"""The signals of a diagnosis while it is judged, and what all judges share. Pure."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass, field
+
+from optics import HostName, HostPort
+from optics.ranks import RankName
+from orchestrator.verify.pace import Pace, pace, standing
+from orchestrator.verify.signals import Signals, Wire
+
+CABLES = "testbed verify --rung link --rung identity"
+"""What to type next about cables to packet switches."""
+SURE, LIKELY, WEAK = 0.95, 0.8, 0.6
+"""Confidence: the component itself shows it; it is what remains of several; only its effect is seen."""
+
+
+@dataclass
+class Case:
+    """The signals, and which hosts and ports earlier verdicts explain."""
+
+    signals: Signals
+    pace: Pace = field(init=False)
+    standing: tuple[RankName, ...] = field(init=False)
+    gone: set[HostName] = field(default_factory=set)
+    cut: set[HostPort] = field(default_factory=set)
+    explained: bool = False
+    """Whether a fault was found that makes ranks stand still or end."""
+
+    def __post_init__(self) -> None:
+        s = self.signals
+        self.pace = pace(s.beats, s.usual_ms)
+        self.standing = standing(s.beats, self.pace.usual_ms) if s.state == "running" else ()
+
+    @property
+    def stands(self) -> bool:
+        """Whether the whole job stands still."""
+        alive = [rank for rank, beat in self.signals.beats.items() if beat.state == "running"]
+        return bool(alive) and len(self.standing) == len(alive)
+
+    @property
+    def slowing(self) -> bool:
+        """Whether the latest iteration took longer than usual, or the present one's exchange alone has by now."""
+        usual_ms, alive = self.pace.usual_ms, [b for b in self.signals.beats.values() if b.state == "running"]
+        exchange = bool(alive) and all(b.phase == "exchange" and usual_ms and b.age_s * 1e3 > usual_ms for b in alive)
+        return self.pace.slowing or exchange
+
+    @property
+    def troubled(self) -> bool:
+        """Whether the job is slow, or ranks stand."""
+        return bool(self.standing) or (self.signals.state == "running" and self.pace.slow)
+
+
+def dead(port: HostPort, signals: Signals) -> bool:
+    """Whether nothing arrives at a port: no carrier, or no frame."""
+    return signals.carriers.get(port) is False or port in (signals.deaf or ())
+
+
+def words_of(wire: Wire) -> str:
+    return f"{wire.link.a} - {wire.link.b}"
+
+
+def move(wire: Wire, port: HostPort, s: Signals) -> str:
+    """The command that moves a link to spare ports; a port at a packet switch has none."""
+    if wire.segment:
+        return CABLES
+    words = "".join(f" --avoid {shlex.quote(word)}" for word in dict.fromkeys((*s.avoid, str(port))))
+    return f"testbed up --topology {s.plan_file or 'PLAN'}{words}"
+
+
+def top(host: HostName) -> str:
+    return f"testbed exec {host} -- top -b -n 1"
