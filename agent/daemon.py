@@ -18,6 +18,7 @@ from agent.basics import SOCKET, VAR, VERSION, Failure, bad, directories, intege
 from agent.client import Client
 from agent.ends import FibreEnds
 from agent.fence import Fence
+from agent.flows import Flows
 from agent.generations import Generations
 from agent.gpus import gpus
 from agent.handoff import Handoff
@@ -70,6 +71,7 @@ class Server:
         self.generations.activated = lambda generation: self.guard(self.handoff.activated, generation)
         self.generations.abandoned = lambda generation: self.guard(self.handoff.abandoned, generation)
         self.jobs = Jobs(self)
+        self.flows = Flows(self)
         self.reload()
 
     # -- loop

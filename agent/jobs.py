@@ -28,6 +28,10 @@ if TYPE_CHECKING:
 
 TAIL_LIMIT = 256 << 10
 JOB_NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")
+MARK = "TESTBED_JOB_DIR"  # in the environment of all that a job starts, with a directory of its own
+ENVIRONMENT = 1 << 20  # bytes of a process's environment that are searched for it
+LEFT_S = 2.0  # what a job that ends by itself leaves behind may take so long to end (s)
+ROUNDS = 8  # looks for what was started while others were killed
 CHECKPOINTS_KEPT = 8  # jobs whose checkpoints a host keeps, the latest
 # The shell stays between us and the job so that its exit status is written down even when no daemon runs at that moment.
 JOB_SHELL = 'trap : TERM INT HUP; "$@"; echo $? >"$0.new" && mv "$0.new" "$0"'
@@ -53,6 +57,44 @@ def kill_session(leader: int) -> None:
         if name.isdigit() and read(f"/proc/{name}/stat").rpartition(")")[2].split()[3:4] == [str(leader)]:
             with contextlib.suppress(OSError):
                 os.kill(int(name), signal.SIGKILL)
+
+
+def of_job(pid: str, mark: bytes, uid: int) -> bool:
+    """Whether a process was started with this in its environment, and runs as this user."""
+    rows = [line.split() for line in read(f"/proc/{pid}/status").splitlines() if line.startswith("Uid:")]
+    if not rows or rows[0][1] != str(uid):
+        return False
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as f:
+            return mark in f.read(ENVIRONMENT).split(b"\0")
+    except OSError:
+        return False
+
+
+def kill_left(where: str) -> None:
+    """SIGKILL to what a job that has ended left behind, also in sessions of its own: it would hold GPUs and ports of the next one.
+
+    It is told by the environment it was started with, so a program that cleared its own is not found; and only what runs as the
+    job's user, for others may write there what they like.
+    """
+    try:
+        uid = os.lstat(where).st_uid
+    except OSError:
+        return
+    mark, killed = f"{MARK}={where}".encode(), {str(os.getpid())}
+    for _ in range(ROUNDS):
+        found = [name for name in os.listdir("/proc") if name.isdigit() and name not in killed and of_job(name, mark, uid)]
+        for pid in found:
+            with contextlib.suppress(OSError):
+                fd = os.pidfd_open(int(pid))  # the number may be another process's by now
+                try:
+                    if of_job(pid, mark, uid):
+                        signal.pidfd_send_signal(fd, signal.SIGKILL)
+                finally:
+                    os.close(fd)
+        killed.update(found)
+        if not found:
+            break
 
 
 def prepare() -> None:
@@ -107,6 +149,7 @@ class Jobs:
         if request["name"] in self.watched:  # it ended a moment ago
             self.ended(request["name"])
         user = self.user(request.get("user"))
+        kill_left(where)
         shutil.rmtree(where, ignore_errors=True)
         noted = self.noted(where)
         for old in (noted + ".exit", noted + ".json"):
@@ -114,7 +157,8 @@ class Jobs:
                 os.unlink(old)
         os.makedirs(where, mode=0o700)
         environment = {k: v for k, v in os.environ.items() if not k.startswith(("SSH_", "XDG_", "SUDO_"))}
-        environment.update(env, TESTBED_JOB_DIR=where, TESTBED_HANDOFF=self.server.handoff.path(request["name"]))
+        environment.update(env, TESTBED_HANDOFF=self.server.handoff.path(request["name"]))
+        environment[MARK] = where
         if request.get("checkpoints") is not None:
             environment["TESTBED_CHECKPOINT_DIR"] = self.checkpoints(job_name(request, "checkpoints"), user)
         prefix: list[str] = []
@@ -221,13 +265,21 @@ class Jobs:
         child = self.children.pop(name, None)
         if child is not None:
             child.wait()
-        self.server.broadcast(dict(self.state(VAR + "/jobs/" + name), event="job", name=name, t_ns=time.monotonic_ns()))
+        where = VAR + "/jobs/" + name
+        self.server.timer(time.monotonic_ns() + int(LEFT_S * 1e9), lambda: self.over(where))
+        self.server.broadcast(dict(self.state(where), event="job", name=name, t_ns=time.monotonic_ns()))
+
+    def over(self, where: str) -> None:
+        """End what a job left behind, unless one runs there again."""
+        if self.state(where)["state"] != "running":
+            kill_left(where)
 
     def stop(self, request: Json, answer: Answer) -> None:
-        """SIGTERM to the job's session, SIGKILL after `grace_s`; answers when it is gone."""
+        """SIGTERM to the job's session, SIGKILL after `grace_s`; answers when it is gone. What it left behind is killed."""
         where = self.directory(request)
         state = self.state(where)
         if state["state"] != "running":
+            kill_left(where)
             answer(dict(state, name=request["name"]))
             return
         give_up = time.monotonic_ns() + int(number(request, "grace_s", 5.0) * 1e9)
@@ -240,6 +292,7 @@ class Jobs:
         def look(killed: bool = False) -> None:
             if start_time(pid) != born:
                 kill_session(pid)  # what the job left behind
+                kill_left(where)
                 answer(dict(self.state(where), name=request["name"], killed=killed))
                 return
             now = time.monotonic_ns()

@@ -31,8 +31,11 @@ INFO = 2  # INET_DIAG_INFO: struct tcp_info, of which tcpi_unacked is at byte 24
 PIDFD_GETFD = 438  # the number of the system call on every architecture but alpha; Python has no wrapper
 
 
-def sockets(lanes: Collection[str]) -> Iterator[Waiting]:
-    """TCP connections of this host from one of the addresses `lanes`, as sock_diag knows them. Raises: OSError - it has none."""
+def established(lanes: Collection[str]) -> Iterator[tuple[bytes, str, bytes]]:
+    """TCP connections of this host from one of the addresses `lanes`: as sock_diag knows each, its far address, its tcp_info.
+
+    Raises: OSError - this kernel has no sock_diag.
+    """
     diag = Rtnl(protocol=SOCK_DIAG)
     try:
         for family in (socket.AF_INET, socket.AF_INET6):
@@ -40,12 +43,17 @@ def sockets(lanes: Collection[str]) -> Iterator[Waiting]:
             for data in diag.dump(SOCK_DIAG_BY_FAMILY, request, absent=0):
                 source, target = (plain(data[at : at + 16], family) for at in (8, 24))
                 if source in lanes:
-                    queued, _, inode = struct.unpack_from("=III", data, 60)
-                    info = attrs(data, 72).get(INFO, b"")
-                    unacked = struct.unpack_from("=I", info, 24)[0] if len(info) >= 28 else 0
-                    yield {"target": target, "inode": inode, "queued": queued, "unacked": unacked}
+                    yield data, target, attrs(data, 72).get(INFO, b"")
     finally:
         diag.socket.close()
+
+
+def sockets(lanes: Collection[str]) -> Iterator[Waiting]:
+    """TCP connections of this host from one of the addresses `lanes`, as sock_diag knows them. Raises: OSError - it has none."""
+    for data, target, info in established(lanes):
+        queued, _, inode = struct.unpack_from("=III", data, 60)
+        unacked = struct.unpack_from("=I", info, 24)[0] if len(info) >= 28 else 0
+        yield {"target": target, "inode": inode, "queued": queued, "unacked": unacked}
 
 
 def plain(address: bytes, family: int) -> str:

@@ -11,6 +11,7 @@ stays there however the process ends. Readers check it, for the job's user may w
     32   I    phase, its place in PHASES
     40   q    how many rows were written; row n is in place n modulo ROWS
     48   q    CLOCK_MONOTONIC (ns) of the latest sign of life in this phase, one a second while it carries bytes; 0: none is known
+    56   q    how long the longest checkpoint so far took to write (ns); 0: none was written
     64        ROWS rows of 6 q: iteration, begin (wall ns), and ns: whole, compute, exposed, wait
 """
 
@@ -21,22 +22,24 @@ import mmap
 import os
 import struct
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from .loop import Stall
 
 FILE = "beat"
 MAGIC = b"tbbeat1\0"
-PHASES = ("start", "compute", "exchange", "hold", "end")
-"""Before the first iteration; in one; waiting for the exchange of one; pausing between two; after one, or after the last."""
-START, COMPUTE, EXCHANGE, HOLD, END = range(len(PHASES))
+PHASES = ("start", "compute", "exchange", "hold", "end", "save")
+"""Before the first iteration; in one; waiting for the exchange of one; pausing between two; after one, or after the last; writing a
+checkpoint after one."""
+START, COMPUTE, EXCHANGE, HOLD, END, SAVE = range(len(PHASES))
 ROWS = 256
 HIGHEST = 1 << 53
 HEAD = struct.Struct("<8sII")
 NOW = struct.Struct("<qqI")
 ONE = struct.Struct("<q")
 ROW = struct.Struct("<6q")
-NOW_AT, WRITTEN_AT, ALIVE_AT, ROWS_AT = 16, 40, 48, 64
+NOW_AT, WRITTEN_AT, ALIVE_AT, SAVE_AT, ROWS_AT = 16, 40, 48, 56, 64
 SIZE = ROWS_AT + ROWS * ROW.size
 
 
@@ -48,6 +51,7 @@ class Beat:
         self._memory = _mapped(directory, rank)
         self._anchor_ns = time.time_ns() - time.monotonic_ns()  # a clock that is set bends no time
         self._iteration, self._last, self._written, self._phase, self._held = 0, -1, 0, START, False
+        self._save_ns = 0
         self._restart(time.monotonic_ns())
         self._now(START, self._begin_ns)
 
@@ -108,6 +112,17 @@ class Beat:
         self.exchanged()
         now_ns = time.monotonic_ns()
         self._row(now_ns - self._begin_ns)
+        self._now(END, now_ns)
+
+    @contextlib.contextmanager
+    def save(self) -> Iterator[None]:
+        """While a checkpoint is written, between two iterations. How long the longest took is kept: the next may take as long."""
+        began_ns = time.monotonic_ns()
+        self._now(SAVE, began_ns)
+        yield
+        now_ns = time.monotonic_ns()
+        self._save_ns = max(self._save_ns, now_ns - began_ns)
+        ONE.pack_into(self._memory, SAVE_AT, self._save_ns)
         self._now(END, now_ns)
 
     def shown(self, iteration: int, took_ns: int) -> None:

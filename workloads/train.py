@@ -84,7 +84,8 @@ def train(job: Job, arguments: argparse.Namespace) -> dict[str, Any]:
         first, last, done = first or record, record, iteration
         stopped = job.last(iteration)
         if stopped or (arguments.checkpoint_every and iteration % arguments.checkpoint_every == 0):
-            checkpoint = write_checkpoint(iteration)
+            with job.beat.save():
+                checkpoint = write_checkpoint(iteration)
         if stopped:
             break
     trained_s = time.monotonic() - started_s

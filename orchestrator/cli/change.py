@@ -14,7 +14,7 @@ import typer
 from orchestrator.cli.call import Call, Result, Usage, engine, verb
 from orchestrator.cli.completing import avoidable, plans, saved_plans
 from orchestrator.cli.rehearsing import Chosen, beside, rehearsed_first
-from orchestrator.cli.shared import ExitCode, changed, own_slice, seconds
+from orchestrator.cli.shared import ExitCode, GuardJobs, Restarts, budget_of, changed, own_slice, seconds
 from orchestrator.engine.invoke import is_stopped_lab
 
 Topology = Annotated[
@@ -108,11 +108,29 @@ def _within(text: str | None) -> float | None:
     return confirm_s
 
 
-def _start_guard(call: Call, run: str) -> str:
+def _guard_jobs(call: Call, path: Path, guard: bool, jobs: bool, restarts: str | None) -> str:
+    """The budget that the guard is to recover the job within, empty if it is not to.
+
+    Raises: Usage - options that do not go together. Locked - a guard runs that does otherwise; nothing is changed yet.
+    """
+    command = f"up -t {shlex.quote(str(path))} --guard"
+    if (jobs or restarts is not None) and not guard:
+        raise Usage(f"up: --{'jobs' if jobs else 'restarts'} can only be used with --guard", hint=f"testbed {command} --jobs")
+    budget = budget_of(command, jobs, restarts)
+    if budget is None:
+        return ""
+    if (call.settings.data_dir / "guard").is_dir():
+        from orchestrator.engine.guard import process as guardfile
+
+        guardfile.running(call.settings, own_slice(call), str(budget))
+    return str(budget)
+
+
+def _start_guard(call: Call, run: str, budget: str) -> str:
     """Start a guard for the plan that is up now; return the line that says so."""
     from orchestrator.engine.guard import process as guardfile
 
-    started = guardfile.start(call.settings, own_slice(call), call.settings.run_dir(run) / "guard.jsonl")
+    started = guardfile.start(call.settings, own_slice(call), call.settings.run_dir(run) / "guard.jsonl", budget)
     return f"  guard      {started}; events in {started.log}"
 
 
@@ -124,9 +142,12 @@ class JobMode(StrEnum):
     keep = "keep"
 
 
-def _names(text: str) -> tuple[str, ...]:
-    """The names of a list such as `gpu11,gpu12`."""
-    return tuple(filter(None, map(str.strip, text.split(","))))
+def _names(text: str | None) -> tuple[str, ...]:
+    """The hosts of --spares, such as `gpu11,gpu12`. Raises: Usage - it names none."""
+    names = tuple(filter(None, map(str.strip, (text or "").split(","))))
+    if text is not None and not names:
+        raise Usage(f"up: --spares: {text!r} names no host", hint="idle hosts like those of the plan: --spares gpu11,gpu12")
+    return names
 
 
 def _rehearsable(path: str, *, relabel: bool, dry_run: bool, spares: tuple[str, ...]) -> None:
@@ -163,6 +184,7 @@ testbed up -t examples/ring-12.json --wait 10m      queue if others hold the lab
 testbed up -t examples/ring-12.json --adopt "ocs1:4->17"    take over another owner's circuit
 testbed up -t examples/ring-12.json --confirm-within 5m     roll back unless confirmed in time
 testbed up -t examples/ring-12.json --guard         and reroute around circuits that lose light
+testbed up -t examples/ring-12.json --guard --jobs --restarts 3/h    and recover its job
 testbed up -t plan.json --spares gpu11,gpu12        hosts that may take the place of one that fails
 testbed up -t examples/ring-12.json --rehearse      on an emulated twin first, then ask
 """,
@@ -193,13 +215,16 @@ def up(
         bool, typer.Option("--rollback/--no-rollback", help="Roll back a change that fails or is interrupted.")
     ] = True,
     guard: Annotated[bool, typer.Option("--guard", help="Start `testbed guard` in the background; `down` stops it.")] = False,
+    jobs: GuardJobs = False,
+    restarts: Restarts = None,
     confirm_within: Annotated[
         str | None,
         typer.Option("--confirm-within", metavar="TIME", help="Roll back unless `testbed confirm` is run within TIME: 5m."),
     ] = None,
     spares: Annotated[
-        str, typer.Option("--spares", metavar="HOSTS", help="Idle hosts that may take the place of one that fails: gpu11,gpu12.")
-    ] = "",
+        str | None,
+        typer.Option("--spares", metavar="HOSTS", help="Idle hosts that may take the place of one that fails: gpu11,gpu12."),
+    ] = None,
     rehearse: Annotated[
         bool, typer.Option("--rehearse", help="Make the change on an emulated twin of this lab first, show it, and ask.")
     ] = False,
@@ -218,6 +243,7 @@ def up(
     kept = saved.load(plan, call.settings.cache_dir) if plan is not None else None
     path = _startable(kept.topology if kept else topology, call, file, _names(spares))
     within_s = _within(confirm_within)
+    budget = _guard_jobs(call, path, guard, jobs, restarts)
     chosen: Chosen = {
         "launch_job": not no_job,
         "avoid": tuple(avoid or ()),
@@ -238,7 +264,7 @@ def up(
         **chosen,
     )
     result = changed(report, call) if rehearsed is None else beside(changed(report, call), rehearsed, report, call)
-    return replace(result, text=f"{_start_guard(call, report.run)}\n{result.text}") if guard and not dry_run else result
+    return replace(result, text=f"{_start_guard(call, report.run, budget)}\n{result.text}") if guard and not dry_run else result
 
 
 @verb(

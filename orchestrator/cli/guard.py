@@ -15,10 +15,9 @@ import typer
 from optics.plain import printable
 from orchestrator.atomic import own_way
 from orchestrator.cli.call import Call, Result, Usage, verb
-from orchestrator.cli.shared import Jsonl, own_slice, seconds
+from orchestrator.cli.shared import GuardJobs, Jsonl, Restarts, budget_of, own_slice, seconds
 
 if TYPE_CHECKING:
-    from orchestrator.engine.guard.policy import Budget
     from orchestrator.results import Json
 
 
@@ -64,7 +63,7 @@ app = typer.Typer()
     examples="""
 testbed guard                     run until the plan is taken down, or Ctrl-C
 testbed guard --jsonl --stay      for systemd: wait for plans, print JSON lines
-testbed up -t examples/ring-12.json --guard     start it in the background
+testbed up -t examples/ring-12.json --guard     start it in the background (also with --jobs)
 testbed guard --stop              stop the one in the background
 testbed guard --jobs              also restart a job that lost a rank or hangs, up to 3 times an hour
 testbed guard --jobs --restarts 10/d
@@ -85,19 +84,15 @@ def guard(
         str, typer.Option("--hold", metavar="TIME", help="How long light must be stable before a circuit is used again.")
     ] = "3s",
     log: Annotated[Path | None, typer.Option("--log", metavar="FILE", help="Also append events to this file.")] = None,
-    jobs: Annotated[
-        bool, typer.Option("--jobs", help="Restart the job from its newest checkpoint, and replace dead hosts by spares.")
-    ] = False,
-    restarts: Annotated[
-        str | None, typer.Option("--restarts", metavar="N/TIME", help="With --jobs: at most N recoveries in TIME (default 3/h).")
-    ] = None,
+    jobs: GuardJobs = False,
+    restarts: Restarts = None,
 ) -> Result:
     if stop:
         return _stopped(call)
     from orchestrator.engine.guard.guard import GuardOptions
     from orchestrator.engine.guard.guard import guard as work
 
-    budget = _budget(jobs, restarts)
+    budget = budget_of("guard", jobs, restarts)
     options = GuardOptions(seconds("--look", look, "10s"), seconds("--hold", hold, "3s"), stay, str(log or ""), budget)
     printer = _EventPrinter(jsonl, call.json, log)
     try:
@@ -107,20 +102,6 @@ def guard(
     moves = f"rerouted {report.reroutes} times, restored {report.restores} times"
     moves += f", recovered its job {report.recovered} times" if budget is not None else ""
     return Result(report.to_json(), "" if jsonl else f"Guarded {report.plan or report.lab}: {moves}")
-
-
-def _budget(jobs: bool, restarts: str | None) -> Budget | None:
-    """The budget of recoveries, None without --jobs. Raises: Usage - it is none."""
-    from orchestrator.engine.guard.policy import Budget
-
-    if not jobs:
-        if restarts is not None:
-            raise Usage("guard: --restarts can only be used with --jobs", hint=f"testbed guard --jobs --restarts {restarts}")
-        return None
-    try:
-        return Budget.of("3/h" if restarts is None else restarts)
-    except ValueError as error:
-        raise Usage(f"guard: --restarts: {error}", hint="testbed guard --jobs --restarts 3/h") from None
 
 
 def _stopped(call: Call) -> Result:

@@ -21,11 +21,13 @@ app = typer.Typer()
     examples="""
 testbed rehearse -t examples/torus-3x4.json
 testbed rehearse examples/torus-3x4.json --no-job   without the plan's job
+testbed rehearse -t plan.json --devices-only        its light alone: no hosts, no root
 testbed up -t examples/torus-3x4.json --rehearse    rehearse, show, ask, then make it
 """,
     more="""
 Shows how long everything takes, what is dark how long, which hosts are cut off meanwhile, how long the job stands, and what a
-rollback would cost. Exits with 7 if the change fails on the twin. docs/how-to/rehearse-a-change.md
+rollback would cost. Exits with 7 if the change fails on the twin. Programs of the lab's owner do not run there: their ranks
+all-reduce instead. A twin of more hosts than this machine bears has devices alone, and says so. docs/how-to/rehearse-a-change.md
 """,
 )
 def rehearse(
@@ -36,6 +38,7 @@ def rehearse(
     no_job: Annotated[bool, typer.Option("--no-job", help="Do not launch the plan's job.")] = False,
     avoid: Avoid = None,
     adopt: Adopt = None,
+    devices_only: Annotated[bool, typer.Option("--devices-only", help="A twin without hosts, which needs no root.")] = False,
 ) -> Result:
     from optics.errors import NotVerified
 
@@ -46,7 +49,7 @@ def rehearse(
         "adopt": tuple(adopt or ()),
         "job": None if job is None else job.value,
     }
-    report = rehearsed(call, path, chosen)
+    report = rehearsed(call, path, chosen, devices_only=devices_only)
     if not report.failed:
         return Result(report.to_json(), text(report, call), hint=f"testbed up {said(path, chosen)}")
     words = f"the change failed on the twin: {report.failed.splitlines()[0]}"

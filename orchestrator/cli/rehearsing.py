@@ -36,11 +36,14 @@ def said(path: Path, chosen: Chosen) -> str:
     return shlex.join(words if chosen["launch_job"] else [*words, "--no-job"])
 
 
-def rehearse(call: Call, path: Path, chosen: Chosen, *, start: bool = False) -> RehearsalReport:
-    """Make the change on a twin. start: an emulated lab that does not run is started first, as `up` starts it."""
+def rehearse(call: Call, path: Path, chosen: Chosen, *, start: bool = False, devices_only: bool = False) -> RehearsalReport:
+    """Make the change on a twin. start: an emulated lab that does not run is started first, as `up` starts it.
+
+    devices_only: on one without hosts.
+    """
     from orchestrator.engine.rehearsal.verb import rehearse as verb
 
-    return (call.work_on_lab if start else call.work)(verb, path, **chosen)
+    return (call.work_on_lab if start else call.work)(verb, path, **chosen, devices_only=devices_only)
 
 
 def rehearsed_first(call: Call, path: Path, chosen: Chosen, expected: str) -> RehearsalReport:
@@ -104,14 +107,14 @@ def text(report: RehearsalReport, call: Call) -> str:
     width = shutil.get_terminal_size((100, 24)).columns
     bars = [Bar("run", "", p.name, p.begin_s * 1e3, p.seconds * 1e3, p.ok, p.detail) for p in report.phases]
     bars += [Bar(p.kind, p.name, p.phase, p.begin_ms, p.ms, True, p.detail) for p in report.parts]
-    lines = [f"Rehearsal of {report.plan} on a twin of {report.lab}", ""]
+    alone = report.devices_alone
+    lines = [f"Rehearsal of {report.plan} on a twin of {report.lab}" + (", of its devices alone" if alone else ""), ""]
     drawn = waterfall.draw(bars, width, unicode=call.unicode) if bars else []
+    whole = "" if alone else f"; in all {seconds_text(report.total_s)}"
     if report.dark_ms is not None:
-        lines.append(
-            f"  dark       {scaled_ms_text(report.dark_ms, report.dark_time_scale)}; in all {seconds_text(report.total_s)}"
-        )
+        lines.append(f"  dark       {scaled_ms_text(report.dark_ms, report.dark_time_scale)}{whole}")
     elif not report.failed:
-        lines.append(f"  dark       nothing; in all {seconds_text(report.total_s)}")
+        lines.append(f"  dark       nothing{whole}")
     dark = [f"{row.link} {ms_text(row.dark_ms)}" for row in report.links if row.dark_ms is not None]
     if dark:
         lines.append(f"  links      dark longest: {listed(dark, FEW)}")
@@ -124,11 +127,12 @@ def text(report: RehearsalReport, call: Call) -> str:
     if report.stall is not None:
         how = f"by {counted(report.stall.points, 'point')} of this lab's stall curve ({report.stall.mode})"
         lines.append(f"  stall      traffic stands {ms_text(report.stall.lost_ms)} {how}")
-    elif report.dark_ms is not None:
+    elif report.dark_ms is not None and not alone:
         lines.append("  stall      this lab has no stall curve for it: testbed verify --stall measures one")
     if report.back is not None and not report.back.failed:
         again = "" if report.back.dark_ms is None else f", dark {ms_text(report.back.dark_ms)}"
-        lines.append(f"  rollback   before the switch: no light moves; after it: {seconds_text(report.back.seconds)}{again}")
+        by = " on the devices" if alone else ""
+        lines.append(f"  rollback   before the switch: no light moves; after it: {seconds_text(report.back.seconds)}{by}{again}")
     elif report.back is not None:
         lines.append(paint(f"  rollback   FAILED: {report.back.failed.splitlines()[0]}", "red", call.colour))
     lines += [f"  switching  {name}: {words}" for name, words in report.switching.items()]

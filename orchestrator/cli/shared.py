@@ -12,11 +12,19 @@ from orchestrator.cli.completing import runs
 from orchestrator.engine.invoke import is_stopped_lab
 
 if TYPE_CHECKING:
+    from orchestrator.engine.guard.policy import Budget
     from orchestrator.results import DownReport, PrewireReport, UpReport
 
 Run = Annotated[str | None, typer.Argument(metavar="[RUN]", help="Run ID, its last digits, or `last`.", autocompletion=runs)]
 ExitCode = Annotated[bool, typer.Option("--exit-code", help="Exit with 8 if there are differences.")]
 Jsonl = Annotated[bool, typer.Option("--jsonl", help="Print each event as one JSON object per line.")]
+GuardJobs = Annotated[
+    bool,
+    typer.Option("--jobs", help="The guard also restarts the job from its newest checkpoint, and replaces dead hosts by spares."),
+]
+Restarts = Annotated[
+    str | None, typer.Option("--restarts", metavar="N/TIME", help="With --jobs: at most N recoveries in TIME (default 3/h).")
+]
 Junit = Annotated[Path | None, typer.Option("--junit", metavar="FILE", help="Write the result as JUnit XML.")]
 Passive = Annotated[bool, typer.Option("--passive", help="Only read files; do not connect to hosts.")]
 Unicode = Annotated[bool, typer.Option("--unicode/--no-unicode", help="Draw with block characters.")]
@@ -30,6 +38,20 @@ def seconds(option: str, text: str, example: str) -> float:
         return duration(text)
     except ValueError as error:
         raise Usage(f"{option}: {error}", hint=f"{option} {example}") from None
+
+
+def budget_of(command: str, jobs: bool, restarts: str | None) -> Budget | None:
+    """The budget of recoveries, None without --jobs. command: a verb and what else is to be typed. Raises: Usage - it is none."""
+    from orchestrator.engine.guard.policy import Budget
+
+    verb = command.partition(" ")[0]
+    try:
+        budget = Budget.of("3/h" if restarts is None else restarts)
+    except ValueError as error:
+        raise Usage(f"{verb}: --restarts: {error}", hint=f"testbed {command} --jobs --restarts 3/h") from None
+    if restarts is not None and not jobs:
+        raise Usage(f"{verb}: --restarts can only be used with --jobs", hint=f"testbed {command} --jobs --restarts {restarts}")
+    return budget if jobs else None
 
 
 def write_file(path: Path, text: str) -> None:

@@ -225,10 +225,12 @@ class RankTimes:
 class Beat:
     """What a rank wrote of itself. state: running, exited (with `code`), killed, absent.
 
-    iteration: the current one. phase: start, compute, exchange, hold, end; empty where there is no beat. age_s: since iteration or
-    phase last changed, by the host's own monotonic clock; inf where there is no beat. times: of the latest iterations that ended.
+    iteration: the current one. phase: start, compute, exchange, hold, end, save (writes a checkpoint); empty where there is no
+    beat. age_s: since iteration or phase last changed, by the host's own monotonic clock; inf where there is no beat. times: of the
+    latest iterations that ended.
     alive_s: since the latest sign of life, which a rank gives once a second while it carries an exchange, inf where none is known:
-    a process that was stopped in an exchange differs by this from those that wait for it.
+    a process that was stopped in an exchange differs by this from those that wait for it. save_s: how long its longest checkpoint
+    so far took, 0 if it has written none.
     """
 
     rank: RankName
@@ -239,6 +241,7 @@ class Beat:
     age_s: float
     times: tuple[RankTimes, ...]
     alive_s: float = math.inf
+    save_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,10 +263,31 @@ class Process:
 
 
 @dataclass(frozen=True, slots=True)
+class Flow:
+    """What a host's TCP connections to one address `to` carried in `seconds`, by its kernel.
+
+    port: through which it goes, None: no port of the fabric; via: the next address on its way, empty: `to` itself. busy_s: with
+    something to send, and a receiver that takes it. segments: sent with data; again: of them sent again that had not arrived;
+    times: in so many of the seconds.
+    """
+
+    to: str
+    via: str
+    port: int | None
+    seconds: float
+    bytes: int
+    busy_s: float
+    segments: int
+    again: int
+    times: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Load:
     """Who used a host's processors for `seconds`. busy: all cores in use; others: processes that are no rank's and used most.
 
-    sent, again: TCP segments, and those of them that were sent again.
+    sent, again: TCP segments, and those of them that were sent again. flows: of about a second; past: of ten at most, and
+    as of few where nobody asked before.
     """
 
     host: HostName
@@ -274,6 +298,8 @@ class Load:
     others: tuple[Process, ...]
     sent: int = 0
     again: int = 0
+    flows: tuple[Flow, ...] = ()
+    past: tuple[Flow, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

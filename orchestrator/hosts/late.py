@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Collection, Mapping
 
@@ -14,6 +15,13 @@ FACTOR, LEAST_MS = 1.5, 5.0
 ITERATIONS, LEAST_S = 3, 2.0
 """A rank is silent that has not changed what it does for so many usual iterations, and for this time (s). It is only shown, or
 named by a diagnosis; the guard, which restarts the job, waits twice as long (HANG_LEAST_S of `engine/guard/policy.py`)."""
+START_S = 120.0
+"""A job of which no iteration is known may stand for this time (s), which `up` gives it for its first ones."""
+SAVE_S = 15.0
+"""A rank that writes a checkpoint is silent no sooner than after this time (s), since shared disks may stall for seconds, nor until
+ITERATIONS times its longest one so far are over; its first may take as long as a start."""
+BETWEEN = ("start", "end", "save")
+"""Phases outside an iteration. A rank is silent in one only while others wait for it: all ranks start, save and end together."""
 ALIVE_S = 3.0
 """A rank in an exchange gives a sign of life once a second; one that gave none for so long (s) is silent."""
 _SHOWN = 3
@@ -52,11 +60,22 @@ def medians(beats: Collection[Beat]) -> dict[RankName, float]:
 
 def silent(beats: Collection[Beat], iteration_ms: float | None) -> tuple[list[Beat], list[Beat]]:
     """The running ranks that are silent, and those that wait for others as long; iteration_ms: what is usual."""
-    limit_s = max(LEAST_S, ITERATIONS * (iteration_ms or 0) / 1e3)
-    still = [b for b in beats if b.state == "running" and limit_s < b.age_s < float("inf")]
-    stopped = [b for b in still if b.phase == "compute" or (b.phase == "exchange" and ALIVE_S < b.alive_s < float("inf"))]
+    still = stands(beats, max(LEAST_S, ITERATIONS * (iteration_ms or 0) / 1e3))
+    stopped = [b for b in still if b.phase == "compute" or (b.phase == "exchange" and ALIVE_S < b.alive_s < math.inf)]
     waiting = [b for b in still if b.phase == "exchange" and b not in stopped]
-    return stopped + [b for b in still if b.phase == "end" and waiting], waiting
+    return stopped + [b for b in still if b.phase in BETWEEN and waiting], waiting
+
+
+def stands(beats: Collection[Beat], limit_s: float) -> list[Beat]:
+    """The running ranks that have done the same for longer than they may, which is this in an iteration; never in a pause."""
+    return [b for b in beats if b.state == "running" and max(limit_s, _least_s(b)) < b.age_s < math.inf]
+
+
+def _least_s(beat: Beat) -> float:
+    """How long (s) a rank may at least be in its phase."""
+    if beat.phase == "save":
+        return max(SAVE_S, ITERATIONS * beat.save_s) if beat.save_s else START_S
+    return {"start": START_S, "hold": math.inf, "": math.inf}.get(beat.phase, 0.0)
 
 
 def silent_words(beats: Collection[Beat], iteration_ms: float | None) -> str:

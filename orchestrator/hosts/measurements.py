@@ -16,6 +16,7 @@ from orchestrator.hosts.api import (
     Beat,
     ClockReading,
     FibreEnd,
+    Flow,
     Load,
     PortCounters,
     Probe,
@@ -203,14 +204,23 @@ def _beat(rank: RankName, v: Mapping[str, Any]) -> Beat:
     now = v["beat"] or {"iteration": 0, "phase": "", "age_s": math.inf, "alive_s": None}
     alive_s = math.inf if now["alive_s"] is None else float(now["alive_s"])
     times = tuple(RankTimes(int(n), int(at), *(us / 1e3 for us in (whole, *parts))) for n, at, whole, *parts in v["times"])
-    return Beat(rank, v["state"], v.get("code"), int(now["iteration"]), now["phase"], float(now["age_s"]), times, alive_s)
+    ages = alive_s, float(now.get("save_s", 0.0))
+    return Beat(rank, v["state"], v.get("code"), int(now["iteration"]), now["phase"], float(now["age_s"]), times, *ages)
 
 
 def _load(host: HostName, v: Mapping[str, Any], names: Mapping[str, RankName]) -> Load:
     """Read an answer to `load`. Raises: KeyError, TypeError, ValueError - it is none."""
     ranks = {names[n]: RankLoad(str(r["state"]), float(r["cores"]), str(r["beat"])) for n, r in v["ranks"].items() if n in names}
     others = tuple(Process(int(p["pid"]), printable(str(p["command"]))[:15], float(p["cores"])) for p in v["others"])
-    return Load(host, float(v["seconds"]), int(v["cpus"]), float(v["busy"]), ranks, others, int(v["sent"]), int(v["again"]))
+    flows, past = (tuple(map(_flow, v.get(name, ()))) for name in ("flows", "past"))
+    sent, again = int(v["sent"]), int(v["again"])
+    return Load(host, float(v["seconds"]), int(v["cpus"]), float(v["busy"]), ranks, others, sent, again, flows, past)
+
+
+def _flow(v: Mapping[str, Any]) -> Flow:
+    port = None if v["port"] is None else int(v["port"])
+    counted = (int(v[name]) for name in ("segments", "again", "times"))
+    return Flow(str(v["to"]), str(v["via"]), port, float(v["seconds"]), int(v["bytes"]), float(v["busy_s"]), *counted)
 
 
 def _end(peer: Mapping[str, Any] | None) -> HostPort | None:

@@ -114,15 +114,40 @@ def _content(path: Path, most: int, uids: Collection[int]) -> tuple[bytes, bool]
 def with_files(lab: Lab, inventory: Path) -> Lab:
     """The lab whose programs know the digests of their files. Files that cannot be copied are reported by the plan that needs
     them: a lab can be taken down whatever is the matter with a program."""
-    programs = {}
-    for name, program in lab.programs.items():
-        if program.files:
-            try:
-                program = replace(program, digest=hashlib.sha256(files_of(program, inventory)).hexdigest())
-            except BadFile as error:
-                program = replace(program, trouble=tuple(error.problems))
-        programs[name] = program
-    return replace(lab, programs=programs) if programs else lab
+    return replace(lab, programs=WithFiles(lab.programs, inventory)) if lab.programs else lab
+
+
+class WithFiles(Mapping[str, Program]):
+    """Programs by name. The files of one are read when it is first asked for: 30 MB take 0.1 s, and few commands run a program."""
+
+    def __init__(self, declared: Mapping[str, Program], inventory: Path) -> None:
+        self._declared, self._inventory = declared, inventory
+        self._found: dict[str, Program] = {}
+
+    def __getitem__(self, name: str) -> Program:
+        if name not in self._found:
+            self._found[name] = _with_digest(self._declared[name], self._inventory)
+        return self._found[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._declared
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._declared)
+
+    def __len__(self) -> int:
+        return len(self._declared)
+
+
+def _with_digest(program: Program, inventory: Path) -> Program:
+    if not program.files:
+        return program
+    try:
+        return replace(program, digest=hashlib.sha256(files_of(program, inventory)).hexdigest())
+    except BadFile as error:
+        return replace(program, trouble=tuple(error.problems))
+    except OSError as error:  # programs.yml is gone since it was read
+        return replace(program, trouble=(f"{error.filename}: {error.strerror}",))
 
 
 def files_of(program: Program, inventory: Path) -> bytes:

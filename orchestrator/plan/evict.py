@@ -47,7 +47,11 @@ def replaced(text: str, plan: Plan, lab: Lab, by: Mapping[HostName, HostName]) -
         _of(host, plan, lab)
         if words := why_no_spare(host, spare, plan, lab):
             others = [name for name in like(host, plan, lab) if name not in by.values()]
-            hint = f"--spare {others[0]}" if others else "leave --spare out: its neighbours close the rings without it"
+            hint = (
+                f"testbed job evict {host} --spare {others[0]}"
+                if others
+                else "leave --spare out: its neighbours close the rings without it"
+            )
             raise (Missing if spare not in lab.hosts else Infeasible)(words, hint=hint)
     if len(set(by.values())) < len(by):
         raise Infeasible(f"one spare cannot take the place of {' and '.join(by)}", hint="name a spare for each")
@@ -132,7 +136,7 @@ def _dispensable(host: HostName, plan: Plan, lab: Lab) -> None:
     if job is None or host not in job.hosts:
         return
     spares = like(host, plan, lab)
-    hint = f"--spare {spares[0]}" if spares else "a host like it, as --spare; none is free in this lab"
+    hint = f"testbed job evict {host} --spare {spares[0]}" if spares else "a host like it, as --spare; none is free in this lab"
     if len(job.hosts) < 3:
         raise Infeasible(f"without {host} job {job.name} has one host left", hint=hint)
     if job.workload == "program":
@@ -143,7 +147,7 @@ def _dispensable(host: HostName, plan: Plan, lab: Lab) -> None:
     if any(host in (transfer.src, transfer.dst) for transfer in traffic.transfers):
         shared = any(host in ring and len(ring) > 1 for group in traffic.groups for ring in group.rings)
         what = "takes part in model-parallel transfers" if shared else "is the only holder of a pipeline stage"
-        raise Infeasible(f"{host} {what} of job {job.name}, which cannot go on without them", hint=hint)
+        raise Infeasible(f"{host} {what} of job {job.name}, which cannot go on without {'them' if shared else 'it'}", hint=hint)
     if any(group.schedule and host in group.rings[0] for group in traffic.groups):
         raise Infeasible(f"{host} is part of an all-reduce by a schedule, which must be designed anew", hint=hint)
 
@@ -209,13 +213,17 @@ def spared(text: str, spares: Sequence[HostName], plan: Plan, lab: Lab) -> str:
     Raises: Missing - one is not of the lab. Infeasible - one is named twice, in use by the plan, or like none of its hosts.
     """
     hosts = sorted(plan_hosts(plan))
+    wrong = []
     for at, spare in enumerate(spares):
         why = [why_no_spare(host, spare, plan, lab) for host in hosts]
         if spare in spares[:at]:
-            why = [f"{spare} is named twice"]
-        if why and all(why):
-            others = [name for name in lab.hosts if name not in spares and not all(why_no_spare(h, name, plan, lab) for h in hosts)]
-            hint = f"idle hosts like those of the plan: --spares {','.join(others[:4])}" if others else "leave --spares out"
-            raise (Missing if spare not in lab.hosts else Infeasible)(f"--spares {','.join(spares)}: {why[0]}", hint=hint)
+            wrong.append(f"{spare} is named twice")
+        elif why and all(why):
+            wrong.append(why[0])
+    if wrong:
+        fit = [name for name in lab.hosts if not all(why_no_spare(host, name, plan, lab) for host in hosts)]
+        hint = f"idle hosts like those of the plan: --spares {','.join(fit[:4])}" if fit else "leave --spares out"
+        kind = Infeasible if set(spares) <= set(lab.hosts) else Missing
+        raise kind("\n".join(f"--spares {','.join(spares)}: {words}" for words in wrong), hint=hint)
     body = json.loads(text)
     return json.dumps({**body, "spares": list(spares)}, indent=2, ensure_ascii=False) + "\n"

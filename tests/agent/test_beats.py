@@ -16,7 +16,9 @@ from tests.agent.space import Peer, Space, facts
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
 
-GOOD = beats.HEAD.pack(beats.MAGIC, 1, 3, 8, 1, 2, 1, 0).ljust(beats.ROWS_AT, b"\0") + beats.ROW.pack(7, 5, 9000, 4000, 3000, 2000)
+GOOD = beats.HEAD.pack(beats.MAGIC, 1, 3, 8, 1, 2, 1, 0, 3_000_000).ljust(beats.ROWS_AT, b"\0") + beats.ROW.pack(
+    7, 5, 9000, 4000, 3000, 2000
+)
 WRITTEN = f"open('beat', 'wb').write(bytes.fromhex('{GOOD.hex()}').ljust({beats.SIZE}, b'\\0'))"
 
 
@@ -32,7 +34,7 @@ def test_a_rank_that_ended_left_its_beat_and_its_iterations(host: Space, peer: P
     told = job(peer, "b1", WRITTEN + "\nraise SystemExit(75)")
     assert (told["state"], told["code"], told["times"]) == ("exited", 75, [[7, 5, 9, 4, 3, 2]])
     assert (told["beat"]["iteration"], told["beat"]["phase"], told["beat"]["rank"]) == (8, "exchange", 3)
-    assert told["beat"]["age_s"] > 0
+    assert told["beat"]["age_s"] > 0 and told["beat"]["save_s"] == 0.003
     assert peer.ask("beats", name="b1", after=7)["times"] == []
     nothing = peer.ask("beats", name="never")
     assert (nothing["state"], nothing["beat"], nothing["times"]) == ("absent", None, [])

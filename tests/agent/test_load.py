@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -14,7 +15,7 @@ from typing import Any, cast
 
 import pytest
 
-from agent import load
+from agent import flows, load
 from agent.basics import Failure
 from agent.daemon import Server
 from agent.jobs import kill_session
@@ -74,3 +75,40 @@ def test_a_process_whose_name_is_not_utf8_hides_no_other_and_no_session_outlives
 def test_a_request_out_of_bounds_is_refused(request_: dict[str, Any]) -> None:
     with pytest.raises(Failure):
         load.load(server(), request_, lambda _: None)
+
+
+def test_what_connections_carried_is_counted_by_far_address_and_port(monkeypatch: pytest.MonkeyPatch) -> None:
+    here, there = "127.0.0.2", "127.0.0.3"
+    staged = {7: {"routes": [[f"{there}/32", "10.1.0.2", "eth1", here]]}}
+    timers: list[int] = []
+    host = SimpleNamespace(
+        facts={"lanes": [here]},
+        numbers={"eth1": 1},
+        generations=SimpleNamespace(active=7, staged=staged),
+        timer=lambda at, _: timers.append(at),
+    )
+    of_host = flows.Flows(cast(Server, host))
+    with (
+        socket.create_server((there, 0)) as listener,
+        socket.create_connection(listener.getsockname(), source_address=(here, 0)) as out,
+        listener.accept()[0] as far,
+    ):
+        first = of_host.look()
+        of_host.asked()
+        out.sendall(bytes(1 << 16))
+        got = 0
+        while got < 1 << 16:
+            got += len(far.recv(1 << 16))
+        give_up = time.monotonic() + 60
+        while not (found := of_host.since(first)["flows"]) or found[0]["bytes"] < 1 << 16:  # until it is acknowledged
+            assert time.monotonic() < give_up
+        of_host.tested(2.0)
+        assert of_host.since(first) == {"flows": [], "past": []}, "test traffic is no fault of a link"
+    [flow] = found
+    assert (flow["to"], flow["via"], flow["port"], flow["bytes"], flow["again"]) == (there, "10.1.0.2", 1, 1 << 16, 0)
+    assert flow["segments"] >= 1 and flow["seconds"] > 0 and len(timers) == 1
+    of_host.asked()
+    assert len(timers) == 1, "one series of looks, however many ask"
+    of_host.until = 0
+    of_host.step()
+    assert not of_host.armed and not of_host.looks and len(timers) == 1, "nobody asks any more"

@@ -17,6 +17,7 @@ from orchestrator.engine.change.unfinished import left_behind
 from orchestrator.engine.change.up import Up
 from orchestrator.plan.reader import read_plan
 from orchestrator.plan.target import fingerprint
+from orchestrator.session import Observation
 from orchestrator.store.records import CurrentPlan
 from orchestrator.store.store import Store
 from orchestrator.verify.state import Unfinished
@@ -245,3 +246,10 @@ async def test_a_plan_without_a_host_that_is_dead_comes_up_and_nobody_waits_for_
     assert report.made and any("gpu04 does not answer and is not needed" in note for note in report.notes)
     assert len({active[host] for host in ("gpu01", "gpu02", "gpu03")}) == 1 and active["gpu04"] != active["gpu01"]
     assert not bench.pending()
+
+
+def test_a_spare_that_does_not_answer_is_said_to_be_of_no_use_now() -> None:
+    errors = {"gpu04": Unreachable("gpu04: no route to host"), "gpu05": Unreachable("gpu05: no route to host")}
+    notes = Observation({}, {}, errors).needing(["gpu01"], ["gpu05"])
+    assert notes[0].startswith("gpu04 does not answer and is not needed: gpu04: no route")
+    assert notes[1].startswith("gpu05 does not answer and so can take no host's place now: gpu05: no route")

@@ -6,6 +6,7 @@ import hashlib
 import io
 import os
 import tarfile
+from collections.abc import Collection
 from pathlib import Path
 
 import pytest
@@ -87,6 +88,21 @@ def test_an_inventory_reads_its_programs_and_a_missing_directory_stops_only_plan
     (tmp_path / "programs.yml").write_text("programs: {gpt: {}}")
     with pytest.raises(BadFile, match=r"programs.yml:1:17: programs.gpt: the field command is missing"):
         load_lab(tmp_path)
+
+
+def test_files_of_programs_are_read_when_a_program_is_asked_for_and_only_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+
+    def counted(folder: Path, uids: Collection[int]) -> bytes:
+        read.append(folder.name)
+        return b""
+
+    monkeypatch.setattr(program, "archive", counted)
+    lab = load_lab(INVENTORY)
+    assert len(lab.programs) > 1 and "gpt" in lab.programs and not read, "most commands run no program"
+    assert lab.programs["gpt"] is lab.programs["gpt"] and read == ["gpt"]
 
 
 def test_what_every_user_may_write_does_not_decide_what_runs(tmp_path: Path) -> None:

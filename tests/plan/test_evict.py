@@ -109,13 +109,25 @@ def _shared() -> str:
 @pytest.mark.parametrize(
     ("written", "host", "spare", "words", "hint"),
     [
-        (_alone, "gpu04", "", "gpu04 is the only holder of a pipeline stage of job mlp", "--spare gpu07"),
-        (_shared, "gpu04", "", "gpu04 takes part in model-parallel transfers of job mlp", "--spare gpu07"),
+        (
+            _alone,
+            "gpu04",
+            "",
+            "gpu04 is the only holder of a pipeline stage of job mlp, which cannot go on without it",
+            "testbed job evict gpu04 --spare gpu07",
+        ),
+        (
+            _shared,
+            "gpu04",
+            "",
+            "gpu04 takes part in model-parallel transfers of job mlp, which cannot go on without them",
+            "testbed job evict gpu04 --spare gpu07",
+        ),
         (text, "gpu09", "", "gpu09 is no host of ring, nor of the lab", "testbed status"),
         (text, "gpu07", "", "gpu07 is no host of ring", "testbed status"),
-        (text, "gpu04", "gpu05", "gpu05 is in use by ring already", "--spare gpu07"),
-        (text, "gpu04", "gpu04", "gpu04 is in use by ring already", "--spare gpu07"),
-        (text, "gpu04", "gpu70", "gpu70 is not in the lab", "--spare gpu07"),
+        (text, "gpu04", "gpu05", "gpu05 is in use by ring already", "testbed job evict gpu04 --spare gpu07"),
+        (text, "gpu04", "gpu04", "gpu04 is in use by ring already", "testbed job evict gpu04 --spare gpu07"),
+        (text, "gpu04", "gpu70", "gpu70 is not in the lab", "testbed job evict gpu04 --spare gpu07"),
     ],
 )
 def test_what_cannot_be_done_without_is_refused_with_the_next_command(
@@ -133,7 +145,7 @@ def test_a_spare_that_is_not_alike_is_refused_with_the_difference() -> None:
     )
     with pytest.raises(Infeasible, match="gpu07 cannot take the place of gpu04: gpu04 has GPUs 0, gpu07 has 8") as refused:
         evicted(text(), "gpu07", where=where)
-    assert refused.value.hint == "--spare gpu08"
+    assert refused.value.hint == "testbed job evict gpu04 --spare gpu08"
     with pytest.raises(TestbedError, match=r"spares\[0\].*gpu07 cannot take the place of any host of the plan"):
         plan_of(text(spares=["gpu07"]), where)
 
@@ -173,6 +185,10 @@ def test_spares_replace_those_of_the_plan() -> None:
         (["gpu08", "gpu88"], "--spares gpu08,gpu88: gpu88 is not in the lab (8 hosts, gpu01..gpu08); did you mean gpu08?"),
         (["gpu01"], "--spares gpu01: gpu01 is in use by ring already"),
         (["gpu08", "gpu08"], "--spares gpu08,gpu08: gpu08 is named twice"),
+        (
+            ["gpu01", "gpu02"],
+            "--spares gpu01,gpu02: gpu01 is in use by ring already\n--spares gpu01,gpu02: gpu02 is in use by ring already",
+        ),
     ],
 )
 def test_spares_that_cannot_be_are_refused_by_the_option_s_name_with_some_that_can(spares: list[str], words: str) -> None:

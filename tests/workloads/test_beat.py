@@ -33,7 +33,7 @@ def test_both_ends_know_the_same_file() -> None:
 
 def test_an_iteration_is_computing_and_exchange_and_of_that_waiting_for_others(tmp_path: Path) -> None:
     beat = Beat(tmp_path, 3)
-    began = {"pid": os.getpid(), "rank": 3, "iteration": 0, "phase": "start", "alive_s": None}
+    began = {"pid": os.getpid(), "rank": 3, "iteration": 0, "phase": "start", "alive_s": None, "save_s": 0.0}
     assert {name: value for name, value in there(tmp_path)["beat"].items() if name != "age_s"} == began
     phases = []
     for step in (lambda: beat.begin(7), beat.exchange, beat.exchanged, beat.end, lambda: beat.hold(True)):
@@ -48,6 +48,20 @@ def test_an_iteration_is_computing_and_exchange_and_of_that_waiting_for_others(t
     [iteration, begin, whole, compute, exposed, wait] = there(tmp_path)["times"][0]
     assert iteration == 7 and abs(begin - time.time_ns()) < 60e9
     assert compute >= 2000 and exposed >= 2000 and whole >= compute + exposed and wait == 0
+
+
+def test_a_rank_that_writes_a_checkpoint_says_so_and_how_long_its_longest_one_took(tmp_path: Path) -> None:
+    beat = Beat(tmp_path, 0)
+    beat.begin(1)
+    beat.end()
+    for pause_s in (0.03, 0.001):
+        with beat.save():
+            assert there(tmp_path)["beat"]["phase"] == "save"
+            time.sleep(pause_s)
+    found = there(tmp_path)
+    assert found["beat"]["phase"] == "end" and found["beat"]["save_s"] >= 0.03
+    rank = _beat("gpu01", {"state": "running", **found})
+    assert rank.save_s == found["beat"]["save_s"] and math.isinf(rank.alive_s)
 
 
 def test_only_the_time_without_bytes_from_ranks_that_had_not_begun_is_waiting(tmp_path: Path) -> None:
@@ -139,7 +153,7 @@ def bad_file(path: Path, make: Callable[[Path], object]) -> str:
 
 def a_beat(**at: bytes) -> bytes:
     """A beat with other bytes at some places."""
-    whole = bytearray(beats.HEAD.pack(beats.MAGIC, 1, 0, 5, 0, 1, 2, 0).ljust(beats.SIZE, b"\0"))
+    whole = bytearray(beats.HEAD.pack(beats.MAGIC, 1, 0, 5, 0, 1, 2, 0, 0).ljust(beats.SIZE, b"\0"))
     for n in range(2):
         beats.ROW.pack_into(whole, beats.ROWS_AT + n * beats.ROW.size, n + 1, 1, 1000, 1000, 1000, 1000)
     for place, value in at.items():
@@ -156,11 +170,12 @@ def a_beat(**at: bytes) -> bytes:
         (lambda p: p.write_bytes(b""), "plain"),
         (lambda p: os.truncate(os.open(p, os.O_CREAT | os.O_WRONLY), 1 << 40), "plain"),
         (lambda p: p.write_bytes(os.urandom(beats.SIZE)), "other content"),
-        (lambda p: p.write_bytes(a_beat(_32=b"\x05")), "other content"),
+        (lambda p: p.write_bytes(a_beat(_32=b"\x06")), "other content"),
         (lambda p: p.write_bytes(a_beat(_16=b"\xff" * 8)), "other content"),
         (lambda p: p.write_bytes(a_beat(_40=b"\xff" * 7 + b"\x7f")), "other content"),
         (lambda p: p.write_bytes(a_beat(_24=b"\xff" * 7 + b"\x7f")), "yet to come"),
         (lambda p: p.write_bytes(a_beat(_48=b"\xff" * 7 + b"\x7f")), "yet to come"),
+        (lambda p: p.write_bytes(a_beat(_56=b"\xff" * 8)), "longer than 12 days"),
         (lambda p: (p.with_name("x").write_bytes(a_beat()), p.hardlink_to(p.with_name("x"))), "one name"),
     ],
 )

@@ -65,8 +65,9 @@ async def unseen(
     session: Session, store: Store, key: str, runs_dir: Path, record: JobRecord, wanted: Mapping[str, Any], state: str
 ) -> str:
     """What to say of a program none of whose iterations shows, and that had the time for it or has ended; else empty."""
-    program = session.lab.programs.get(str(wanted["program"])) if wanted.get("program") else None
-    if program is None or state not in ("starting", "finished"):
+    if not wanted.get("program") or state not in ("starting", "finished"):
+        return ""
+    if (program := session.lab.programs.get(str(wanted["program"]))) is None:
         return ""
     for_s, seen = time.time() - record.started, usual(store, key, runs_dir, program.name, record.id)
     if state == "starting" and for_s < seen.patience_s:

@@ -291,7 +291,7 @@ class Up:
         hosts = goal_hosts(goal) | {p.host for link in old for p in (link.a, link.b)}
         hosts.update(self.plan.job.hosts if self.plan.job else ())
         needed = {d for d, held in goal.wanted.items() if held} | owned | (hosts - self.context.lost)
-        self.notes += seen.needing(needed)
+        self.notes += seen.needing(needed, self.plan.spares)
 
     def _dark(self, seen: Observation) -> bool:
         """Whether devices that answer lack a circuit of the plan that is up: its job may wait for that light."""

@@ -32,7 +32,7 @@ from orchestrator.engine.guard.policy import (
 )
 from orchestrator.engine.guard.recover import evict, restart, usable
 from orchestrator.hosts import JobState, RankTimes
-from orchestrator.hosts.late import ITERATIONS, silent
+from orchestrator.hosts.late import BETWEEN, ITERATIONS, silent
 from orchestrator.plan.evict import why_no_spare
 from orchestrator.plan.reader import read_plan
 from orchestrator.results import Json
@@ -166,17 +166,19 @@ class JobWatch:
 
     async def _still(self, name: str, ranks: Collection[RankName], now: float, least_s: float) -> tuple[float, HostName]:
         """How long (s) no beat of these ranks has changed, and the host that the others wait for, if it is one: its ranks
-        stopped, in computing or in an exchange, as `hosts/late.py` tells them.
+        stopped, as `hosts/late.py` tells them.
 
-        0 while a rank starts, holds, ends or has no beat.
+        0 while a rank holds or has no beat, and while one starts, ends or writes a checkpoint that others do not wait for too long.
         """
         beats = await self.session.hosts.beats(name, ranks, self.latest or None)
         for rank, beat in beats.items():
             self.longest_s = max(self.longest_s, _longest_s(beat.times, self.latest.get(rank) or None))
             self.latest[rank] = max(self.latest.get(rank, 0), *(one.iteration for one in beat.times), 0)
-        if not beats or any(beat.phase not in ("compute", "exchange") or math.isinf(beat.age_s) for beat in beats.values()):
+        if not beats or any(beat.phase == "hold" or math.isinf(beat.age_s) for beat in beats.values()):
             return 0.0, ""
         stopped, waiting = silent(beats.values(), 1e3 * hang_s(self.longest_s, least_s) / ITERATIONS)
+        if any(beat.phase in BETWEEN and beat not in stopped for beat in beats.values()):
+            return 0.0, ""
         blamed = {host_of_rank(beat.rank) for beat in stopped}
         others = {host_of_rank(beat.rank) for beat in waiting} - blamed
         still_s = min(min(beat.age_s for beat in beats.values()), now - self.quiet_since)

@@ -14,7 +14,7 @@ from typing import Literal
 from optics import HostName
 from optics.plain import counted, seconds_text
 from optics.ranks import LOST_PEER, RankName, host_of_rank, signal_of
-from orchestrator.verify.pace import START_S
+from orchestrator.hosts.late import START_S
 
 UNUSABLE = (2, 126, 127)
 """Exit codes of a rank that could not be started so: bad arguments, environment or checkpoint; a command that cannot be run."""

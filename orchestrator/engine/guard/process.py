@@ -156,16 +156,32 @@ def ready() -> None:
         link.sendall(b"READY=1\n")
 
 
-def start(settings: Settings, slice_: str, log: Path) -> GuardState:
+def running(settings: Settings, slice_: str, jobs: str = "") -> GuardState | None:
+    """The guard that runs, if one does. jobs: the budget it should recover the job within, empty: whatever it does about jobs.
+
+    Raises: Locked - it leaves jobs alone, or has another budget.
+    """
+    there = read_state(guard_path(settings, slice_))
+    if there is None or not there.alive:
+        return None
+    if jobs and there.jobs != jobs:
+        does = f"recovers the job up to {there.jobs}, not {jobs}" if there.jobs else "does not recover the job"
+        where = f"pid {there.pid} of {there.user}@{there.host}"
+        raise Locked(f"a guard watches this plan already, and {does} ({where})", hint="testbed guard --stop, then the same again")
+    return there
+
+
+def start(settings: Settings, slice_: str, log: Path, jobs: str = "") -> GuardState:
     """Start a guard in the background and wait until it watches; one that runs already is returned as it is.
 
-    Its events go to `log`, one JSON object a line. Raises: TestbedError - it ended at once, with its own message. TimedOut.
+    Its events go to `log`, one JSON object a line. jobs: as `running`. Raises: as `running`; TestbedError - it ended at once, with
+    its own message. TimedOut.
     """
     path = guard_path(settings, slice_)
-    there = read_state(path)
-    if there is not None and there.alive:
+    if (there := running(settings, slice_, jobs)) is not None:
         return there
-    guard = spawn(settings, ["guard", "--log", str(log)], log.with_suffix(".err"))
+    recovering = ["--jobs", "--restarts", jobs] if jobs else []
+    guard = spawn(settings, ["guard", "--log", str(log), *recovering], log.with_suffix(".err"))
     give_up = time.monotonic() + START_S
     while time.monotonic() < give_up:
         there = read_state(path)

@@ -20,9 +20,10 @@ from orchestrator.engine.change.locking import holding
 from orchestrator.engine.guard import jobs as watching
 from orchestrator.engine.guard import policy, recover
 from orchestrator.engine.guard.jobs import JobWatch
-from orchestrator.engine.guard.policy import PROGRAM_LEAST_S, Budget
+from orchestrator.engine.guard.policy import HANG_LEAST_S, PROGRAM_LEAST_S, Budget
 from orchestrator.hosts import Beat
 from orchestrator.hosts.api import Hello, JobState, RankTimes
+from orchestrator.hosts.late import SAVE_S, START_S
 from orchestrator.plan.evict import replaced
 from orchestrator.results import Json, UpReport
 from orchestrator.session import Command, Session
@@ -36,7 +37,6 @@ from orchestrator.store.store import Store
 from orchestrator.store.tagouts import Tagouts
 from orchestrator.telemetry.progress import Silent
 from orchestrator.telemetry.recorder import Recorder
-from orchestrator.verify.pace import START_S
 from tests.engine.test_jobs import Ranks
 from tests.properties.labs import lab
 
@@ -49,7 +49,7 @@ TEXT = json.dumps({"schema": "testbed.plan/1", "name": "ring", "links": LINKS, "
 
 class Hosts(Ranks):
     """Hosts whose ranks can end one by one; `gone` do not answer. age_s: since when none of their beats changed, in `phase`, but
-    `computing` ranks in that. alive_s: of ranks that gave a sign of life not just now.
+    `computing` ranks in that and others in `phases`. alive_s: of ranks that gave a sign of life not just now. save_s: of all ranks.
     """
 
     def __init__(self) -> None:
@@ -60,6 +60,8 @@ class Hosts(Ranks):
         self.fenced = 0
         self.age_s, self.phase = 0.0, "compute"
         self.computing: set[RankName] = set()
+        self.phases: dict[RankName, str] = {}
+        self.save_s = 0.0
         self.alive_s: dict[RankName, float] = {}
         self.times: tuple[RankTimes, ...] = (RankTimes(9, 0, 100.0, 50.0, 50.0, 0.0),)
         self.grace: list[float] = []
@@ -85,8 +87,9 @@ class Hosts(Ranks):
         raise Unreachable("nothing was kept")
 
     async def beats(self, job: str, ranks: Collection[RankName], after: Mapping[RankName, int] | None) -> dict[RankName, Beat]:
-        phases = {rank: "compute" if rank in self.computing else self.phase for rank in ranks}
-        return {r: Beat(r, "running", None, 10, phases[r], self.age_s, self.times, self.alive_s.get(r, 0.1)) for r in ranks}
+        phases = {rank: "compute" if rank in self.computing else self.phases.get(rank, self.phase) for rank in ranks}
+        more = {rank: (self.age_s, self.times, self.alive_s.get(rank, 0.1), self.save_s) for rank in ranks}
+        return {rank: Beat(rank, "running", None, 10, phases[rank], *more[rank]) for rank in ranks}
 
 
 class Bench:
@@ -262,6 +265,35 @@ async def test_the_one_host_that_stopped_in_computing_or_in_an_exchange_counts_a
     assert await bench.look() == "restart"
     (one,) = recoveries(bench.store, bench.slice)
     assert one.hosts == blamed and ("the others wait for gpu02" in one.why) == bool(blamed)
+
+
+@pytest.mark.parametrize(
+    ("phase", "least_s", "save_s"),
+    [
+        ("end", HANG_LEAST_S, 0.0),
+        ("start", START_S, 0.0),
+        ("save", START_S, 0.0),
+        ("save", SAVE_S, 0.02),
+        ("save", 3 * 40.0, 40.0),
+    ],
+)
+async def test_a_rank_that_stands_between_iterations_hangs_the_job_once_others_wait_for_it_longer_than_that_may_take(
+    bench: Bench, phase: str, least_s: float, save_s: float
+) -> None:
+    await bench.launch()
+    record = bench.store.latest_job(bench.slice)
+    assert record is not None
+    bench.watch.job, bench.watch.quiet_since, hosts = record.id, -1e9, bench.hosts
+    hosts.phase, hosts.save_s, hosts.age_s = phase, save_s, 1000.0
+    assert await bench.look() == "none", "all start, end or save together"
+    hosts.phase, hosts.phases = "exchange", {"gpu02": phase, "gpu03": "hold"}
+    assert await bench.look() == "none", "nor does one that was told to pause"
+    hosts.phases, hosts.age_s = {"gpu02": phase}, least_s - 0.1
+    assert await bench.look() == "none"
+    hosts.age_s = least_s + 0.1
+    assert await bench.look() == "restart"
+    (one,) = recoveries(bench.store, bench.slice)
+    assert one.hosts == ("gpu02",) and "the others wait for gpu02" in one.why
 
 
 async def test_a_job_that_stands_in_its_first_iteration_is_restarted_after_what_a_start_may_take(bench: Bench) -> None:

@@ -26,8 +26,8 @@ from orchestrator.engine.guard.policy import (
     hang_s,
     in_a_row,
 )
+from orchestrator.hosts.late import START_S
 from orchestrator.store import recoveries
-from orchestrator.verify.pace import START_S
 
 ENDS = (
     RankEnd("running"),
