@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from grafana_foundation_sdk.builders import barchart, timeseries
+from grafana_foundation_sdk.builders import barchart, statushistory, timeseries
 from grafana_foundation_sdk.builders import dashboard as board
 from grafana_foundation_sdk.models import common as kinds
+from grafana_foundation_sdk.models import dashboard as models
 
 from dashboards import influx
 from dashboards.fabric import lines, mean
@@ -42,6 +43,23 @@ def step_parts() -> timeseries.Panel:
     )
     return panel.override_by_name("computing", colour(PHASE_COLOURS["up"])).override_by_name(
         "communication", colour(PHASE_COLOURS["link"])
+    )
+
+
+def late_ranks() -> statushistory.Panel:
+    """A row for each rank: what a step took it without the wait for others, the longer the redder."""
+    query = f'SELECT mean("iter_ms") - mean("wait_ms") FROM "rank" WHERE {OURS} GROUP BY time($__interval), "rank" fill(none)'
+    panel = statushistory.Panel().show_value(kinds.VisibilityMode.NEVER).row_height(0.9).col_width(1.0)
+    return dress(
+        panel.legend(legend()).color_scheme(board.FieldColor().mode(models.FieldColorModeId.CONTINUOUS_BL_YL_RD)),
+        "Which rank is late",
+        "A row for each rank, from rank: a training step less the time in which it waited for other ranks. The others wait for one "
+        "whose row is redder than theirs; `testbed job diagnose` says why it is late.",
+        "ms",
+        Influx(query, alias="$tag_rank"),
+        w=12,
+        nothing="no rank says how long it waits",
+        interval="1s",
     )
 
 
@@ -148,14 +166,7 @@ def build() -> board.Dashboard:
         )
     )
     built.with_panel(throughput(24, 7))
-    built.with_panel(
-        steps(
-            "Samples over time",
-            "Samples a second over all ranks, from iteration.",
-            "short",
-            mean("samples_per_s", "iteration", OURS, "job", fill="null"),
-        )
-    )
+    built.with_panel(late_ranks())
     built.with_panel(
         steps(
             "Loss",

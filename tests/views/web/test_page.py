@@ -25,6 +25,7 @@ pytestmark = [
 ]
 RING = ROOT / "examples" / "ring-12.json"
 expect.set_options(timeout=20_000)
+LEAST_PX = 100
 LIT = '.arc[data-state="lit"]'
 _TOLD = re.compile("ERR_CONNECTION|ERR_INCOMPLETE|403")
 """A browser's own words for a server that is away and for a key that was refused: the page tells both itself."""
@@ -107,6 +108,21 @@ async def test_a_turn_is_in_words_above_the_curve_and_a_slow_iteration_in_the_li
         assert await page.evaluate("document.documentElement.scrollWidth") <= 390
         await page.reload()
         await expect(page.locator("#turn")).to_contain_text("▼")
+
+
+async def test_ranks_have_a_key_and_leave_the_curve_of_iterations_its_room(browser: Browser, told: Told) -> None:
+    with told.watcher() as watcher:
+        run, _ = scene(told, watcher)
+    journal = told.journal(run)
+    for rank, ms in (("gpu01", 20.0), ("gpu02", 90.0)):
+        times = {"iter": 49, "iter_ms": 100.0, "compute_ms": ms, "exposed_ms": 100.0 - ms, "wait_ms": 1.0}
+        journal.point("rank", {"job": "ddp", "rank": rank}, times)
+    journal.flush()
+    async with served(told) as at, opened(browser, at) as page:
+        await expect(page.locator("#ranks .rank")).to_have_count(2)
+        await expect(page.locator("#ranks-words")).to_contain_text("slowest gpu02")
+        await expect(page.locator(".parts")).to_be_visible()
+        assert await page.locator("#iterations").evaluate("box => box.clientHeight") >= LEAST_PX
 
 
 async def test_keys_do_what_buttons_do_and_the_theme_stays(browser: Browser, told: Told) -> None:

@@ -31,6 +31,10 @@ def test_a_rank_that_stands_still_is_named_and_those_that_wait_for_it_are_counte
     stopped, alive = (replace(beat("gpu12", "exchange", 6.2), alive_s=at) for at in (5.0, 0.4))
     assert late.silent_words([*waiting, stopped], 200.0) == "gpu12 silent for 6.2 s in iteration 57, 11 ranks waiting"
     assert late.silent_words([*waiting, alive], 200.0).startswith("12 ranks waiting for an exchange")
+    late_one = beat("gpu12", "end", 6.2)
+    assert late.silent_words([*waiting, late_one], 200.0) == "gpu12 silent for 6.2 s in iteration 57, 11 ranks waiting"
+    for busy in ("start", "save"):
+        assert late.silent_words([*waiting, replace(late_one, phase=busy)], 200.0).startswith("11 ranks waiting for an exchange")
     for well in (beat("a"), beat("a", "hold", 60.0), beat("a", "start", 60.0), beat("a", "end", 60.0)):
         assert late.silent_words([well], 200.0) == ""
     assert late.silent_words([beat("a", "", math.inf), beat("b", state="killed", age_s=9)], 200.0) == ""
