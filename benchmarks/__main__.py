@@ -27,6 +27,7 @@ NAMES = (
     "emulator_scale",
     "reroute",
     "recovery",
+    "storm",
     "influx_sink",
     "planner",
     "prediction",
@@ -50,7 +51,7 @@ def main() -> int:
     results: list[dict[str, object]] = []
     for name in names:
         print(f"== {name}", flush=True)
-        command = [sys.executable, HERE / f"{name}.py"]
+        command = [sys.executable, str(HERE / f"{name}.py")]
         last = ""
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=HERE.parent) as running:
             for last in running.stdout or ():

@@ -99,7 +99,7 @@ def iteration_ms(lab: BenchLab) -> float:
     """The median time (ms) of an iteration of the last job, but for the first three."""
     run = lab.call("job", "status", check=False)["run"]
     (file,) = (lab.folder / "runs" / "runs" / str(run)).glob("*.iterations.jsonl")
-    return statistics.median(json.loads(line)["iter_ms"] for line in file.read_text().splitlines()[3:])
+    return statistics.median(float(json.loads(line)["iter_ms"]) for line in file.read_text().splitlines()[3:])
 
 
 def main() -> int:

@@ -67,7 +67,7 @@ def inside() -> None:
         (Path(os.environ["TESTBED_JOB_DIR"]) / SUMS).write_text(json.dumps(sums))
         summary(self, record)
 
-    Loop.step, Records.summary = counted, written  # type: ignore[method-assign]
+    Loop.step, Records.summary = counted, written  # type: ignore[method-assign,assignment]
     train.main()
 
 

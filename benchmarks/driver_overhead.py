@@ -205,7 +205,7 @@ class Figure:
         return statistics.median(run.read_s / (READ_TRIPS * run.bare_s) for run in self.runs)
 
     def median_ms(self, number: str) -> float:
-        return statistics.median(getattr(run, number) for run in self.runs) * 1e3
+        return statistics.median(float(getattr(run, number)) for run in self.runs) * 1e3
 
     @property
     def added_ms(self) -> float:

@@ -176,4 +176,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(testbed(sys.argv[2], sys.argv[3:]) if sys.argv[1:2] == ["testbed"] else main())
+    if sys.argv[1:2] == ["testbed"]:
+        testbed(sys.argv[2], sys.argv[3:])
+    else:
+        sys.exit(main())

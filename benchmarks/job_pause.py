@@ -91,10 +91,10 @@ def lost(records: Sequence[Record], dark_ms: float, after: int) -> tuple[float, 
     if first is None or turned is None:
         raise NoFigure(f"no iteration follows the turn after {after}")
     last = max(first, turned)
-    before, after = took[max(1, first - AROUND) : first], took[last + 1 : last + 1 + AROUND]
-    if len(before) < AROUND // 2 or len(after) < AROUND // 2:
-        raise NoFigure(f"{len(before)} iterations before and {len(after)} after are too few")
-    old, new = statistics.median(before), statistics.median(after)
+    earlier, later = took[max(1, first - AROUND) : first], took[last + 1 : last + 1 + AROUND]
+    if len(earlier) < AROUND // 2 or len(later) < AROUND // 2:
+        raise NoFigure(f"{len(earlier)} iterations before and {len(later)} after are too few")
+    old, new = statistics.median(earlier), statistics.median(later)
     return sum(max(0.0, took[i] - (old if i < turned else new)) for i in range(first, last + 1)), old
 
 

@@ -22,7 +22,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-import networkx
+import networkx  # type: ignore[import-untyped,unused-ignore]
 import numpy as np
 import scipy.optimize
 import scipy.sparse.csgraph

@@ -32,7 +32,8 @@ WITHIN_S = 180.0
 def measured(lab: BenchLab, method: str, workload: str, backend: str, size: float) -> tuple[float, dict[str, float]]:
     """Design, bring up, run; return the size's scale and how far iteration and all-reduce are off."""
     plan = lab.folder / f"{method}-{workload}-{size:g}.json"
-    base = ["design", method, "--workload", ROOT / "examples" / "workloads" / f"{workload}.yaml", "--backend", backend]
+    needs = ROOT / "examples" / "workloads" / f"{workload}.yaml"
+    base: list[str | Path] = ["design", method, "--workload", needs, "--backend", backend]
     scale = lab.call(*base)["scale"] * size
     predicted_ms = lab.call(*base, "--out", plan, "--scale", str(scale), "--iterations", str(ITERATIONS))["here"]["iteration_ms"]
     lab.call("up", "--topology", plan, "--no-job")

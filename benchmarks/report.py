@@ -32,6 +32,7 @@ ROUNDS = 3
 MS = 1_000_000
 HOSTS = [f"gpu{n:02d}" for n in range(1, 13)]
 KEY = "emulated-bench"
+Fields = dict[str, int | float | str | None]
 PLAN = {
     "schema": "testbed.plan/1",
     "name": "topoopt-12",
@@ -63,7 +64,7 @@ def write(journal: Journal, run: str, clock: Clock, chance: random.Random) -> No
         for host in HOSTS:
             for port in range(1, 5):
                 tags = {"host": host, "port": f"p{port}", "layer": "nic"}
-                fields = {
+                counted: Fields = {
                     "tx_bytes": n * 3_000_000,
                     "rx_bytes": n * 3_000_000,
                     "tx_pkts": n * 400,
@@ -71,17 +72,26 @@ def write(journal: Journal, run: str, clock: Clock, chance: random.Random) -> No
                     "drops": 0,
                     "oper": 1,
                 }
-                journal.point("port", tags, fields, sent - 1000 * MS + n * 100 * MS)
+                journal.point("port", tags, counted, sent - 1000 * MS + n * 100 * MS)
     spans = {"ack": 2.0, "command": 12.0, "dark": dark, "link": 1.0, "route": 0.3, "total": dark + 180.0 + chance.random() * 40}
-    fields = {"reconfig_id": name, "seq": 1, "n_circuits": 72, "value": 1}
+    fields: Fields = {"reconfig_id": name, "seq": 1, "n_circuits": 72, "value": 1}
     fields |= {f"{k}_ms": v for k, v in spans.items()} | {f"{k}_ns": round(v * MS) for k, v in spans.items()}
     journal.point("reconfig", {"job": "ddp", "trigger": "up", "policy": "drain", "ok": "1"}, fields, sent)
     for k in range(4):
         device = f"ocs{k + 1}"
         tags = {"device": device, "kind": "ocs", "model": ("polatis-scpi", "calient-tl1")[k // 2], "op": "change"}
-        ends = {"t_send_ns": 0, "t_ack_ns": 10 * MS, "t_dark_begin_ns": 2 * MS, "t_dark_end_ns": round((dark + 2) * MS)}
+        ends: Fields = {
+            "reconfig_id": name,
+            "n_ports": 48,
+            "writes": 3,
+            "error": "",
+            "t_send_ns": 0,
+            "t_ack_ns": 10 * MS,
+            "t_dark_begin_ns": 2 * MS,
+            "t_dark_end_ns": round((dark + 2) * MS),
+        }
         ends |= {"t_link_up_ns": round((dark + 3) * MS), "t_route_ns": round((dark + 3.3) * MS)}
-        journal.point("reconfig_device", tags, {"reconfig_id": name, "n_ports": 48, "writes": 3, "error": "", **ends}, sent + k)
+        journal.point("reconfig_device", tags, ends, sent + k)
         journal.phase("switch", sent, sent + round(dark * MS), kind="device", subject=device, reconfig_id=name)
         for phase in ("command", "dark", "settle", "up"):
             journal.point("device_phase", {"device": device, "kind": "ocs"}, {"phase": phase, "reconfig_id": name}, sent + k)
@@ -96,7 +106,7 @@ def write(journal: Journal, run: str, clock: Clock, chance: random.Random) -> No
             reconfig_id=name,
         )
     for rung in ("map", "light", "link", "identity", "forwarding"):
-        done = {"reconfig_id": name, "ok": 1, "passed": 48, "total": 48, "duration_ms": 20.0, "detail": "48/48"}
+        done: Fields = {"reconfig_id": name, "ok": 1, "passed": 48, "total": 48, "duration_ms": 20.0, "detail": "48/48"}
         journal.point("verify", {"rung": rung}, done, sent + 150 * MS)
     for k in range(84):
         a, b = HOSTS[k % 12], HOSTS[(k + 1) % 12]

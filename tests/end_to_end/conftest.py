@@ -148,6 +148,20 @@ def lab(running_lab: Lab) -> Iterator[Lab]:
     running_lab.clean()
 
 
+@pytest.fixture(scope="module")
+def small(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    """A lab of the module's own, of the size that its SMALL gives the generator."""
+    lab = Lab(tmp_path_factory.mktemp("small"))
+    words = [*request.module.SMALL, "--out", str(lab.inventory), "--state", str(lab.folder / "lab")]
+    subprocess.run([sys.executable, "-m", "emulators.generate", *words], check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
+    lab.testbed("lab", "start").must()
+    try:
+        yield lab
+    finally:
+        lab.testbed("guard", "--stop")
+        lab.testbed("lab", "stop")
+
+
 def ring(ports: tuple[int, int], stride: int = 1, hosts: int = 6) -> list[tuple[str, str]]:
     """A ring of duplex links over gpu01..gpu06, its steps using two ports in turn."""
     order = [(k * stride) % hosts + 1 for k in range(hosts)]

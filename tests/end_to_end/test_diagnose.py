@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.end_to_end.conftest import ROOT, Answer, Lab
+from tests.end_to_end.conftest import Answer, Lab
 
 pytestmark = [
     pytest.mark.long,
@@ -22,31 +18,16 @@ pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="namespaces need root"),
 ]
 
+SMALL = ("--hosts", "4", "--ports", "2")
+"""Four hosts in a ring."""
 HOSTS = [f"gpu{n:02d}" for n in range(1, 5)]
 LINKS = [("gpu01:p1", "gpu02:p1"), ("gpu02:p2", "gpu03:p2"), ("gpu03:p1", "gpu04:p1"), ("gpu04:p2", "gpu01:p2")]
 JOB = {"name": "mlp", "workload": "train", "ranks": HOSTS, "rings": [HOSTS], "args": {"iterations": 0, "hidden": 64}}
 
 
-@pytest.fixture(scope="module")
-def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    """Four hosts in a ring, and a job that does not end."""
-    lab = Lab(tmp_path_factory.mktemp("diagnosed"))
-    words = ["--hosts", "4", "--ports", "2", "--out", str(lab.inventory), "--state", str(lab.folder / "lab")]
-    subprocess.run([sys.executable, "-m", "emulators.generate", *words], check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
-    plan = lab.folder / "plan.json"
-    plan.write_text(
-        json.dumps({"schema": "testbed.plan/1", "name": "ring", "links": [{"a": a, "b": b} for a, b in LINKS], "job": JOB})
-    )
-    lab.testbed("lab", "start").must()
-    try:
-        yield lab
-    finally:
-        lab.testbed("lab", "stop")
-
-
 def training(lab: Lab, iterations: int = 40) -> None:
     """The job runs and has made this many iterations, by which its usual pace is known."""
-    lab.up(lab.folder / "plan.json").must()
+    lab.up(lab.plan("ring", LINKS, job=JOB)).must()
     give_up = time.monotonic() + 100
     while lab.testbed("job", "status").must()["iterations"] < iterations:
         assert time.monotonic() < give_up, "the job makes no iterations"

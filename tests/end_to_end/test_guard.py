@@ -6,7 +6,6 @@ import json
 import os
 import queue
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -24,23 +23,11 @@ pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="namespaces need root"),
 ]
 
+SMALL = ("--hosts", "4", "--ports", "3", "--free-ports")
+"""Four hosts with three ports: port 3 is spare."""
 HOSTS = [f"gpu{n:02d}" for n in range(1, 5)]
 LINKS = [("gpu01:p1", "gpu02:p1"), ("gpu02:p2", "gpu03:p2"), ("gpu03:p1", "gpu04:p1"), ("gpu04:p2", "gpu01:p2")]
 JOB = {"name": "mlp", "workload": "train", "ranks": HOSTS, "rings": [HOSTS], "args": {"iterations": 0, "hidden": 64}}
-
-
-@pytest.fixture(scope="module")
-def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    """Four hosts with three ports: port 3 is spare."""
-    lab = Lab(tmp_path_factory.mktemp("guarded"))
-    words = ["--hosts", "4", "--ports", "3", "--free-ports", "--out", str(lab.inventory), "--state", str(lab.folder / "lab")]
-    subprocess.run([sys.executable, "-m", "emulators.generate", *words], check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
-    lab.testbed("lab", "start").must()
-    try:
-        yield lab
-    finally:
-        lab.testbed("guard", "--stop")
-        lab.testbed("lab", "stop")
 
 
 class Watching:
@@ -183,9 +170,11 @@ def test_a_device_that_does_not_answer_is_said_and_everything_else_goes_on(small
 
 def test_up_guard_starts_one_in_the_background_and_down_ends_it(small: Lab) -> None:
     plan = small.plan("pair", [("gpu01:p1", "gpu02:p1"), ("gpu01:p2", "gpu02:p2")])
-    run = small.up(plan, "--guard").must()["run"]
+    run = small.up(plan, "--guard", "--jobs", "--restarts", "5/h").must()["run"]
     guard = small.testbed("status").must()["guard"]
-    assert guard.startswith("watching, pid ")
+    assert guard.startswith("watching, pid ") and guard.endswith("recovers the job up to 5/h")
+    other = small.up(plan, "--guard", "--jobs")
+    assert other.exit_code == 4 and "up to 5/h, not 3/h" in other.envelope["message"], "it is not said to do what it does not"
     second = small.testbed("guard")
     assert second.exit_code == 4 and "another guard watches this plan" in second.envelope["message"]
     small.ask("fibre", name="f-gpu01-p1", cut=True)
@@ -195,7 +184,8 @@ def test_up_guard_starts_one_in_the_background_and_down_ends_it(small: Lab) -> N
     wait_for(lambda: "restored" in log.read_text())
     pid = int(guard.split("pid ")[1].split()[0])
     small.testbed("down", "--yes").must()
-    assert not Path(f"/proc/{pid}").exists() and small.testbed("status").must()["guard"] == ""
+    wait_for(lambda: not Path(f"/proc/{pid}").exists())  # it has ended; its parent, the first process, may have yet to notice
+    assert small.testbed("status").must()["guard"] == ""
     assert small.testbed("guard").exit_code == 2, "nothing is up, so there is nothing to guard"
 
 

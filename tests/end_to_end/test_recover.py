@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from tests.end_to_end.conftest import ROOT, Lab
+from tests.end_to_end.conftest import Lab
 from tests.end_to_end.test_guard import Watching
 from tests.rank_signals import send
 
@@ -23,24 +20,12 @@ pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="namespaces need root"),
 ]
 
+SMALL = ("--hosts", "6", "--ports", "3", "--free-ports")
+"""Six hosts with three ports: a ring of four, two spares."""
 FOUR = [f"gpu{n:02d}" for n in range(1, 5)]
 LINKS = list(zip(FOUR, FOUR[1:] + FOUR[:1], strict=True))
 JOB = {"name": "mlp", "workload": "train", "ranks": FOUR, "rings": [FOUR]}
 ARGS = {"iterations": 0, "hidden": 64, "checkpoint_every": 5}
-
-
-@pytest.fixture(scope="module")
-def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    """Six hosts with three ports: a ring of four, two spares."""
-    lab = Lab(tmp_path_factory.mktemp("recovered"))
-    words = ["--hosts", "6", "--ports", "3", "--free-ports", "--out", str(lab.inventory), "--state", str(lab.folder / "lab")]
-    subprocess.run([sys.executable, "-m", "emulators.generate", *words], check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
-    lab.testbed("lab", "start").must()
-    try:
-        yield lab
-    finally:
-        lab.testbed("guard", "--stop")
-        lab.testbed("lab", "stop")
 
 
 def trained(lab: Lab, least: int) -> dict[str, Any]:

@@ -19,6 +19,7 @@ JOB = {
     "rings": [HOSTS],
     "args": {"loop": True, "minbytes": "64K", "check": 0},
 }
+MINE = [("gpu01:p1", "gpu02:p1"), ("gpu03:p1", "gpu04:p1")]
 
 
 def labs_of(lab: Lab) -> list[Path]:
@@ -46,12 +47,21 @@ def test_a_rehearsed_change_writes_nothing_and_is_then_made_with_both_figures_si
 def test_foreign_circuits_are_on_the_twin_and_a_fault_of_the_lab_fails_the_rehearsal(lab: Lab) -> None:
     theirs = lab.plan("theirs", [("gpu05:p1", "gpu06:p1")])
     lab.up(theirs, "--as", "alice").must()
-    mine = lab.plan("mine", [("gpu01:p1", "gpu02:p1"), ("gpu03:p1", "gpu04:p1")])
+    mine = lab.plan("mine", MINE)
     seen = lab.testbed("rehearse", "--topology", mine).must()
     assert sum(len(d["foreign"]) for d in seen["diff"]) == 2
     port = next(d["made"][0].partition("->")[2] for d in seen["diff"] if d["made"])
     device = next(d["device"] for d in seen["diff"] if d["made"])
+    lab.up(mine).must()
+    number = lab.ask("faults.add", device=device, kind="extra-loss", port=port, db=6.0)["number"]
+    longer = lab.plan("longer", [*MINE, ("gpu01:p2", "gpu03:p2")])
+    answer = lab.testbed("rehearse", "--topology", longer)
+    assert answer.exit_code == 7 and "outside the loss window" in answer.envelope["data"]["failed"]
+    lab.ask("faults.remove", device=device, number=number)
+    lab.testbed("down", "--yes").must()
     lab.ask("faults.add", device=device, kind="failed-port", port=port)
     answer = lab.testbed("rehearse", "--topology", mine)
     assert answer.exit_code == 7 and "failed on the twin" in answer.envelope["message"]
+    seen = lab.testbed("rehearse", "--topology", mine, "--devices-only")
+    assert seen.exit_code == 7 and seen.envelope["data"]["devices_alone"]
     lab.testbed("down", "--yes", "--as", "alice").must()
