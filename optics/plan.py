@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any, Literal, TypeAlias
 
 from optics import Db, Dbm, HostName, HostPort, LinkKind
@@ -93,6 +94,24 @@ class Traffic:
 
 
 @dataclass(frozen=True, slots=True)
+class Region:
+    """Ports of a job's hosts whose circuits follow the traffic between these hosts.
+
+    fallback: a packet switch (one of the plan's segments) that joins all of `hosts`, and carries their traffic while circuits move.
+    """
+
+    name: str
+    hosts: tuple[HostName, ...]
+    ports: tuple[HostPort, ...]
+    fallback: str
+
+    @classmethod
+    def of(cls, data: Mapping[str, Any]) -> Region:
+        """The region that `data` (`to_json` of one) describes."""
+        return cls(data["name"], tuple(data["hosts"]), tuple(HostPort(**port) for port in data["ports"]), data["fallback"])
+
+
+@dataclass(frozen=True, slots=True)
 class Job:
     """The program that runs on the hosts. `ranks[i]` names rank i; each ring is an order of all hosts, each of which it enters and
     leaves once, whatever the number of ranks there. The ranks of a host follow each other.
@@ -104,10 +123,12 @@ class Job:
     decide its weights, None if it keeps no checkpoints. Its backend is the declared one, `args` has the declared defaults.
 
     evicted: ranks of the same training whose place another has now, or none (empty); it goes on from the checkpoints of the rest.
+
+    regions: hosts whose circuits follow their traffic while it runs (`testbed adapt`); no port is in two of them.
     """
 
     name: str
-    workload: Literal["train", "allreduce", "replay", "program"]
+    workload: Literal["train", "allreduce", "replay", "moe", "program"]
     ranks: tuple[RankName, ...]
     rings: tuple[tuple[HostName, ...], ...] = ()
     args: Mapping[str, int | float | str | bool] = field(default_factory=dict)
@@ -119,6 +140,7 @@ class Job:
     version: str = ""
     training: Mapping[str, int | float | str | bool] | None = None
     evicted: Mapping[RankName, RankName] = field(default_factory=dict)
+    regions: tuple[Region, ...] = ()
 
     @property
     def hosts(self) -> tuple[HostName, ...]:
@@ -201,11 +223,58 @@ class Avoid:
 
 
 @dataclass(frozen=True, slots=True)
+class Slot:
+    """The links that are lit in one slot of a schedule, beside the plan's own `links`, which always are.
+
+    Not `optics.Slot`, which is a part of the spectrum.
+    """
+
+    links: tuple[WantedLink, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """Slots that follow each other, the first again after the last.
+
+    dwell_s: from light to the end of light, one slot. guard_s: hosts stop sending this long before the expected end.
+
+    kind: what ends a slot: the time, or a phase of the job (an iteration boundary). follow: what hosts go by: their own light, or
+    their clocks. late: what happens when a slot's light does not come: it is left out, or the schedule stops. pattern: as written
+    in the file, for display; the slots are what counts. congestion: of TCP; per-network has a window for circuits that come and go
+    and one for the rest, one-window and not-told are the same with one window, and without word of the slots, to compare with.
+    """
+
+    slots: tuple[Slot, ...]
+    dwell_s: float
+    guard_s: float = 0.0
+    kind: Literal["clock", "phase"] = "clock"
+    follow: Literal["light", "clock"] = "light"
+    late: Literal["skip", "stop"] = "skip"
+    pattern: str = ""
+    congestion: Literal["cubic", "per-network", "one-window", "not-told"] = "cubic"
+
+
+@dataclass(frozen=True, slots=True)
+class Adapt:
+    """How the circuits of the job's regions follow its traffic: looked at after every `every` iterations.
+
+    predict: the next traffic is the last seen, or an exponentially weighted mean. gain: predicted time on the circuits of now over
+    that on the proposed ones, below which nothing is changed. dark_share: of an iteration, that a change may stop the job at most.
+    """
+
+    every: int
+    predict: Literal["last", "ewma"] = "last"
+    gain: float = 1.1
+    dark_share: float = 0.05
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """A checked plan. `sha256` is that of the file's text; `warnings` do not stop a change.
 
     interchangeable: groups of equal hosts that may be exchanged. segments: names of packet switches, whose pairs of ports
     are among the links. spares: hosts outside of it that may take the place of one that fails, in this order.
+    schedule: links that come and go beside `links`. adapt: how the job's regions follow its traffic.
     """
 
     name: str
@@ -221,12 +290,61 @@ class Plan:
     interchangeable: tuple[tuple[HostName, ...], ...] = ()
     segments: tuple[str, ...] = ()
     spares: tuple[HostName, ...] = ()
+    schedule: Schedule | None = None
+    adapt: Adapt | None = None
 
     @property
     def rings(self) -> tuple[tuple[HostName, ...], ...]:
         return self.job.orders if self.job else ()
 
+    @property
+    def hosts(self) -> tuple[HostName, ...]:
+        """The hosts of its links, those of every slot included, in the order of the links."""
+        slots = self.schedule.slots if self.schedule else ()
+        every = (self.links, *(slot.links for slot in slots))
+        return tuple(dict.fromkeys(host for links in every for link in links for host in link.hosts))
+
+    def slot(self, index: int) -> Plan:
+        """What the schedule wants in slot `index`, as an ordinary plan: without job and schedule, with the fixed routes whose links
+        are there. All pairs of hosts are only asked for where links join them all. Raises: IndexError, ValueError - no schedule.
+        """
+        if self.schedule is None:
+            raise ValueError(f"plan {self.name} has no schedule")
+        links = self.links + self.schedule.slots[index].links
+        steps = steps_of(links)
+        first, back = self.hosts[0], {(b, a) for a, b in steps}
+        whole = reached(first, steps) == reached(first, back) == set(self.hosts)
+        return replace(
+            self,
+            links=links,
+            routes=tuple(route for route in self.routes if all(step in steps for step in pairwise(route.path))),
+            acceptance=replace(self.acceptance, all_pairs=self.acceptance.all_pairs and whole),
+            job=None,
+            schedule=None,
+            adapt=None,
+            interchangeable=(),  # hosts exchanged in one slot would have to be in all
+        )
+
 
 def ring_steps(order: Ring) -> list[tuple[HostName, HostName]]:
     """The steps of a ring, the closing one included; a ring of one host has none."""
     return list(zip(order, [*order[1:], order[0]], strict=True)) if len(order) > 1 else []
+
+
+def steps_of(links: Sequence[WantedLink]) -> set[tuple[HostName, HostName]]:
+    """From which host to which one a link leads."""
+    found = {link.hosts for link in links}
+    return found | {(b, a) for link in links if link.kind is LinkKind.DUPLEX for a, b in [link.hosts]}
+
+
+def reached(host: HostName, steps: Collection[tuple[HostName, HostName]]) -> set[HostName]:
+    """The hosts that packets of `host` can reach over these steps, itself included."""
+    onward: dict[HostName, list[HostName]] = {}
+    for a, b in steps:
+        onward.setdefault(a, []).append(b)
+    seen, open_ = {host}, [host]
+    while open_:
+        fresh = set(onward.get(open_.pop(), ())) - seen
+        seen |= fresh
+        open_ += fresh
+    return seen

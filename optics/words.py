@@ -159,7 +159,8 @@ class Traits:
     keeps_others_lit: a change leaves the other circuits untouched. latching: circuits survive loss of power. insertion_loss_db:
     typical loss of one cross-connect (dB). spectral: the device holds spectral routes, not cross-connects. ways: (ingress, egress)
     patterns, full matches of labels, of the ports that it can connect; empty: any ingress to any egress. meter_db: accuracy of its
-    power meters (+- dB), 0 where it has none.
+    power meter (+- dB), 0 where it has none. stored_dwell_s: least time (s) of light of a map that the device stores and turns to
+    by itself, None where it stores none.
     """
 
     settle_s: float
@@ -170,6 +171,7 @@ class Traits:
     spectral: bool = False
     ways: tuple[tuple[str, str], ...] = ()
     meter_db: Db = 0.0
+    stored_dwell_s: float | None = None
 
     def joins(self, ingress: str, egress: str) -> bool:
         """Whether the device can connect port `ingress` to port `egress` at all."""

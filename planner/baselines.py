@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from math import ceil, prod
+from math import prod
 
 import numpy as np
 
@@ -131,26 +131,3 @@ def spectral_gap(shape: Shape) -> float:
     values = np.linalg.eigvalsh(adjacency) if shape.duplex else np.linalg.svd(adjacency, compute_uv=False)
     sizes = np.sort(np.abs(values))[::-1]
     return float(sizes[0] - sizes[1])
-
-
-def round_robin(n: int) -> tuple[tuple[tuple[int, int], ...], ...]:
-    """Matchings that join every pair once: n - 1 of them for even n, n with one rank idle in each for odd n (circle method)."""
-    seats = n + n % 2
-    rounds = []
-    for turn in range(seats - 1):
-        circle = [(place + turn) % (seats - 1) for place in range(seats - 1)]
-        pairs = [(seats - 1, circle[0])] + [(circle[i], circle[seats - 1 - i]) for i in range(1, seats // 2)]
-        rounds.append(tuple(sorted((min(pair), max(pair)) for pair in pairs if max(pair) < n)))
-    return tuple(rounds)
-
-
-def round_robin_slots(lab: Lab) -> tuple[Shape, ...]:
-    """A schedule in which every pair meets: ceil((n-1)/d) slots of d matchings, the last filled up from the first."""
-    matchings = round_robin(lab.n)
-    slots = ceil(len(matchings) / lab.degree)
-    width = min(lab.degree, len(matchings))
-    dealt = [[matchings[(slot * width + port) % len(matchings)] for port in range(width)] for slot in range(slots)]
-    links = [[pair for matching in slot for pair in matching] for slot in dealt]
-    if not lab.duplex:
-        links = [[pair for a, b in pairs for pair in ((a, b), (b, a))] for pairs in links]
-    return tuple(Shape(lab.n, lab.degree, lab.duplex, (), tuple(pairs)) for pairs in links)

@@ -2,19 +2,20 @@
 
 Between two slots the fabric is dark while circuits move: duty = dwell / (dwell + dark). A pair's bytes wait for the slots in which
 it has a link. Sums go pair by pair, too: each member sends each other its part to reduce, then its sum to gather; both phases, and
-transfers before them, take whole cycles.
+transfers before them, take whole cycles (`Periodic`), or as long as it takes from the slot in which they begin (`Turning`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
 
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.baselines import round_robin_slots
 from planner.demand import Demand, Infeasible
+from planner.schedules import round_robin_slots
 from planner.shape import Lab, Shape
 
 
@@ -41,7 +42,7 @@ class Periodic:
         return len(self.slots) * (self.dwell_s + self.dark_s)
 
     def phase_s(self, loads: NDArray[np.float64], bytes_per_s: float) -> float:
-        """Time to carry bytes from row to column, in whole cycles, each pair over its own links alone."""
+        """Most time to carry bytes from row to column: in whole cycles, each pair over its own links alone."""
         links = self.links
         if (links[loads > 0] == 0).any():
             src, dst = map(int, np.argwhere((loads > 0) & (links == 0))[0])
@@ -55,9 +56,135 @@ class Periodic:
         return sum((slot.adjacency for slot in self.slots), np.zeros_like(self.slots[0].adjacency))
 
     def iteration_s(self, demand: Demand, lab: Lab) -> float:
-        """Compute, then transfers, then reducing and gathering."""
+        """Compute, then transfers, then reducing and gathering, each in whole cycles."""
         each = parts(demand)
         return demand.compute_s + self.phase_s(demand.mp, lab.port_bytes_per_s) + 2 * self.phase_s(each, lab.port_bytes_per_s)
+
+
+@dataclass(frozen=True, eq=False)
+class Turning:
+    """Slots in turn with the routes of each, over several links where hosts forward.
+
+    shares: for each slot an array (links, n, n), the share of the bytes from row to column that takes a link; a pair with none has
+    no path in that slot, and waits. dwell_s: that hosts send in each slot; dark_s: that they do not before the next.
+    """
+
+    shares: tuple[NDArray[np.float64], ...]
+    dwell_s: float
+    dark_s: float
+
+    @property
+    def period_s(self) -> float:
+        return self.dwell_s + self.dark_s
+
+    def end_s(self, loads: NDArray[np.float64], bytes_per_s: float, begin_s: float) -> float:
+        """When bytes from row to column, ready at `begin_s`, have arrived; slot 0 gets its light at 0 s.
+
+        In a slot a pair is as fast as the fullest of its links allows with what all pairs have left, as in static predictions.
+        """
+        left = loads / bytes_per_s
+        if not (left > 0).any():
+            return begin_s
+        progress = np.zeros_like(left)  # in a cycle
+        for shares in self.shares:
+            takes = self.takes(shares, left)
+            progress += np.divide(self.dwell_s, takes, out=np.zeros_like(left), where=takes > 0)
+        if (progress[left > 0] == 0).any():
+            src, dst = map(int, np.argwhere((left > 0) & (progress == 0))[0])
+            raise Infeasible(f"rank {src} never meets rank {dst}", "take a schedule in which every pair meets")
+        often = max(1.0, float((1 / progress[left > 0]).max()) / MOST_CYCLES)
+        return begin_s + often * (self._end_s(left / often, begin_s) - begin_s)
+
+    def _end_s(self, left: NDArray[np.float64], begin_s: float) -> float:
+        slot, end_s = int(begin_s / self.period_s + 1e-9), begin_s
+        while (left > 1e-12).any():
+            start_s = max(slot * self.period_s, begin_s)
+            span_s = slot * self.period_s + self.dwell_s - start_s
+            takes = self.takes(self.shares[slot % len(self.shares)], left)
+            here = (left > 1e-12) & (takes > 0)
+            if here.any() and span_s > 0:
+                end_s = start_s + min(float(takes[here].max()), span_s)
+                left = np.where(here, left * np.maximum(1 - span_s / np.where(here, takes, 1.0), 0.0), left)
+            slot += 1
+        return end_s
+
+    def ring_end_s(self, order: Sequence[int], size: float, bytes_per_s: float, begin_s: float) -> float:
+        """When a ring has reduced a buffer of `size` bytes that all ranks of `order` have ready at `begin_s`.
+
+        In each of 2 (k - 1) steps a rank sends the k-th part that it received in the step before, after its own of that step.
+        Raises: Infeasible - two that follow each other never meet.
+        """
+        steps = list(zip(order, [*order[1:], order[0]], strict=True))
+        all_at_once = np.zeros(self.shares[0].shape[1:])
+        for src, dst in steps:
+            all_at_once[src, dst] = 1.0
+        slow = [self.takes(shares, all_at_once) for shares in self.shares]  # s for a second's bytes of a link, all ranks sending
+        paces = [[float(1 / one[pair]) if one[pair] else 0.0 for one in slow] for pair in steps]
+        if lost := [pair for pair, pace in zip(steps, paces, strict=True) if not any(pace)]:
+            raise Infeasible(f"rank {lost[0][0]} never meets rank {lost[0][1]}", "take a schedule in which every pair meets")
+        part_s, done = size / len(order) / bytes_per_s, [begin_s] * len(order)
+        for _ in range(2 * (len(order) - 1)):
+            done = [self._sent_s(pace, part_s, max(done[at], done[at - 1])) for at, pace in enumerate(paces)]
+        return max(done)
+
+    def _sent_s(self, pace: Sequence[float], need_s: float, begin_s: float) -> float:
+        """When a pair has sent for `need_s` of a whole link's time; pace: its share of one in each slot."""
+        slot, now_s = int(begin_s / self.period_s + 1e-9), begin_s
+        while True:
+            end_s, share = slot * self.period_s + self.dwell_s, pace[slot % len(pace)]
+            if share and now_s < end_s:
+                if need_s <= (end_s - now_s) * share + 1e-12:
+                    return now_s + need_s / share
+                need_s -= (end_s - now_s) * share
+            slot += 1
+            now_s = slot * self.period_s
+
+    @staticmethod
+    def takes(shares: NDArray[np.float64], left: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Seconds that the fullest link of each pair needs for all that is `left` (s of one link), 0 where it has no path."""
+        on_link = np.tensordot(shares, left, 2)
+        fullest: NDArray[np.float64] = np.where(shares > 0, on_link[:, None, None], 0.0).max(axis=0, initial=0.0)
+        return fullest
+
+
+MOST_CYCLES = 50
+"""Cycles that are walked through for one phase; a longer one is taken as a multiple of a part of it."""
+
+
+def mean_s(transfers: Turning, sums: Turning, demand: Demand, bytes_per_s: float, iterations: int = 16) -> tuple[float, float]:
+    """Times of transfers and of sums in an iteration, each on its routes, the mean of many iterations that follow each other."""
+    each, now_s, transfers_s, sums_s = parts(demand), 0.0, 0.0, 0.0
+    for number in range(iterations + 1):
+        begin_s = now_s + demand.compute_s
+        sent_s = transfers.end_s(demand.mp, bytes_per_s, begin_s)
+        now_s = sums.end_s(each, bytes_per_s, sums.end_s(each, bytes_per_s, sent_s))
+        if number:  # the first begins with a slot
+            transfers_s += sent_s - begin_s
+            sums_s += now_s - sent_s
+    return transfers_s / iterations, sums_s / iterations
+
+
+def ring_mean_s(
+    turning: Turning, rings: Sequence[Sequence[int]], size: float, bytes_per_s: float, compute_s: float, iterations: int = 16
+) -> float:
+    """Time of an iteration that computes, then reduces a buffer of `size` bytes over rings in equal parts; the mean of many."""
+    now_s, first_s = 0.0, 0.0
+    for number in range(iterations + 1):
+        begin_s = now_s + compute_s
+        now_s = max(turning.ring_end_s(ring, size / len(rings), bytes_per_s, begin_s) for ring in rings)
+        first_s = first_s if number else now_s
+    return (now_s - first_s) / iterations
+
+
+def direct(slots: Sequence[Shape]) -> tuple[NDArray[np.float64], ...]:
+    """Shares of `Turning` for pairs that use their own links only."""
+    found = []
+    for slot in slots:
+        share = np.zeros((len(slot.arcs), slot.n, slot.n))
+        for link, (src, dst) in enumerate(slot.links):
+            share[link, src, dst] = 1 / slot.adjacency[src, dst]
+        found.append(share)
+    return tuple(found)
 
 
 def parts(demand: Demand) -> NDArray[np.float64]:

@@ -46,7 +46,7 @@ def most_links(n: int, planes: int) -> int:
     return planes * (n // 2)
 
 
-def assign(shape: Shape, planes: int) -> tuple[int, ...]:
+def assign(shape: Shape, planes: int, tries: int = TRIES) -> tuple[int, ...]:
     """A switch, 0 to planes - 1, for each of `shape.cables`, in their order. Raises: Infeasible."""
     count = len(shape.cables)
     if shape.duplex and count > most_links(shape.n, planes):
@@ -62,7 +62,7 @@ def assign(shape: Shape, planes: int) -> tuple[int, ...]:
         last = first + _length(ring, shape.duplex)
         colouring.whole(np.arange(first, last), 2 if shape.duplex and last - first > 1 else 1)
         first = last
-    if not colouring.rest():
+    if not colouring.rest(tries):
         raise Infeasible(
             f"found no assignment of {count} links to {planes} planes with no host twice on a plane",
             "join all ports to one switch, or take rings of even length",
@@ -99,10 +99,10 @@ class _Colouring:
                 self.at[self.ends[mine, 0], free[turn]] = mine
                 self.at[self.ends[mine, 1], free[turn]] = mine
 
-    def rest(self) -> bool:
+    def rest(self, tries: int) -> bool:
         """Colour what is left, link by link, along Kempe chains; recolour others where no chain helps."""
         open_ = np.flatnonzero(self.colour < 0).tolist()[::-1]
-        for _ in range(TRIES * max(1, len(open_))):
+        for _ in range(tries * max(1, len(open_))):
             if not open_:
                 return True
             link = open_.pop()

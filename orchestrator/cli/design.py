@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from orchestrator.cli import designmore
+from orchestrator.cli import designmore, designperiodic
 from orchestrator.cli.call import Call, Result, Usage, verb
 from orchestrator.cli.completing import workloads
 from orchestrator.cli.shared import write_file
@@ -384,4 +384,5 @@ testbed design {method} -w other.yaml --beside plan.json -o other.json   a secon
 
 for _name, _short in SHORT.items():
     _method(_name, _short, app)
+app.add_typer(designperiodic.app)
 app.add_typer(designmore.app)

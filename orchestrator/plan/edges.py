@@ -7,9 +7,11 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field
 
 from orchestrator.inventory.edges import Name
-from orchestrator.inventory.schema import END, LINE, OPTION, VARIABLE, Edge
+from orchestrator.inventory.schema import END, LINE, OPTION, PORT, VARIABLE, Edge
 
 SCHEMA_ID = "testbed.plan/1"
+MOST_SLOTS = 64
+"""Slots of a schedule: each is a whole set of routes that every host keeps ready."""
 _BIG = 2**53  # beyond it JSON readers disagree about integers (RFC 8259 section 6)
 
 End = Annotated[str, Field(pattern=END, description="a host port such as gpu01:p1, or a host alone: its port is then chosen")]
@@ -109,11 +111,23 @@ class ProducerEdge(Edge):
     workload_sha256: str = ""
 
 
+class RegionEdge(Edge):
+    """Hosts of the job whose circuits follow the traffic between them, while a packet switch joins them all."""
+
+    name: Name
+    hosts: Annotated[list[str], Field(min_length=2, max_length=256)]
+    ports: Annotated[
+        list[Annotated[str, Field(pattern=PORT)]],
+        Field(min_length=2, max_length=1024, description="the hosts' ports whose circuits may change; in no other region"),
+    ]
+    fallback: Annotated[Name, Field(description="a segment of the plan that joins all of `hosts`: traffic without a circuit")]
+
+
 class JobEdge(Edge):
     """What runs on the hosts once the links are up."""
 
     name: Name
-    workload: Literal["train", "allreduce", "replay", "program"]
+    workload: Literal["train", "allreduce", "replay", "moe", "program"]
     program: Annotated[
         Name | None, Field(description="of a program: its name in programs.yml, where the lab's owner declares it")
     ] = None
@@ -141,6 +155,9 @@ class JobEdge(Edge):
             description="ranks of this training whose place another rank took, or nobody (empty); `job evict` writes it",
         ),
     ] = Field(default_factory=dict)
+    regions: Annotated[
+        list[RegionEdge], Field(max_length=64, description="hosts whose circuits follow their traffic (`testbed adapt`)")
+    ] = Field(default_factory=list)
 
 
 class RouteEdge(Edge):
@@ -214,6 +231,68 @@ class SegmentEdge(Edge):
     ] = None
 
 
+class SlotEdge(Edge):
+    """Links that are lit in one slot, beside those that always are."""
+
+    links: Annotated[list[LinkEdge], Field(max_length=8192)]
+
+
+class ScheduleEdge(Edge):
+    """Links that come and go in turn: either `slots`, or a `pattern` over the `ports` of hosts."""
+
+    kind: Annotated[
+        Literal["clock", "phase"],
+        Field(description="what ends a slot: its time, or (phase) the first end of an iteration of the job after that time"),
+    ] = "clock"
+    dwell_s: Annotated[Seconds, Field(description="light of one slot, from its arrival to its end")]
+    guard_s: Annotated[float, Field(ge=0, le=3600, description="hosts stop sending this long before a slot's expected end")] = 0.0
+    slots: Annotated[list[SlotEdge], Field(description=f"one after the other, then from the first again; at most {MOST_SLOTS}")] = (
+        Field(default_factory=list)
+    )
+    pattern: Annotated[
+        Literal["round-robin", "staggered", "opera"] | None,
+        Field(
+            description="every pair of hosts in turn: all ports alike, each port its own part of the pairs, or so that one port "
+            "moves at a time"
+        ),
+    ] = None
+    ports: Annotated[
+        list[Annotated[str, Field(pattern=r"^p[0-9]{1,3}$")]],
+        Field(max_length=64, description="of a pattern: the ports of each host that it joins, such as p1"),
+    ] = Field(default_factory=list)
+    hosts: Annotated[
+        list[str], Field(max_length=4096, description="of a pattern: the hosts it joins; those of the job unless given")
+    ] = Field(default_factory=list)
+    follow: Annotated[
+        Literal["light", "clock"], Field(description="what hosts go by: light at their own ports, or their clocks alone")
+    ] = "light"
+    late: Annotated[Literal["skip", "stop"], Field(description="a slot whose light is late is left out, or ends the schedule")] = (
+        "skip"
+    )
+    congestion: Annotated[
+        Literal["cubic", "per-network", "one-window", "not-told"],
+        Field(
+            description="TCP's: per-network keeps one window for circuits that come and go and one for all else; one-window and "
+            "not-told are its ablation and its control"
+        ),
+    ] = "cubic"
+
+
+class AdaptEdge(Edge):
+    """How the circuits of the job's regions follow its traffic."""
+
+    every: Annotated[int, Field(ge=1, le=1_000_000, description="iterations from one look at the traffic to the next")]
+    predict: Annotated[
+        Literal["last", "ewma"], Field(description="the next traffic: the last, or an exponentially weighted mean")
+    ] = "last"
+    gain: Annotated[
+        float, Field(ge=1, le=1000, description="circuits change where the predicted time falls by this factor or more")
+    ] = 1.1
+    dark_share: Annotated[
+        float, Field(gt=0, le=1, description="of an iteration, that a change of circuits may stop the job at most")
+    ] = 0.05
+
+
 class PlanEdge(Edge):
     """Which host ports should be linked, which packet switches used, and what should then run. Links or segments are needed."""
 
@@ -237,6 +316,8 @@ class PlanEdge(Edge):
     ] = Field(default_factory=list)
     acceptance: AcceptanceEdge = AcceptanceEdge()
     transition: TransitionEdge = TransitionEdge()
+    schedule: ScheduleEdge | None = None
+    adapt: AdaptEdge | None = None
 
 
 def json_schema() -> dict[str, Any]:

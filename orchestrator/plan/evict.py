@@ -19,7 +19,7 @@ from orchestrator.plan.reader import read_plan
 
 def plan_hosts(plan: Plan) -> set[HostName]:
     """Every host that a plan links or runs ranks on."""
-    return {host for link in plan.links for host in link.hosts} | set(plan.job.hosts if plan.job else ())
+    return {*plan.hosts} | set(plan.job.hosts if plan.job else ())
 
 
 def why_no_spare(host: HostName, spare: HostName, plan: Plan, lab: Lab) -> str:
@@ -87,6 +87,7 @@ def without(text: str, plan: Plan, lab: Lab, host: HostName) -> str:
         named = segment.get("hosts") or list(lab.segments[segment["name"]].ports)
         segment["hosts"] = [name for name in named if name != host]
     body["segments"] = [segment for segment in body.get("segments", ()) if len(segment["hosts"]) > 1]
+    _unscheduled(body, host)
     body["routes"] = [r for r in body.get("routes", ()) if host not in (r["src"], r["dst"], *r["via"])]
     _rewrite(body, lambda hosts: [name for name in hosts if name != host], ())
     for key in ("segments", "routes", "predicted"):
@@ -98,6 +99,21 @@ def without(text: str, plan: Plan, lab: Lab, host: HostName) -> str:
     except Infeasible:  # the ports that are free now are at different switches: choose all of them anew
         moved = [{**link, "a": a, "b": b} for link in body["links"] for a, b in (_ends(link),)]
         return _checked({**body, "links": moved}, plan, lab, (host,), hint)
+
+
+def _unscheduled(body: dict[str, Any], host: HostName) -> None:
+    """Take a host out of the slots, and out of the regions, of which those with one host left have no more circuits."""
+    schedule = body.get("schedule") or {}
+    for slot in schedule.get("slots", ()):
+        slot["links"] = [link for link in slot["links"] if host not in _ends(link)]
+    if "hosts" in schedule:
+        schedule["hosts"] = [name for name in schedule["hosts"] if name != host]
+    job = body.get("job") or {}
+    if "regions" in job:
+        for region in job["regions"]:
+            region["hosts"] = [name for name in region["hosts"] if name != host]
+            region["ports"] = [port for port in region["ports"] if port.partition(":")[0] != host]
+        job["regions"] = [region for region in job["regions"] if len(region["hosts"]) > 1]
 
 
 def _of(host: HostName, plan: Plan, lab: Lab) -> None:

@@ -50,7 +50,7 @@ def alike(hosts: Iterable[HostName], lab: Lab) -> tuple[tuple[HostName, ...], ..
 
 
 def relabelled_text(text: str, by: Labels) -> str:
-    """The same plan file with other hosts: links, ranks, rings, traffic and routes follow the labels."""
+    """The same plan file with other hosts: links, slots, ranks, rings, regions, traffic and routes follow the labels."""
     if not by:
         return text
     body = json.loads(text)
@@ -59,8 +59,12 @@ def relabelled_text(text: str, by: Labels) -> str:
         host, there, number = name.partition(mark)
         return by.get(host, host) + there + number
 
-    for link in body.get("links", ()):
-        link["a"], link["b"] = end(link["a"]), end(link["b"])
+    schedule = body.get("schedule") or {}
+    for links in (body.get("links", ()), *(slot["links"] for slot in schedule.get("slots", ()))):
+        for link in links:
+            link["a"], link["b"] = end(link["a"]), end(link["b"])
+    if "hosts" in schedule:
+        schedule["hosts"] = [by.get(host, host) for host in schedule["hosts"]]
     for segment in body.get("segments", ()):
         if segment.get("hosts"):
             segment["hosts"] = [by.get(host, host) for host in segment["hosts"]]
@@ -72,6 +76,9 @@ def relabelled_text(text: str, by: Labels) -> str:
             group["rings"] = [[by.get(host, host) for host in ring] for ring in group["rings"]]
             for send in group.get("schedule", ()):
                 send |= {key: by.get(send[key], send[key]) for key in ("src", "dst", "shard")}
+        for region in job.get("regions", ()):
+            region["hosts"] = [by.get(host, host) for host in region["hosts"]]
+            region["ports"] = [end(port) for port in region["ports"]]
         for transfer in (job.get("traffic") or {}).get("transfers", ()):
             transfer |= {key: by.get(transfer[key], transfer[key]) for key in ("src", "dst")}
     for route in body.get("routes", ()):

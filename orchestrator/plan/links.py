@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from optics import HostName, HostPort, Infeasible, LinkKind
@@ -13,7 +13,7 @@ from optics.plan import LinkEnd, WantedLink, host_of
 from optics.ranks import host_of_rank
 from orchestrator.fabric.circuits import circuit
 from orchestrator.inventory.lab import Lab
-from orchestrator.inventory.positions import Path, Problems
+from orchestrator.inventory.positions import Path, Problems, spell
 from orchestrator.inventory.schema import attempt
 from orchestrator.plan.edges import LinkEdge, SegmentEdge
 
@@ -37,11 +37,15 @@ class Links:
         self.problems.add(path, f"host {name} is not in the lab ({summary(hosts, 'host')}){did_you_mean(name, hosts)}")
         return False
 
-    def links(self, raw: Any, max_loss_db: float) -> tuple[WantedLink, ...]:
+    def links(
+        self, raw: Any, max_loss_db: float, at: Path = ("links",), always: Sequence[WantedLink] = ()
+    ) -> tuple[WantedLink, ...]:
+        """The links of the list `raw`, which is at `at` in the file. always: links that are lit beside them."""
         wanted: list[WantedLink] = []
-        sides: dict[tuple[HostPort, str], int] = {}
+        sides = {(end, role): link.place for link in always for end, role in _sides(link) if isinstance(end, HostPort)}
         for index, item in enumerate(raw if isinstance(raw, list) else ()):
-            path: Path = ("links", index)
+            path: Path = (*at, index)
+            place = spell(path)
             edge = attempt(LinkEdge, item)
             ends = (self.end(edge.a, (*path, "a")), self.end(edge.b, (*path, "b"))) if edge else (None, None)
             a, b = ends
@@ -54,22 +58,24 @@ class Links:
                 continue
             if edge.count > 1 and isinstance(a, HostPort) | isinstance(b, HostPort):
                 self.problems.add((*path, "count"), f"{edge.count} parallel links need ends without a port, but a port is named")
-            for end, key, roles in ((a, "a", ("sends", "receives")), (b, "b", ("receives", "sends"))):
-                for role in roles if duplex else roles[:1]:
-                    if isinstance(end, HostPort):
-                        if (end, role) in sides:
-                            self.problems.add((*path, key), f"port {end} is already used by links[{sides[end, role]}]")
-                            break
-                        sides[end, role] = index
+            link = WantedLink(a, b, LinkKind(edge.kind), place)
+            used: set[LinkEnd] = set()
+            for end, role in _sides(link):
+                if isinstance(end, HostPort) and end not in used:
+                    if (end, role) in sides:
+                        used.add(end)
+                        key = "a" if end is a else "b"
+                        self.problems.add((*path, key), f"port {end} is already used by {sides[end, role]}")
+                    else:
+                        sides[end, role] = place
             if isinstance(a, HostPort) and isinstance(b, HostPort):
                 self.light(a, b, path, duplex, max_loss_db)
-            for _ in range(edge.count):
-                wanted.append(WantedLink(a, b, LinkKind(edge.kind), f"links[{index}]"))
+            wanted += [link] * edge.count
             pair = (host_of(a), host_of(b))
             self.edges[pair] += edge.count
             if duplex:
                 self.edges[pair[::-1]] += edge.count
-        self.degrees(wanted)
+        self.degrees(wanted, at, always)
         return tuple(wanted)
 
     def segments(self, raw: Any) -> tuple[WantedLink, ...]:
@@ -153,21 +159,27 @@ class Links:
                 f"{worst} loses {worst.loss_db:.1f} dB, more than acceptance.max_loss_db = {max_loss_db:g} ({', '.join(parts)})",
             )
 
-    def degrees(self, wanted: list[WantedLink]) -> None:
+    def degrees(self, wanted: Sequence[WantedLink], at: Path, always: Sequence[WantedLink]) -> None:
         """No host has more links than ports with fibres; transmitters and receivers are counted separately."""
         sends: Counter[HostName] = Counter()
         receives: Counter[HostName] = Counter()
         blame: dict[HostName, str] = {}
         fibred = Counter(port.host for port in self.lab.fibres)
-        for link in wanted:
+        for link in [*(link for link in always if not self.lab.electrical(link)), *wanted]:
             a, b = link.hosts
             for sender, receiver in [(a, b), (b, a)] if link.kind is LinkKind.DUPLEX else [(a, b)]:
                 sends[sender] += 1
                 receives[receiver] += 1
             for host in (a, b):
-                if max(sends[host], receives[host]) > fibred[host]:
+                if max(sends[host], receives[host]) > fibred[host] and link not in always:
                     blame.setdefault(host, link.place)
         for host, place in blame.items():
-            index = int(re.sub(r"\D", "", place))
+            index = int(re.findall(r"\d+", place)[-1])
             has = f"{fibred[host]} port{'s' if fibred[host] != 1 else ''} with a fibre"
-            self.problems.add(("links", index), f"{host} is in {max(sends[host], receives[host])} links but has {has}")
+            self.problems.add((*at, index), f"{host} is in {max(sends[host], receives[host])} links but has {has}")
+
+
+def _sides(link: WantedLink) -> list[tuple[LinkEnd, str]]:
+    """What a link uses of the ports at its ends: what sends there, what receives."""
+    there = [(link.a, "sends"), (link.b, "receives")]
+    return [*there, (link.a, "receives"), (link.b, "sends")] if link.kind is LinkKind.DUPLEX else there

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from optics import BadFile
 from optics.plain import summary
@@ -15,12 +16,12 @@ FEW_ENDS = 6
 
 def refuse_another_labs(document: Document, lab: Lab) -> None:
     """Raises: BadFile - one sentence if at least half of the ends the plan links are not in the lab."""
-    links = document.value.get("links") if isinstance(document.value, Mapping) else None
     ends: dict[str, Path] = {}
-    for index, link in enumerate(links if isinstance(links, list) else ()):
-        for key in ("a", "b"):
-            if isinstance(link, Mapping) and isinstance(text := link.get(key), str):
-                ends.setdefault(text, ("links", index, key))
+    for path, links in _lists(document.value):
+        for index, link in enumerate(links if isinstance(links, list) else ()):
+            for key in ("a", "b"):
+                if isinstance(link, Mapping) and isinstance(text := link.get(key), str):
+                    ends.setdefault(text, (*path, index, key))
     strange = [text for text in ends if not _is_there(text, lab)]
     if len(strange) < FEW_ENDS or len(strange) < len(ends) / 2:
         return
@@ -30,6 +31,18 @@ def refuse_another_labs(document: Document, lab: Lab) -> None:
         f"that it links are not in this one ({few}), the first is {strange[0]}"
     )
     raise BadFile([words], hint="name its lab with --inventory, or write a plan for this one: docs/how-to/write-a-plan.md")
+
+
+def _lists(body: Any) -> Iterator[tuple[Path, Any]]:
+    """The places of links in a plan file: its own, and those of each slot."""
+    if not isinstance(body, Mapping):
+        return
+    yield ("links",), body.get("links")
+    schedule = body.get("schedule")
+    slots = schedule.get("slots") if isinstance(schedule, Mapping) else None
+    for index, slot in enumerate(slots if isinstance(slots, list) else ()):
+        if isinstance(slot, Mapping):
+            yield ("schedule", "slots", index, "links"), slot.get("links")
 
 
 def _is_there(end: str, lab: Lab) -> bool:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 from optics import BadFile, HostName
-from optics.plan import Acceptance, FixedRoute, Plan, TransitionPolicy, WantedLink
+from optics.plan import Acceptance, Adapt, FixedRoute, Plan, TransitionPolicy
 from orchestrator.inventory.lab import Lab
 from orchestrator.inventory.positions import Path, Problems, read_json
 from orchestrator.inventory.schema import attempt, check, show
@@ -18,6 +18,7 @@ from orchestrator.plan.interchangeable import alike, difference
 from orchestrator.plan.jobs import JobReader
 from orchestrator.plan.links import Links
 from orchestrator.plan.other_lab import refuse_another_labs
+from orchestrator.plan.schedule import ScheduleReader
 
 
 def read_plan(text: str, filename: str, lab: Lab) -> Plan:
@@ -32,24 +33,31 @@ def read_plan(text: str, filename: str, lab: Lab) -> Plan:
     edge = check(PlanEdge, document.value, problems)
     raw: Mapping[str, Any] = document.value if isinstance(document.value, Mapping) else {}
     checked = Links(lab, problems)
-    links = checked.links(raw.get("links"), edge.acceptance.max_loss_db if edge else Acceptance().max_loss_db)
+    max_loss_db = edge.acceptance.max_loss_db if edge else Acceptance().max_loss_db
+    links = checked.links(raw.get("links"), max_loss_db)
     links += checked.segments(raw.get("segments"))
-    if edge is not None and not edge.links and not edge.segments:
+    if edge is not None and not edge.links and not edge.segments and edge.schedule is None:
         problems.add(("links",) if "links" in raw else (), "the plan joins no hosts: give it links, segments, or both")
-    job = JobReader(checked, notes).job(raw.get("job"))
+    turning = ScheduleReader(checked, links, max_loss_db)
+    schedule = turning.schedule(raw)
+    job = JobReader(checked, notes, links).job(raw.get("job"))
     if job is not None and edge is not None and edge.predicted is not None:
         job = replace(job, predicted=edge.predicted.model_dump(exclude_none=True))
+    plan = Plan(edge.name if edge else "", links, job, schedule=schedule)
+    if schedule is not None and (job or edge is None or edge.acceptance.all_pairs):
+        turning.meeting(schedule, job.hosts if job else plan.hosts)
+    if edge is not None and edge.adapt is not None:
+        if not (edge.job and edge.job.regions):
+            problems.add(("adapt",), "no circuits to adapt: give the job regions, whose ports may be joined anew")
+        if schedule is not None:
+            problems.add(("adapt",), "the plan has a schedule too; wanted one of the two")
     routes = _Routes(checked).routes(raw.get("routes"))
-    groups = _interchangeable(edge.interchangeable if edge else [], links, checked)
-    spares = _spares(
-        edge.spares if edge else [], {*(h for link in links for h in link.hosts), *(job.hosts if job else ())}, checked
-    )
+    groups = _interchangeable(edge.interchangeable if edge else [], plan.hosts, checked)
+    spares = _spares(edge.spares if edge else [], {*plan.hosts, *(job.hosts if job else ())}, checked)
     if problems or edge is None:
         raise BadFile(problems.lines(), hint="correct the plan; nothing was changed")
-    return Plan(
-        name=edge.name,
-        links=links,
-        job=job,
+    return replace(
+        plan,
         routes=routes,
         acceptance=Acceptance(**edge.acceptance.model_dump()),
         transition=TransitionPolicy(**edge.transition.model_dump()),
@@ -59,15 +67,14 @@ def read_plan(text: str, filename: str, lab: Lab) -> Plan:
         interchangeable=groups,
         segments=tuple(segment.name for segment in edge.segments),
         spares=spares,
+        adapt=Adapt(**edge.adapt.model_dump()) if edge.adapt else None,
     )
 
 
-def _interchangeable(
-    groups: str | list[list[str]], wanted: tuple[WantedLink, ...], links: Links
-) -> tuple[tuple[HostName, ...], ...]:
+def _interchangeable(groups: str | list[list[str]], hosts: Iterable[HostName], links: Links) -> tuple[tuple[HostName, ...], ...]:
     """The groups of interchangeable hosts: equal hosts only, none in two groups."""
     if isinstance(groups, str):
-        return alike((host for link in wanted for host in link.hosts), links.lab)
+        return alike(hosts, links.lab)
     seen: dict[str, int] = {}
     for index, group in enumerate(groups):
         first = next((host for host in group if host in links.lab.hosts), "")

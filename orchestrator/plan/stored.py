@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from optics import Circuit, CrossConnect, DeviceName, HostPort, Link, LinkKind, Port, Setting, Slot, SpectralRoute
+from optics.plan import Plan
 from orchestrator.fabric import circuits as light
 from orchestrator.fabric.transition import per_device
 from orchestrator.inventory.lab import Lab
+from orchestrator.plan.reader import read_plan
 
 
 def path_data(circuit: Circuit) -> dict[str, object]:
@@ -49,6 +51,13 @@ def link_data(link: Link) -> dict[str, str | int]:
         "b_port": link.b.number,
         "kind": link.kind.value,
     }
+
+
+def stored_plan(text: str, name: str, stored: object, lab: Lab) -> Plan:
+    """The plan that is up, as it is written; of one with a schedule, the slot that is `stored`. Raises: as `read_plan`."""
+    plan = read_plan(text, name, lab)
+    slot = stored.get("slot", 0) if isinstance(stored, dict) else 0
+    return plan if plan.schedule is None else plan.slot(slot if isinstance(slot, int) else 0)
 
 
 def stored_links(stored: object) -> tuple[Link, ...]:

@@ -184,5 +184,6 @@ def test_a_shipped_scenario_is_named_like_its_folder_fits_the_schema_and_has_its
 
 def test_the_scenarios_promised_are_there() -> None:
     assert [path.parent.name for path in SHIPPED] == [
-        *("direct-connect-small", "live-vs-restart", "rail-only", "reconfiguration-latency", "topoopt-vs-trees")
+        *("direct-connect-small", "live-vs-restart", "mixnet-moe", "rail-only", "reconfiguration-latency", "rotor-12"),
+        *("tdtcp", "topoopt-vs-trees"),
     ]

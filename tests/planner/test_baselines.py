@@ -14,8 +14,6 @@ from planner.baselines import (
     expander,
     random_regular,
     rings,
-    round_robin,
-    round_robin_slots,
     spectral_gap,
     torus,
     torus_hops,
@@ -138,25 +136,6 @@ def test_an_expander_is_the_best_of_some_and_near_the_best_there_is() -> None:
     assert best >= max(spectral_gap(random_regular(lab, seed=16 + number)) for number in range(16))
     assert 0.8 * (4 - 2 * sqrt(3)) < best <= 4
     assert spectral_gap(complete(6)) == pytest.approx(4)  # eigenvalues 5 and -1
-
-
-@pytest.mark.parametrize("n", [2, 5, 8, 12, 13])
-def test_in_a_round_robin_every_pair_meets_once(n: int) -> None:
-    rounds = round_robin(n)
-    assert len(rounds) == (n - 1 if n % 2 == 0 else n)
-    met = [pair for matching in rounds for pair in matching]
-    assert len(met) == len(set(met)) == n * (n - 1) // 2
-    assert all(len({rank for pair in matching for rank in pair}) == 2 * (n // 2) for matching in rounds)
-
-
-@pytest.mark.parametrize(("duplex", "degree", "slots"), [(True, 4, 3), (False, 4, 3), (True, 11, 1), (True, 16, 1), (True, 1, 11)])
-def test_slots_of_a_round_robin_fill_the_ports_and_join_every_pair(duplex: bool, degree: int, slots: int) -> None:
-    lab = Lab(12, degree, duplex=duplex, planes=True)
-    shapes = round_robin_slots(lab)
-    assert len(shapes) == slots
-    assert (sum(shape.adjacency for shape in shapes) + np.eye(12) >= 1).all()
-    for shape in shapes:
-        assert shape.adjacency.sum(axis=0).max() == min(degree, 11) and len(set(check(shape, lab))) == min(degree, 11)
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,10 @@ from math import ceil, inf, nan
 import numpy as np
 import pytest
 
-from planner.baselines import round_robin as matchings
-from planner.baselines import round_robin_slots
 from planner.demand import Demand, Group, Infeasible
-from planner.periodic import Periodic, fitted, parts
+from planner.periodic import Periodic, Turning, direct, fitted, mean_s, parts, ring_mean_s
+from planner.schedules import round_robin as matchings
+from planner.schedules import round_robin_slots
 from planner.shape import Lab
 from tests.planner.test_routing import all_to_all
 
@@ -59,3 +59,83 @@ def test_the_fitted_dwell_is_the_best_of_many() -> None:
         assert best <= min(one.iteration_s(demand, lab) for one in tried) + 1e-9
     idle = Demand(8, (), np.zeros((8, 8)), 0.1)
     assert fitted(idle, lab, 0.05).iteration_s(idle, lab) == pytest.approx(0.1)
+
+
+def stepped(schedule: Periodic, loads: np.ndarray, rate: float, begin_s: float, step_s: float = 1e-3) -> float:
+    """When the loads have arrived, in small steps of time."""
+    left, now, period = loads / rate, begin_s, schedule.dwell_s + schedule.dark_s
+    while (left > 1e-9).any():
+        slot = int(now / period + 1e-9)
+        if now - slot * period < schedule.dwell_s - 1e-9:
+            left = left - schedule.slots[slot % len(schedule.slots)].adjacency * step_s
+        now += step_s
+    return now
+
+
+@pytest.mark.parametrize("begin_s", [0.0, 0.05, 0.119, 0.31])
+@pytest.mark.parametrize("size", [0.01, 0.3])
+def test_a_phase_ends_when_its_last_pair_has_had_light_for_long_enough(begin_s: float, size: float) -> None:
+    lab = Lab(6, 2, 1.0)
+    slots = round_robin_slots(lab)
+    schedule, turning = Periodic(slots, 0.1, 0.02), Turning(direct(slots), 0.1, 0.02)
+    loads = np.random.default_rng(1).random((6, 6)) * (1 - np.eye(6)) * size * RATE
+    found = turning.end_s(loads, RATE, begin_s)
+    assert found == pytest.approx(stepped(schedule, loads, RATE, begin_s), abs=2.5e-3)
+    assert found - begin_s <= schedule.phase_s(loads, RATE) + 0.12, "whole cycles, and the slot it began in"
+
+
+def test_iterations_that_follow_each_other_take_no_more_than_whole_cycles() -> None:
+    lab = Lab(12, 4, 1.0)
+    demand = Demand(12, (Group("g", tuple(range(12)), int(0.12 * RATE)),), np.zeros((12, 12)), 0.05)
+    schedule = round_robin(lab, dwell_s=0.1, dark_s=0.02)
+    turning = Turning(direct(schedule.slots), 0.1, 0.02)
+    transfers_s, sums_s = mean_s(turning, turning, demand, RATE)
+    assert transfers_s == 0.0
+    assert 0.6 * schedule.iteration_s(demand, lab) < demand.compute_s + sums_s < schedule.iteration_s(demand, lab)
+    with pytest.raises(Infeasible, match="never meets"):
+        mean_s(turning, Turning(turning.shares[:1], 0.1, 0.02), demand, RATE)
+
+
+def test_a_long_phase_is_a_multiple_of_a_part_of_it() -> None:
+    lab = Lab(6, 2, 1.0)
+    turning = Turning(direct(round_robin_slots(lab)), 0.01, 0.002)
+    loads = np.random.default_rng(1).random((6, 6)) * (1 - np.eye(6)) * RATE
+    assert turning.end_s(loads * 4, RATE, 0.0) == pytest.approx(
+        stepped(Periodic(round_robin_slots(lab), 0.01, 0.002), loads * 4, RATE, 0.0), rel=0.02
+    )
+
+
+def test_where_hosts_forward_nobody_waits_and_every_link_carries_more() -> None:
+    chain = np.zeros((2, 3, 3))
+    chain[0, 0, 1] = chain[0, 0, 2] = chain[1, 1, 2] = chain[1, 0, 2] = 1.0
+    still = np.zeros((1, 3, 3))
+    still[0, 0, 1] = 1.0
+    loads = np.zeros((3, 3))
+    loads[0, 1] = loads[0, 2] = loads[1, 2] = 0.05
+    assert Turning((chain, still), 0.2, 0.1).end_s(loads, 1.0, 0.0) == pytest.approx(0.1)
+    assert Turning((chain, still), 0.2, 0.1).end_s(loads, 1.0, 0.3) == pytest.approx(0.6 + 0.1)
+    assert Turning((chain, still), 0.05, 0.1).end_s(loads, 1.0, 0.0) == pytest.approx(0.3 + 0.05)
+
+
+def test_a_ring_waits_for_each_of_its_links_and_each_part_for_the_one_before() -> None:
+    ring = np.zeros((4, 4, 4))
+    for rank in range(4):
+        ring[rank, rank, (rank + 1) % 4] = 1.0
+    lit = Turning((ring,), 1.0, 0.0)
+    assert lit.ring_end_s(range(4), 0.4, 1.0, 0.0) == pytest.approx(0.6), "2 (k - 1) / k of the buffer"
+    assert lit.ring_end_s(range(4), 0.4, 1.0, 7.95) == pytest.approx(8.55)
+    assert Turning((ring,), 0.25, 0.05).ring_end_s(range(4), 0.4, 1.0, 0.0) == pytest.approx(0.6 + 2 * 0.05)
+    even, odd = ring.copy(), ring.copy()
+    even[[1, 3]], odd[[0, 2]] = 0.0, 0.0
+    turns = Turning((even, odd), 0.5, 0.1)
+    # Ranks 0 and 2 send step 1 in slot 0; 1 and 3 steps 1 and 2 in slot 1; 0 and 2 steps 2 and 3; ...; 0 and 2 step 6 in slot 6.
+    assert turns.ring_end_s(range(4), 0.4, 1.0, 0.0) == pytest.approx(6 * 0.6 + 0.1)
+    assert ring_mean_s(turns, [range(4)], 0.4, 1.0, compute_s=0.0) == pytest.approx(3.6, rel=0.05)
+    with pytest.raises(Infeasible, match="rank 1 never meets rank 2"):
+        Turning((even,), 0.5, 0.1).ring_end_s(range(4), 0.4, 1.0, 0.0)
+
+
+def test_steps_of_a_ring_that_share_a_link_are_slower_by_as_much() -> None:
+    shared = np.zeros((2, 3, 3))
+    shared[0, 0, 1] = shared[0, 1, 2] = shared[1, 2, 0] = 1.0
+    assert Turning((shared,), 10.0, 0.0).ring_end_s(range(3), 0.3, 1.0, 0.0) == pytest.approx(0.8)

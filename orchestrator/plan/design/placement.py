@@ -15,9 +15,8 @@ from orchestrator.inventory.lab import Lab
 
 def hosts_of(plan: Plan) -> frozenset[HostName]:
     """Every host that a plan links, runs its job on, or routes over."""
-    linked = {host for link in plan.links for host in link.hosts}
     routed = {host for route in plan.routes for host in route.path}
-    return frozenset(linked | routed | set(plan.job.hosts if plan.job else ()))
+    return frozenset(routed | {*plan.hosts} | set(plan.job.hosts if plan.job else ()))
 
 
 def taken(plans: Mapping[str, Plan]) -> dict[HostName, str]:

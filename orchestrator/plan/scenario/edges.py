@@ -17,6 +17,13 @@ SETTLE_MS = Field(ge=0.5, le=60_000, description="switching time of every emulat
 WATCHDOG_S = Field(ge=1, le=3600, description="longest time for the iterations of one measurement, seconds; then it has stalled")
 
 
+class LineEdge(Edge):
+    """A line with delay: what all hosts send at one port."""
+
+    delay_ms: Annotated[float, Field(ge=0, le=10_000, description="in one direction, milliseconds")]
+    queue_packets: Annotated[int, Field(ge=1, le=10_000, description="packets that wait at most")]
+
+
 class LabEdge(Edge):
     """The emulated lab of a scenario, as `python -m emulators.generate` makes one: port p of every host at switch p."""
 
@@ -32,6 +39,9 @@ class LabEdge(Edge):
         ),
     ] = Field(default_factory=list)
     rack: Annotated[int, Field(ge=1, le=64, description="hosts of a leaf switch of a fat-tree")] = 4
+    lines: Annotated[
+        dict[Annotated[str, Field(pattern=r"^p[1-9][0-9]?$")], LineEdge], Field(description="ports whose traffic takes time, as p1")
+    ] = Field(default_factory=dict)
 
 
 class SetupEdge(Edge):

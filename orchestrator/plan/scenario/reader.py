@@ -11,7 +11,7 @@ from optics.plain import did_you_mean, reason
 from orchestrator.inventory.positions import Path, Problems, read_json, read_yaml
 from orchestrator.inventory.schema import check
 from orchestrator.plan.scenario.documents import differing, job_of, undeclared, with_fields, with_job
-from orchestrator.plan.scenario.edges import CompareEdge, ScenarioEdge, SetupEdge
+from orchestrator.plan.scenario.edges import CompareEdge, LabEdge, ScenarioEdge, SetupEdge
 from orchestrator.plan.scenario.values import OF_A_CHANGE, Arm, Compared, PlanText, Scenario, Setup, WantedLab
 
 Fetch = Callable[[str], str]
@@ -41,7 +41,7 @@ def read_scenario(text: str, filename: str, fetch: Fetch) -> Scenario:
         source=tuple(edge.source),
         claim=edge.claim,
         label=edge.label,
-        lab=None if edge.lab == "any" else WantedLab(**{**edge.lab.model_dump(), "electrical": tuple(edge.lab.electrical)}),
+        lab=None if edge.lab == "any" else _lab(edge.lab),
         tenants=tuple(edge.tenants),
         arms=arms,
         compared=compared,
@@ -52,6 +52,11 @@ def read_scenario(text: str, filename: str, fetch: Fetch) -> Scenario:
         differs=tuple(edge.differs),
         sha256=hashlib.sha256(text.encode()).hexdigest(),
     )
+
+
+def _lab(edge: LabEdge) -> WantedLab:
+    lines = tuple(f"{port.removeprefix('p')}:{line.delay_ms:g}:{line.queue_packets}" for port, line in edge.lines.items())
+    return WantedLab(**{**edge.model_dump(), "electrical": tuple(edge.electrical), "lines": lines})
 
 
 class _Files:

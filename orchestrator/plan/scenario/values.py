@@ -27,7 +27,8 @@ Mode: TypeAlias = Literal["live", "restart", "keep"]
 
 @dataclass(frozen=True, slots=True)
 class WantedLab:
-    """The emulated lab that a scenario starts for itself. electrical: as `python -m emulators.generate --electrical`."""
+    """The emulated lab that a scenario starts for itself. electrical, lines: as `python -m emulators.generate
+    --electrical` and `--line`."""
 
     hosts: int = 12
     ports: int = 4
@@ -36,6 +37,7 @@ class WantedLab:
     seed: int = 1
     electrical: tuple[str, ...] = ()
     rack: int = 4
+    lines: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,11 @@ class Arm:
     settle_ms: float | None = None
     watchdog_s: float = 120.0
     swept: tuple[str, float] | None = None
+
+    @property
+    def adapting(self) -> tuple[str, ...]:
+        """The tenants whose plans say how circuits follow their jobs: `testbed adapt` runs beside these."""
+        return tuple(tenant for tenant, setup in self.setups.items() if setup.plan.document.get("adapt"))
 
     @property
     def changes(self) -> bool:

@@ -1,0 +1,200 @@
+"""A plan whose circuits come and go: every pair of hosts in turn, the job that goes by it, and its prediction. Pure.
+
+Sums go pair by pair: in one step each host sends each other its part. In a slot hosts route as over any links, over several where
+two have none between them; a pair without a path waits (`planner.periodic.Turning`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import permutations
+from math import ceil
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from optics import HostName, Infeasible
+from optics.plain import natural
+from optics.plan import Plan, Schedule, Slot
+from orchestrator.fabric.next_hops import follow, graph, lanes_of, next_hops
+from orchestrator.inventory.lab import Lab
+from orchestrator.plan.design.design import PAYLOAD, Design, bytes_here
+from orchestrator.plan.design.flows import rate_mbps
+from orchestrator.plan.edges import MOST_SLOTS
+from orchestrator.plan.ports import assign_ports
+from orchestrator.plan.reader import read_plan
+from orchestrator.plan.schedule import REACTION_S, SETTLINGS, slowest
+from planner.decomposition import for_demand
+from planner.demand import Demand, Group
+from planner.periodic import Turning, mean_s, parts, ring_mean_s
+
+Shares: TypeAlias = tuple[NDArray[np.float64], ...]
+DUTY = 0.9
+FOR_DEMAND = "demand"
+PATTERNS = ("staggered", "round-robin", FOR_DEMAND)
+"""Schedules whose ports may all move at once, as the prediction takes them to. For a demand: pairs as often as they have bytes."""
+
+
+@dataclass(frozen=True)
+class PeriodicDesign:
+    """A schedule for a workload, beside the plan without one that it is compared with. Times (s) are of this lab.
+
+    slots: of a cycle. lanes: that a transfer is divided over. dark_s: between two slots, of the slowest device by its data sheet
+    and of hosts. transfers_s, allreduce_s, compute_s: of an iteration. content: of the plan file.
+    """
+
+    static: Design
+    pattern: str
+    ports: tuple[str, ...]
+    slots: int
+    lanes: int
+    dwell_s: float
+    guard_s: float
+    dark_s: float
+    compute_s: float
+    transfers_s: float
+    allreduce_s: float
+    content: Mapping[str, Any]
+
+    @property
+    def iteration_s(self) -> float:
+        return self.compute_s + self.transfers_s + self.allreduce_s
+
+    @property
+    def duty(self) -> float:
+        """Share of the time that hosts may send."""
+        return (self.dwell_s - self.guard_s) / (self.dwell_s + self.dark_s)
+
+    @property
+    def cycle_s(self) -> float:
+        return self.slots * (self.dwell_s + self.dark_s)
+
+
+def periodic(
+    static: Design, content: Mapping[str, Any], lab: Lab, *, pattern: str, dwell_s: float | None, guard_s: float, name: str = ""
+) -> PeriodicDesign:
+    """The schedule on the hosts and ports of a static design whose plan file has this content.
+
+    dwell_s: None for the one with a duty of `DUTY`. Raises: Infeasible - hosts share no ports, or nothing to send in.
+    """
+    hosts = static.hosts
+    ports = common_ports(lab, hosts)[: static.lab.degree]
+    if not ports:
+        raise Infeasible(f"{len(hosts)} hosts have no port number in common", hint="name alike hosts with --hosts")
+    here = replace(static.lab, rate_gbps=static.link_mbps / 1e3 * PAYLOAD, degree=len(ports))
+    demand = scaled(static)
+    words = _words(pattern, ports, hosts, demand)
+    named = {"hosts": list(hosts)} if "pattern" in words else {}
+    plan = {"schema": "testbed.plan/1", "name": "draft", "schedule": {**words, **named, "dwell_s": 3600.0}}
+    found = read_plan(json.dumps(plan), "the schedule", lab).schedule
+    assert found is not None
+    moved = slowest(found.slots, lab)
+    settling_s = moved[1] if moved else 0.0
+    dark_s = settling_s + REACTION_S
+    rate = here.port_bytes_per_s
+    every, first = routes(found, hosts, lab)
+    if dwell_s is None:
+        dwell_s = max(float(f"{(DUTY * dark_s + guard_s) / (1 - DUTY):.3g}"), SETTLINGS * settling_s)
+    if guard_s >= dwell_s:
+        raise Infeasible(f"a guard of {guard_s:g} s leaves nothing of a dwell of {dwell_s:g} s", hint=f"--guard {dwell_s / 10:g}")
+    lit_s, night_s = dwell_s - guard_s, dark_s + guard_s
+    transfers_s, each_s = mean_s(Turning(every, lit_s, night_s), Turning(first, lit_s, night_s), demand, rate)
+    schedule = {**words, "dwell_s": dwell_s} | ({"guard_s": guard_s} if guard_s else {})
+    result = PeriodicDesign(
+        static, pattern, ports, len(found.slots), lanes_of(lab), dwell_s, guard_s, dark_s, demand.compute_s, transfers_s, each_s, {}
+    )
+    return replace(result, content=_content(result, content, schedule, name))
+
+
+def _words(pattern: str, ports: Sequence[str], hosts: Sequence[HostName], demand: Demand) -> dict[str, Any]:
+    """The slots as a plan file has them: a pattern by its name, those for a demand written out."""
+    if pattern != FOR_DEMAND:
+        return {"pattern": pattern, "ports": list(ports)}
+    count = min(MOST_SLOTS, ceil(2 * len(hosts) / len(ports)))
+    found = for_demand(demand.mp + 2 * parts(demand), count * len(ports)).matchings
+    each = [[(port, pair) for plane, port in enumerate(ports) for pair in found[plane * count + slot]] for slot in range(count)]
+    links = [[{"a": f"{hosts[a]}:{port}", "b": f"{hosts[b]}:{port}"} for port, (a, b) in slot] for slot in each]
+    return {"slots": [{"links": slot} for slot in links]}
+
+
+def routes(schedule: Schedule, hosts: Sequence[HostName], lab: Lab) -> tuple[Shares, Shares]:
+    """The routes of each slot as `Turning` takes them: over all lanes alike, and over lane 0 alone."""
+    lanes = lanes_of(lab)
+    every, first = [], []
+    for slot in schedule.slots:
+        links = assign_ports(slot.links, lab)
+        chosen = next_hops(links, lanes)
+        number = {hop: index for index, hop in enumerate(hop for hops in graph(links).values() for hop in hops)}
+        shares = np.zeros((lanes, len(number), len(hosts), len(hosts)))
+        for (a, src), (b, dst) in permutations(enumerate(hosts), 2):
+            for lane in range(lanes):
+                for hop in follow(chosen, lab, src, dst, lane):
+                    shares[lane, number[hop], a, b] = 1.0
+        every.append(shares.mean(axis=0))
+        first.append(shares[0])
+    return tuple(every), tuple(first)
+
+
+def ring_iteration_s(plan: Plan, lab: Lab, size: float, compute_s: float, dark_s: float) -> float:
+    """Time (s) of an iteration of the plan's job on its schedule that computes, then sums a buffer of `size` bytes over its rings.
+
+    dark_s: between two slots. Every ring is taken to be on lane 0. Raises: ValueError - the plan has no schedule, or no job.
+    """
+    if plan.schedule is None or plan.job is None:
+        raise ValueError(f"plan {plan.name} has no schedule with a job")
+    hosts, schedule = plan.job.hosts, plan.schedule
+    slots = tuple(Slot(plan.slot(index).links) for index in range(len(schedule.slots)))
+    _, first = routes(replace(schedule, slots=slots), hosts, lab)
+    rank = {host: number for number, host in enumerate(hosts)}
+    rings = [[rank[host] for host in ring] for ring in plan.job.rings] or [list(range(len(hosts)))]
+    turning = Turning(first, schedule.dwell_s - schedule.guard_s, dark_s + schedule.guard_s)
+    return ring_mean_s(turning, rings, size, rate_mbps(lab, hosts) * 1e6 / 8 * PAYLOAD, compute_s)
+
+
+def common_ports(lab: Lab, hosts: tuple[HostName, ...]) -> tuple[str, ...]:
+    """The ports with a fibre that all hosts have, by name."""
+    each = [{f"p{port.number}" for port in lab.fibres if port.host == host} for host in hosts]
+    return tuple(sorted(set.intersection(*each), key=natural))
+
+
+def scaled(static: Design) -> Demand:
+    """The demand of the design's job as it runs on this lab."""
+    given = static.read.demand
+    groups = tuple(Group(group.id, group.members, bytes_here(group.bytes, static.scale)) for group in given.groups)
+    return Demand(given.n, groups, given.mp * static.scale, static.here.compute_s)
+
+
+def _content(found: PeriodicDesign, content: Mapping[str, Any], schedule: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """The static plan's file with the schedule in place of its links, and sums by sends from each member to each other."""
+    workload = found.static.read.workload.name
+    job = dict(content["job"])
+    traffic = dict(job["traffic"])
+    pairs: Counter[tuple[str, str]] = Counter()
+    for one in traffic["transfers"]:
+        pairs[one["src"], one["dst"]] += one["bytes"]
+    traffic["transfers"] = [
+        {"src": src, "dst": dst, "bytes": max(1, round(size / found.lanes)), "lane": lane}
+        for (src, dst), size in pairs.items()
+        for lane in range(found.lanes)
+    ]
+    traffic["groups"] = [
+        {"id": group["id"], "bytes": group["bytes"], "rings": group["rings"][:1], "schedule": _direct(group["rings"][0])}
+        for group in traffic["groups"]
+    ]
+    predicted = {"iteration_ms": found.iteration_s, "compute_ms": found.compute_s}
+    predicted |= {"transfers_ms": found.transfers_s, "allreduce_ms": found.allreduce_s}
+    own: dict[str, Any] = {"name": name or f"{workload}-periodic", "schedule": dict(schedule)}
+    own["description"] = f"{content['description'].partition(':')[0]}: {found.pattern}, every pair of hosts in turn"
+    own["producer"] = {**content["producer"], "method": "periodic"}
+    own["job"] = {**job, "name": f"{workload}-periodic", "traffic": traffic}
+    own["predicted"] = {key: round(seconds * 1e3, 3) for key, seconds in predicted.items()}
+    own["predicted"]["link_mbps"] = content["predicted"]["link_mbps"]
+    return {"schema": content["schema"], **own}
+
+
+def _direct(members: list[HostName]) -> list[dict[str, Any]]:
+    return [{"step": 1, "src": src, "dst": dst, "shard": src} for src in members for dst in members if src != dst]

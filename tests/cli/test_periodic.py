@@ -1,0 +1,97 @@
+"""`testbed design periodic`: both predictions, a plan that reads, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from optics import BadFile
+from orchestrator.plan.design.periodic import ring_iteration_s
+from orchestrator.plan.reader import read_plan
+from tests.house.repository import ROOT
+from tests.plan.test_plan_cases import lab_of
+
+AT = ("--inventory", ROOT / "inventory" / "emulated")
+DLRM = ("--workload", ROOT / "examples" / "workloads" / "dlrm.yaml")
+PAGE = (ROOT / "docs" / "how-to" / "run-a-schedule.md").read_text()
+
+
+def test_a_schedule_is_shown_beside_the_plan_without_one_as_on_its_page(cli: Any, tmp_path: Path) -> None:
+    said = cli("design", "periodic", *AT, *DLRM, "--dwell", "0.45", "--out", tmp_path / "plan.json")
+    assert said.code == 0, said.err
+    assert said.out in PAGE
+    assert f"up --inventory {AT[1]} --topology {tmp_path / 'plan.json'}" in said.err
+    plan = read_plan((tmp_path / "plan.json").read_text(), "plan.json", lab_of("emulated"))
+    assert plan.schedule is not None and len(plan.schedule.slots) == 3 and not plan.links
+    assert plan.job is not None and plan.job.traffic is not None
+    assert {(one.step, one.begin, one.end) for group in plan.job.traffic.groups for one in group.schedule} == {(1, 0.0, 1.0)}
+    assert plan.job.predicted["iteration_ms"] == pytest.approx(2880, rel=0.02)
+
+
+def test_without_a_dwell_light_is_there_for_nine_tenths_of_the_time(cli: Any) -> None:
+    data = cli("design", "periodic", *AT, *DLRM, "--guard", "0.01", "--json").json["data"]
+    assert data["plan"]["schedule"] == {"pattern": "staggered", "ports": ["p1", "p2", "p3", "p4"], "dwell_s": 0.64, "guard_s": 0.01}
+    assert data["duty"] == 0.9 and data["dark_ms"] == 60
+    assert data["iteration_ms"]["static"] < data["iteration_ms"]["periodic"]
+
+
+def test_all_ports_may_show_the_same_pairs(cli: Any) -> None:
+    words = ("design", "periodic", *AT, *DLRM, "--dwell", "0.45", "--pattern", "round-robin", "--ports", "2", "--name", "n")
+    data = cli(*words, "--json").json["data"]
+    assert data["slots"] == 11 and data["plan"]["schedule"]["ports"] == ["p1", "p2"] and data["plan"]["name"] == "n"
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        ((*DLRM, "--dwell", "0.1"), "schedule.dwell_s: ocs1 takes 50 ms from slot to slot"),
+        ((*DLRM, "--dwell", "0"), "--dwell 0: wanted a time above 0"),
+        ((*DLRM, "--dwell", "0.45", "--guard", "0.5"), "a guard of 0.5 s leaves nothing of a dwell of 0.45 s"),
+        ((*DLRM, "--pattern", "opera"), "--pattern opera: not one of staggered, round-robin, demand"),
+        ((), "design periodic: no workload given"),
+    ],
+)
+def test_what_cannot_be_scheduled_is_refused_before_a_file_is_written(
+    cli: Any, tmp_path: Path, words: tuple[object, ...], problem: str
+) -> None:
+    said = cli("design", "periodic", *AT, *words, "--out", tmp_path / "made.json")
+    assert said.code not in (0, 1) and problem in said.err and not (tmp_path / "made.json").exists()
+
+
+def test_pairs_with_more_bytes_meet_more_often(cli: Any, tmp_path: Path) -> None:
+    transfers = [
+        {"src": a, "dst": b, "bytes": 200_000_000 if (a, b) == (0, 3) else 1_000_000} for a in range(4) for b in range(4) if a != b
+    ]
+    workload = {"schema": "testbed.workload/1", "name": "w", "ranks": 4, "compute_s": 0.01, "transfers": transfers}
+    (tmp_path / "w.yaml").write_text(json.dumps(workload))
+    words = ("--workload", tmp_path / "w.yaml", "--dwell", "0.3", "--ports", "2", "--scale", "1")
+    found = {
+        name: cli("design", "periodic", *AT, *words, "--pattern", name, "--json").json["data"] for name in ("demand", "staggered")
+    }
+    met = [{link["a"][:5], link["b"][:5]} for slot in found["demand"]["plan"]["schedule"]["slots"] for link in slot["links"]]
+    assert met.count({"gpu01", "gpu04"}) == 6 and met.count({"gpu01", "gpu02"}) == 1
+    assert found["demand"]["iteration_ms"]["periodic"] < found["staggered"]["iteration_ms"]["periodic"]
+
+
+def test_a_ring_job_on_a_schedule_has_a_prediction_that_waits_for_slots() -> None:
+    lab = lab_of("emulated")
+    hosts = ["gpu01", "gpu02", "gpu03", "gpu04"]
+    schedule = {"pattern": "round-robin", "ports": ["p1"], "dwell_s": 0.45}
+    job = {"name": "j", "workload": "train", "ranks": hosts, "rings": [hosts]}
+    plan = read_plan(json.dumps({"schema": "testbed.plan/1", "name": "p", "schedule": schedule, "job": job}), "p", lab)
+    short, long = (ring_iteration_s(plan, lab, size, compute_s=0.05, dark_s=0.07) for size in (1e5, 1e8))
+    assert 1.0 < short < long, "every step waits for its pair"
+    with pytest.raises(ValueError, match="no schedule with a job"):
+        ring_iteration_s(plan.slot(0), lab, 1e5, 0.05, 0.07)
+
+
+def test_the_plan_on_the_page_is_one_of_the_lab_and_its_mistake_is_named_as_shown() -> None:
+    text = PAGE.partition("```json\n")[2].partition("```")[0]
+    plan = read_plan(text, "plan.json", lab_of("emulated"))
+    assert plan.schedule is not None and len(plan.schedule.slots) == 2
+    with pytest.raises(BadFile) as caught:
+        read_plan(text.replace("0.45", "0.1"), "plan.json", lab_of("emulated"))
+    assert caught.value.problems[0] in PAGE
