@@ -6,7 +6,7 @@ SUDO   := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 NAME   ?= all
 RUNS   ?= 1000000
 
-.PHONY: demo test test-all bench drill fuzz lint setup schema clean help
+.PHONY: demo test test-all bench drill fuzz bpf lint setup schema clean help
 help:
 	@echo "make demo                        run the main job on the emulated lab (about a minute)"
 	@echo "make test                        all tests except the long ones, linters and type checks included"
@@ -15,6 +15,7 @@ help:
 	@echo "make bench [NAME=...]            measure the claims of the README"
 	@echo "make drill [NAME=...]            crashes and faults, in full (hours)"
 	@echo "make fuzz [NAME=...] [RUNS=...]  hostile input"
+	@echo "make bpf                         compile the BPF program of the agent again (clang, llvm-strip, libbpf-dev)"
 	@echo "make setup                       the virtual environment; make clean removes it and all caches"
 
 setup: $(VENV)/.ready
@@ -63,6 +64,12 @@ bench: setup
 
 drill: setup
 	@$(SUDO) $(BIN)/python -m tests.drills $(NAME)
+
+# The object is in the repository: nothing else needs a compiler. Debian 12: apt-get install clang-14 llvm-14 libbpf-dev
+CLANG ?= clang-14
+STRIP ?= llvm-strip-14
+bpf:
+	cd agent/bpf && $(CLANG) -target bpf -mcpu=v3 -O2 -g -Wall -Werror -c networks.bpf.c -o networks.bpf.o && $(STRIP) -g networks.bpf.o
 
 fuzz: setup
 	@$(BIN)/python -c 'import atheris' 2>/dev/null || $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[fuzz]'

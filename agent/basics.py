@@ -88,6 +88,7 @@ def directories() -> None:
         (VAR + "/jobs", 0o711),  # in it one directory per job, of the job's user
         (VAR + "/checkpoints", 0o711),  # likewise
         (VAR + "/turns", 0o711),  # in it one socket per running job, of the job's user
+        (VAR + "/slots", 0o711),  # likewise
         (VAR + "/started", 0o700),  # records of jobs: root signals the process that they name
         (VAR + "/workloads", 0o711),
         (VAR + "/programs", 0o711),
@@ -104,7 +105,8 @@ def own_sha() -> str:
     import hashlib
 
     digest = hashlib.sha256()
-    for name in sorted(n for n in os.listdir(FOLDER) if n.endswith(".py")):
+    compiled = ["bpf/" + n for n in os.listdir(FOLDER + "/bpf")] if os.path.isdir(FOLDER + "/bpf") else []
+    for name in sorted(n for n in (*os.listdir(FOLDER), *compiled) if n.endswith((".py", ".o"))):
         with open(f"{FOLDER}/{name}", "rb") as f:
             digest.update(name.encode() + b"\0" + f.read())
     return digest.hexdigest()
@@ -138,3 +140,18 @@ def execute(argv: list[str] | None, tolerate: bool = False) -> None:
         raise Failure(
             "failed", "{}: {}".format(" ".join(argv), done.stdout.decode(errors="replace").strip() or f"exit {done.returncode}")
         )
+
+
+def words(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(w, str) for w in value)
+
+
+def rows(request: Json, key: str, width: int) -> list[list[str]]:
+    """Return request[key], a list of lists of `width` words; checked, because half a generation must not be staged."""
+    value = request.get(key, [])
+    if not isinstance(value, list):
+        raise bad(f"{key}: a list is needed")
+    for i, row in enumerate(value):
+        if not words(row) or len(row) != width:
+            raise bad(f"{key}[{i}]: {width} words are needed, got {row!r}")
+    return value

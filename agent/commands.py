@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from agent.shapes import Json
 
-COMMANDS = ("boot", "call", "collect", "install", "provision", "start", "status", "stop")
+COMMANDS = ("boot", "call", "collect", "install", "networks", "provision", "start", "status", "stop")
 
 
 def given(argv: list[str]) -> Any:
@@ -37,6 +37,10 @@ def replies(command: str, argv: list[str]) -> list[Json]:
         from agent import watchdog
 
         return [watchdog.start() if command == "start" else watchdog.stop()]
+    if command == "networks":
+        from agent.networks import tried
+
+        return [tried()]
     if command == "collect":
         return [collect(argv[2] if len(argv) > 2 else "")]
     from agent.calls import alive, call

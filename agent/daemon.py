@@ -16,6 +16,7 @@ import time
 from agent import beats, files, keeping
 from agent.basics import SOCKET, VAR, VERSION, Failure, bad, directories, integer, number, own_sha, read, read_json, unpack
 from agent.client import Client
+from agent.demand import demand
 from agent.ends import FibreEnds
 from agent.fence import Fence
 from agent.flows import Flows
@@ -25,8 +26,10 @@ from agent.handoff import Handoff
 from agent.jobs import Jobs
 from agent.load import load
 from agent.netlink import GETLINK, NEWLINK, Rtnl, link_values, links
+from agent.networks import Networks
 from agent.probes import Probes
 from agent.samples import Counters
+from agent.slots import Slots
 from agent.traffic import Traffic
 
 TYPE_CHECKING = False
@@ -34,6 +37,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from agent.shapes import Answer, Json, Link
+
+
+LONGEST_NS = 3_600_000_000_000  # between two looks at the timers: epoll_wait(2) takes 24 days at most
 
 
 class Server:
@@ -70,6 +76,9 @@ class Server:
         self.handoff = Handoff(self)
         self.generations.activated = lambda generation: self.guard(self.handoff.activated, generation)
         self.generations.abandoned = lambda generation: self.guard(self.handoff.abandoned, generation)
+        self.networks = Networks(self)
+        self.generations.changed = lambda: self.guard(self.networks.follow)
+        self.slots = Slots(self)
         self.jobs = Jobs(self)
         self.flows = Flows(self)
         self.reload()
@@ -97,7 +106,7 @@ class Server:
             while self.timers:
                 at, handle, function = self.timers[0]
                 if handle not in self.cancelled and at > time.monotonic_ns():
-                    wait = (at - time.monotonic_ns()) / 1e9
+                    wait = min(at - time.monotonic_ns(), LONGEST_NS) / 1e9
                     break
                 heapq.heappop(self.timers)
                 if handle in self.cancelled:
@@ -181,6 +190,8 @@ class Server:
         if port is not None and before and before["carrier"] != value["carrier"]:
             self.samples.carrier(port, value["carrier"], now)
         self.generations.carrier(now)
+        if self.slots.machine is not None:
+            self.slots.machine.carrier()
         if port is not None:
             event = {"event": "link", "port": port, "interface": value["name"], "carrier": value["carrier"], "t_ns": now}
             for client in [c for c in self.clients if c.links]:
@@ -273,6 +284,7 @@ class Server:
         """A newer run took over: nothing that an older one armed or prepared happens any more."""
         self.generations.disarm()
         self.guard(self.handoff.overtaken)
+        self.guard(self.slots.overtaken)
 
     def watch(self, request: Json, client: Client) -> Json:
         """Send this client what happens from now on; carriers only if it asks for `links`, for they come in storms."""
@@ -298,6 +310,12 @@ def _stage(server: Server, request: Json, *_: object) -> Json:
     return {"staged": [server.generations.stage(dict(rest, **r)) for r in wanted]}
 
 
+def _clear(server: Server, *_: object) -> Json:
+    server.slots.overtaken()
+    server.networks.drop()
+    return server.generations.clear()
+
+
 OPERATIONS: dict[str, Callable[[Server, Json, Client, Answer], Json | None]] = {
     "hello": lambda server, *_: server.hello(),
     "adopt": lambda server, _, client, __: server.adopt(client),
@@ -309,7 +327,7 @@ OPERATIONS: dict[str, Callable[[Server, Json, Client, Answer], Json | None]] = {
     "commit": _commit,
     "confirm": lambda server, request, *_: server.generations.confirm(integer(request, "generation", 1)),
     "revert": lambda server, *_: server.generations.revert(),
-    "clear": lambda server, *_: server.generations.clear(),
+    "clear": _clear,
     "arm": lambda server, request, *_: server.generations.arm(request),
     "disarm": lambda server, *_: server.generations.disarm(),
     "probe": lambda server, request, _, answer: server.probes.probe(request, answer),
@@ -330,6 +348,15 @@ OPERATIONS: dict[str, Callable[[Server, Json, Client, Answer], Json | None]] = {
     "job.go": lambda server, request, _, answer: server.handoff.go(request, answer),
     "job.drop": lambda server, request, *_: server.handoff.drop(request),
     "job.turns": lambda server, request, *_: server.handoff.turns(request),
+    "networks": lambda server, *_: server.networks.status(),
+    "networks.load": lambda server, request, *_: server.networks.load(request),
+    "networks.drop": lambda server, *_: server.networks.drop(),
+    "slots": lambda server, *_: server.slots.status(),
+    "slots.load": lambda server, request, *_: server.slots.load(request),
+    "slots.tick": lambda server, request, *_: server.slots.tick(request),
+    "slots.turn": lambda server, request, *_: server.slots.turn(request),
+    "slots.stop": lambda server, *_: server.slots.stop(),
     "job.tail": lambda server, request, *_: server.jobs.tail(request),
     "beats": lambda server, request, *_: beats.beats(server, request),
+    "demand": lambda server, request, _, answer: demand(server, request, answer),
 }

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from agent.shapes import Json
 
 FENCED = frozenset(("fence", "stage", "commit", "confirm", "revert", "clear", "arm", "disarm"))
-FENCED |= {"job.start", "job.stop", "job.prepare", "job.hold", "job.go", "job.drop", "job.files"}
+FENCED |= {"job.start", "job.stop", "job.prepare", "job.hold", "job.go", "job.drop", "job.files", "slots.load", "slots.tick"}
+FENCED |= {"slots.turn", "slots.stop", "networks.load", "networks.drop"}
 """Operations that change something; reading is open to every run."""
 
 

@@ -9,7 +9,7 @@ import struct
 import time
 from collections import deque
 
-from agent.kick import established
+from agent.kick import established, rested
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class Flows:
     def __init__(self, server: Server) -> None:
         self.server = server
         self.looks: deque[tuple[int, Counts]] = deque(maxlen=KEPT)
-        self.until = self.tested_until = 0
+        self.until = self.tested_until = self.rest_ns = 0
         self.armed = False
 
     def look(self) -> tuple[int, Counts]:
@@ -59,7 +59,7 @@ class Flows:
     def asked(self) -> None:
         """Somebody wants to know: go on looking for a while."""
         self.until = time.monotonic_ns() + ASKED_NS
-        if not self.armed:
+        if not self.armed and time.monotonic_ns() >= self.rest_ns:
             self.step()
 
     def tested(self, seconds: float) -> None:
@@ -69,8 +69,10 @@ class Flows:
 
     def step(self) -> None:
         before = time.thread_time_ns()
+        began = time.monotonic_ns()
         look = self.look()
         now = time.monotonic_ns()
+        self.rest_ns = rested(began, now)
         self.armed = now < self.until and time.thread_time_ns() - before < LONGEST_NS
         if look[0] >= self.tested_until:
             self.looks.append(look)
@@ -120,7 +122,7 @@ class Flows:
             busy = max(row[1] for row in mine)  # those that are busy together share the path
             via, interface = ways.get(target, ("", ""))
             where = {"to": target, "via": via, "port": self.server.numbers.get(interface)}
-            what = {"bytes": size, "busy_s": busy / 1e6, "segments": segments, "again": resent}
+            what: Json = {"bytes": size, "busy_s": busy / 1e6, "segments": segments, "again": resent}
             if segments or busy:
                 found.append({**where, "seconds": round(seconds, 3), **what, "times": times.get(target, 0)})
         return found

@@ -8,7 +8,7 @@ import os
 import struct
 import time
 
-from agent.basics import RUN, Failure, bad, execute, integer, number, read, read_json, refused, write
+from agent.basics import RUN, Failure, bad, execute, integer, number, read_json, refused, rows, words, write
 from agent.kick import Kick
 from agent.netlink import (
     CREATE,
@@ -30,6 +30,7 @@ from agent.netlink import (
     rule_message,
     rule_tables,
 )
+from agent.networks import congestion_control
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -55,8 +56,10 @@ class Generations:
         self.handle: int | None = None
         self.armed: Armed | None = None
         self.kick = Kick()
+        self.kept: set[int] = set()  # of a schedule: not dropped, whatever is active
         self.lanes: Callable[[], list[str]] = lambda: server.facts.get("lanes", [])
         self.crossed: Callable[[int, list[str]], None] = lambda generation, addresses: None
+        self.changed: Callable[[], None] = lambda: None  # what the kernel's rule selects
         # What jobs prepared for a generation waits for these: it became active; it was left, or will not become active by itself.
         self.activated: Callable[[int], None] = lambda generation: None
         self.abandoned: Callable[[int], None] = lambda generation: None
@@ -101,10 +104,18 @@ class Generations:
         """Whether this generation was committed as a hold: one that is left again soon, and never confirmed."""
         return generation in self.staged and bool(self.staged[generation].get("hold"))
 
-    def prepare_kick(self, generation: int | None) -> Json:
-        """List the sockets that a hold keeps from sending: those to addresses that it has no route to."""
+    def prepare_kick(self, generation: int | None, onto: int | None = None) -> Json:
+        """List the sockets that a hold keeps from sending: those to addresses that it has no route to.
+
+        onto: the generation that will follow it, if that is known: only sockets to addresses that it has routes to.
+        """
+        reached = self.addresses(generation)
+        return self.kick.prepare(self.lanes(), reached, None if onto is None else self.addresses(onto))
+
+    def addresses(self, generation: int | None) -> set[str]:
+        """The addresses that a staged generation has a route to."""
         routes = self.staged[generation]["routes"] if generation in self.staged else []
-        return self.kick.prepare(self.lanes(), {route[0].partition("/")[0] for route in routes})
+        return {route[0].partition("/")[0] for route in routes}
 
     def hold(self, generation: int, revert_after_s: float | None, kick: bool) -> Json:
         """Commit a generation that leaves pairs without a route for a short time. It is never confirmed.
@@ -171,7 +182,7 @@ class Generations:
             if {k: v for k, v in self.staged[generation].items() if k not in ("order", "hold")} == kept:
                 return {"generation": generation, "table": table, "routes": len(routes), "unchanged": True}
             raise refused(f"generation {generation} is active; stage other rules under another number")
-        for other in (self.active, self.previous, self.armed and self.armed["generation"], self.pending and self.pending["to"]):
+        for other in (*self.used(), *self.kept):
             if other not in (None, generation) and self.table(other) == table:
                 raise refused(f"generation {generation} needs table {table}, which generation {other} in use occupies")
         unknown = sorted(
@@ -205,6 +216,10 @@ class Generations:
         self.collect()
         return {"generation": generation, "table": table, "routes": len(routes), "neighbours": len(neighbours), "congctl": chosen}
 
+    def used(self) -> tuple[int | None, ...]:
+        """What is active or may become so by itself."""
+        return self.active, self.previous, self.armed and self.armed["generation"], self.pending and self.pending["to"]
+
     def drop(self, generation: int) -> None:
         """Remove a generation from the kernel: its table, and the neighbours no other generation uses."""
         gone = self.staged.pop(generation)
@@ -218,15 +233,17 @@ class Generations:
 
     def collect(self) -> None:
         """Drop what can no longer become active: all but the active, the previous, the armed, and those staged after the active."""
-        kept = {self.active, self.previous, self.armed and self.armed["generation"], self.pending and self.pending["to"]}
+        kept = {*self.used(), *self.kept}
         floor = self.staged[self.active]["order"] if self.active in self.staged else 0
         for generation in [g for g, r in self.staged.items() if g not in kept and r["order"] < floor]:
             self.drop(generation)
 
     # -- committing
 
-    def commit(self, generation: int, revert_after_s: float | None = None, t_link_ns: int | None = None) -> Json:
-        """Make a staged generation active; go back by itself after `revert_after_s` unless confirmed."""
+    def commit(
+        self, generation: int, revert_after_s: float | None = None, t_link_ns: int | None = None, quiet: bool = False
+    ) -> Json:
+        """Make a staged generation active; go back by itself after `revert_after_s` unless confirmed. quiet: without an event."""
         if generation not in self.staged:
             raise refused("generation {} is not staged here (staged: {})".format(generation, sorted(self.staged) or "none"))
         started = time.monotonic_ns()
@@ -263,7 +280,7 @@ class Generations:
             event["t_link_ns"] = t_link_ns
         if left:
             event["kick"] = self.kick.push()
-        if generation != before:
+        if generation != before and not quiet:
             self.timer(done + LATER_NS, lambda: self.events(dict(event, event="committed")))
         return event
 
@@ -294,6 +311,7 @@ class Generations:
         if old is not None:
             messages.append((DELRULE, 0, rule_message(self.table(old))))
         must(self.nl.send(messages), lambda i: "rule of generation %s" % (new if i == 0 else old))
+        self.changed()
 
     def confirm(self, generation: int) -> Json:
         if generation != self.active:
@@ -426,24 +444,3 @@ class Generations:
                 return
             if cross:
                 self.timer(time.monotonic_ns() + LATER_NS, lambda: self.crossed(generation, cross))
-
-
-def words(value: object) -> bool:
-    return isinstance(value, list) and all(isinstance(w, str) for w in value)
-
-
-def rows(request: Json, key: str, width: int) -> list[list[str]]:
-    """Return request[key], a list of lists of `width` words; checked, because half a generation must not be staged."""
-    value = request.get(key, [])
-    if not isinstance(value, list):
-        raise bad(f"{key}: a list is needed")
-    for i, row in enumerate(value):
-        if not words(row) or len(row) != width:
-            raise bad(f"{key}[{i}]: {width} words are needed, got {row!r}")
-    return value
-
-
-def congestion_control(wanted: str | None) -> str | None:
-    """Return `wanted` when this kernel has it, else nothing: a route naming an absent one would be refused."""
-    have = read("/proc/sys/net/ipv4/tcp_available_congestion_control").split()
-    return wanted if wanted in have else None

@@ -7,19 +7,17 @@ among themselves: nothing sent here is more than a request, and everything recei
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import socket
-import stat
-import struct
 import sys
 import time
 
 from agent.basics import RUN, VAR, bad, integer, number, read_json, refused, write
 from agent.client import LINE_LIMIT
+from agent.door import Door, bound, clean, door_name
 from agent.jobs import job_name, start_time
-from agent.rank import Allowance, Rank
+from agent.rank import Rank
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,8 +26,6 @@ if TYPE_CHECKING:
 
 FOLDER = VAR + "/turns"
 STATE = RUN + "/turns.json"
-CONNECTIONS = 64  # of one job
-ACCEPTS = (128, 8.0)  # connections at once, connections a second after that
 MOVES_KEPT = 8  # of one job, the latest
 PREPARE_LEASE_S, HOLD_LEASE_S = 86400, 3600
 LATER_NS = 2_000_000  # the file is written so much later: hosts that share a machine all commit first
@@ -51,63 +47,16 @@ class Wait:
         self.timer = 0
 
 
-class JobSocket:
+class JobSocket(Door):
     """The socket of one running job, its ranks and its moves."""
 
     def __init__(self, server: Server, name: str, pid: int, listener: socket.socket, uid: int, moves: dict[int, Move]) -> None:
-        self.server, self.name, self.pid, self.listener, self.uid, self.moves = server, name, pid, listener, uid, moves
-        self.born = start_time(pid)
-        self.connections: set[Rank] = set()
+        self.moves = moves
         self.waits: list[Wait] = []
-        self.cut_off: str | None = None
-        self.allowance = Allowance(*ACCEPTS)
-        self.listening(0)
+        super().__init__(server, name, pid, listener, uid)
 
-    def listening(self, _: int) -> None:
-        if self.listener.fileno() >= 0:
-            self.server.register(self.listener.fileno(), self.accept)
-
-    def rest(self) -> None:
-        """Accept nothing for a second: the job connects all too often, or descriptors are short."""
-        self.server.unregister(self.listener.fileno())
-        self.server.timer(time.monotonic_ns() + 1_000_000_000, lambda: self.listening(0))
-
-    def accept(self, _: int) -> None:
-        if not self.allowance.take(1):
-            self.allowance.left = 0
-            self.rest()
-            return
-        try:
-            peer, _address = self.listener.accept()
-        except BlockingIOError:
-            return
-        except OSError:
-            self.rest()
-            return
-        why = self.refusal(peer)
-        if why is not None:
-            self.cut_off = why
-            peer.close()
-            return
-        fd = peer.detach()
-        try:
-            self.connections.add(Rank(self, self.server, fd))
-        except OSError:  # no descriptor is left
-            os.close(fd)
-            self.rest()
-
-    def refusal(self, peer: socket.socket) -> str | None:
-        """Why a connection does not come from this job; None where it does."""
-        pid, uid, _ = struct.unpack("=iII", peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-        if uid not in (0, self.uid):
-            return f"process {pid} is of user {uid}, not of the job's, {self.uid}"
-        try:
-            session = os.getsid(pid) if pid > 0 else 0
-        except OSError:
-            session = 0
-        if session != self.pid:
-            return f"process {pid} is of session {session}, not of the job's, {self.pid}"
-        return f"more than {CONNECTIONS} connections" if len(self.connections) >= CONNECTIONS else None
+    def enter(self, fd: int) -> None:
+        self.connections.add(Rank(self, self.server, fd))
 
     def ranks(self) -> list[Rank]:
         return [c for c in self.connections if c.number is not None]
@@ -174,13 +123,6 @@ class JobSocket:
             self.server.cancelled.add(wait.timer)
         wait.answer({"name": self.name, "move": wait.move, "ranks": self.rows(wait.move)})
 
-    def close(self) -> None:
-        """End every connection, because the job ended; that answers every request, for no rank is left to wait for."""
-        self.server.unregister(self.listener.fileno())
-        self.listener.close()
-        for rank in list(self.connections):
-            rank.close()
-
 
 class Handoff:
     """The hand-off sockets of this host's running jobs, and the operations `job.prepare`, `hold`, `go`, `drop` and `turns`.
@@ -196,25 +138,13 @@ class Handoff:
     # -- sockets
 
     def path(self, name: str) -> str:
-        """The socket of a job: a digest of its name, because a socket's path has 108 bytes (unix(7)) and a name may have 100."""
-        import hashlib
-
-        return FOLDER + "/" + hashlib.sha256(name.encode()).hexdigest()[:16]
-
-    def folder(self) -> int:
-        """A descriptor of the directory of the sockets. Raises: OSError - none, or others than root may write there."""
-        fd = os.open(FOLDER, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        found = os.fstat(fd)
-        if found.st_uid != os.geteuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-            os.close(fd)
-            raise OSError(f"{FOLDER}: others than root may write there")
-        return fd
+        return FOLDER + "/" + door_name(name)
 
     def open(self, name: str, pid: int) -> None:
         """Listen for the ranks of a job that runs as process `pid`. Without a socket the job runs all the same."""
         try:
             owner = os.lstat(f"{VAR}/jobs/{name}")
-            listener = self.bind(os.path.basename(self.path(name)), owner.st_uid, owner.st_gid)
+            listener = bound(FOLDER, door_name(name), owner.st_uid, owner.st_gid)
         except OSError as e:
             sys.stderr.write(f"agent: job {name} has no hand-off socket: {e}\n")
             sys.stderr.flush()
@@ -228,41 +158,16 @@ class Handoff:
             if value["decided"] is None and value["generation"] == (self.server.generations.active or 0):
                 job.decide(move, go(move))
 
-    def bind(self, base: str, uid: int, gid: int) -> socket.socket:
-        """Listen on a socket that this user alone may open. Its path may be long, that of its directory's descriptor is not."""
-        folder = self.folder()
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
-        mask = os.umask(0o177)
-        try:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(base, dir_fd=folder)
-            listener.bind(f"/proc/self/fd/{folder}/{base}")
-            os.chown(base, uid, gid, dir_fd=folder, follow_symlinks=False)
-            listener.listen(CONNECTIONS)
-        except OSError:
-            listener.close()
-            raise
-        finally:
-            os.umask(mask)
-            os.close(folder)
-        return listener
-
     def clean(self) -> None:
         """Remove the sockets of jobs that ended while no daemon ran."""
-        used = {os.path.basename(self.path(name)) for name in self.jobs}
-        with contextlib.suppress(OSError):
-            folder = self.folder()
-            for base in set(os.listdir(folder)) - used:
-                with contextlib.suppress(OSError):
-                    os.unlink(base, dir_fd=folder)
-            os.close(folder)
+        clean(FOLDER, {door_name(name) for name in self.jobs})
 
     def close(self, name: str) -> None:
         """The job ended."""
         job = self.jobs.pop(name, None)
         if job is None:
             return
-        job.close()
+        job.shut()
         self.clean()
         self.save()
 

@@ -133,6 +133,7 @@ class Jobs:
         for name in sorted(os.listdir(VAR + "/jobs")):
             self.watch(name)
         server.handoff.clean()
+        server.slots.notices.clean()
 
     def directory(self, request: Json) -> str:
         return VAR + "/jobs/" + job_name(request)
@@ -158,6 +159,7 @@ class Jobs:
         os.makedirs(where, mode=0o700)
         environment = {k: v for k, v in os.environ.items() if not k.startswith(("SSH_", "XDG_", "SUDO_"))}
         environment.update(env, TESTBED_HANDOFF=self.server.handoff.path(request["name"]))
+        environment["TESTBED_SLOTS"] = self.server.slots.notices.path(request["name"])
         environment[MARK] = where
         if request.get("checkpoints") is not None:
             environment["TESTBED_CHECKPOINT_DIR"] = self.checkpoints(job_name(request, "checkpoints"), user)
@@ -255,6 +257,7 @@ class Jobs:
             return
         self.watched[name] = fd
         self.server.handoff.open(name, state["pid"])
+        self.server.slots.notices.open(name, state["pid"])
         self.server.register(fd, lambda _: self.ended(name))
 
     def ended(self, name: str) -> None:
@@ -262,6 +265,7 @@ class Jobs:
         self.server.unregister(fd)
         os.close(fd)
         self.server.guard(lambda: self.server.handoff.close(name))
+        self.server.guard(lambda: self.server.slots.notices.close(name))
         child = self.children.pop(name, None)
         if child is not None:
             child.wait()

@@ -26,6 +26,11 @@ SOCKETS = 256
 SEARCH_NS, PUSH_NS = 250_000_000, 100_000_000
 """How long the search through /proc and the pushing may take; the daemon does nothing else meanwhile."""
 SOCK_DIAG, SOCK_DIAG_BY_FAMILY = 4, 20  # NETLINK_SOCK_DIAG; linux/sock_diag.h
+AGAIN_NS = 5_000_000_000
+"""Processes of sockets that were not found are searched again after this time."""
+LONG_NS, REST = 20_000_000, 50
+"""A list of connections takes 54 us for each, and any job may have many: what it takes beyond this time (ns) is waited for so many
+times before a schedule asks for the next one."""
 STATES = 1 << 1 | 1 << 8  # TCP_ESTABLISHED and TCP_CLOSE_WAIT: those that may still send (net/tcp_states.h)
 INFO = 2  # INET_DIAG_INFO: struct tcp_info, of which tcpi_unacked is at byte 24 (linux/tcp.h)
 PIDFD_GETFD = 438  # the number of the system call on every architecture but alpha; Python has no wrapper
@@ -56,6 +61,11 @@ def sockets(lanes: Collection[str]) -> Iterator[Waiting]:
         yield {"target": target, "inode": inode, "queued": queued, "unacked": unacked}
 
 
+def rested(began_ns: int, ended_ns: int) -> int:
+    """When connections may be listed again that took from `began_ns` to `ended_ns`."""
+    return ended_ns + REST * max(0, ended_ns - began_ns - LONG_NS)
+
+
 def plain(address: bytes, family: int) -> str:
     """An address in dots; empty for one of IPv6 that maps none of IPv4."""
     if family == socket.AF_INET:
@@ -66,6 +76,8 @@ def plain(address: bytes, family: int) -> str:
 def descriptors(inodes: Collection[int], end_ns: int) -> Iterator[tuple[int, int, int]]:
     """(process, descriptor, inode) of every socket of `inodes` found in /proc before `end_ns`, one descriptor each."""
     missing, own = set(inodes), os.stat("/proc/self/ns/net").st_ino
+    if not missing:
+        return
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
             if os.stat(f"/proc/{pid}/ns/net").st_ino != own:
@@ -110,27 +122,46 @@ class Kick:
         self.pidfds: dict[int, int] = {}
         self.listed = 0
         self.skipped = ""
+        self.keep = False  # holds follow each other: whose the sockets are is remembered from one to the next
+        self.known: dict[int, tuple[int, int]] = {}  # inode -> (pidfd, descriptor there)
+        self.unknown: set[int] = set()  # inodes that no process was found to have
+        self.searched_ns = self.rest_ns = 0
 
-    def prepare(self, lanes: Collection[str], reachable: Collection[str]) -> Json:
-        """List the sockets from `lanes` to other hosts than `reachable`, and find out whose they are."""
+    def prepare(self, lanes: Collection[str], reachable: Collection[str], onto: Collection[str] | None = None) -> Json:
+        """List the sockets from `lanes` to other hosts than `reachable`, and find out whose they are. onto: to these alone."""
         self.forget()
         began = time.monotonic_ns()
         waiting: list[Waiting] = []
+        if self.keep and began < self.rest_ns:
+            self.skipped = "this host has so many connections that they are listed seldom"
+            return {"sockets": 0, "found": 0, "took_us": 0, "skipped": self.skipped}
         try:
             self.getfd = self.getfd or system_call()
             waiting = [s for s in sockets(lanes) if s["inode"] and s["target"] not in reachable and s["target"] not in lanes]
+            self.rest_ns = rested(began, time.monotonic_ns())
+            waiting = waiting if onto is None else [s for s in waiting if s["target"] in onto and s["queued"]]
             waiting.sort(key=lambda s: -s["queued"])
             rank = {s["inode"]: place for place, s in enumerate(waiting[:SOCKETS])}
-            for pid, fd, inode in descriptors(rank, began + SEARCH_NS):
+            for pid, fd, inode in descriptors(self.missing(rank, began), began + SEARCH_NS):
                 if pid not in self.pidfds:
                     self.pidfds[pid] = os.pidfd_open(pid)
-                self.found.append((self.pidfds[pid], fd, inode))
+                self.known[inode] = self.pidfds[pid], fd
+            self.unknown = {inode for inode in rank if inode not in self.known}
+            self.found = [(*self.known[inode], inode) for inode in rank if inode in self.known]
             self.found.sort(key=lambda entry: rank[entry[2]])
         except (OSError, ImportError, AttributeError, ValueError, struct.error) as e:
             self.skipped = f"sockets cannot be listed here: {e}"
         self.listed = len(waiting)
         reply: Json = {"sockets": self.listed, "found": len(self.found), "took_us": (time.monotonic_ns() - began) // 1000}
         return dict(reply, skipped=self.skipped) if self.skipped else reply
+
+    def missing(self, wanted: Collection[int], now_ns: int) -> set[int]:
+        """The inodes whose processes are to be searched; what was not found is searched again after a while only."""
+        missing = {inode for inode in wanted if inode not in self.known}
+        if missing <= self.unknown and now_ns - self.searched_ns < AGAIN_NS:
+            return set()
+        self.searched_ns = now_ns
+        return missing
 
     def push(self) -> Json:
         """Push every socket that was listed, as far as the time allows, and forget them."""
@@ -143,6 +174,7 @@ class Kick:
                 pushed += self.one(pidfd, fd, inode)
             except OSError as e:
                 failed = failed or str(e)
+                self.known.pop(inode, None)
         reply: Json = {"sockets": self.listed, "pushed": pushed, "took_us": (time.monotonic_ns() - began) // 1000}
         reason = self.skipped or (f"not all sockets could be reached: {failed}" if failed else "")
         self.forget()
@@ -163,6 +195,10 @@ class Kick:
         return True
 
     def forget(self) -> None:
-        for pidfd in self.pidfds.values():
-            os.close(pidfd)
-        self.pidfds, self.found, self.listed, self.skipped = {}, [], 0, ""
+        self.found, self.listed, self.skipped = [], 0, ""
+        if not self.keep or len(self.known) >= SOCKETS:
+            self.known, self.unknown = {}, set()
+        used = {pidfd for pidfd, _ in self.known.values()}
+        for pid, pidfd in list(self.pidfds.items()):
+            if pidfd not in used:
+                os.close(self.pidfds.pop(pid))

@@ -26,6 +26,12 @@ FENCED = [
     ("job.hold", {"name": "j", "move": 1, "lease_s": 60}),
     ("job.go", {"name": "j", "move": 1}),
     ("job.drop", {"name": "j", "move": 1}),
+    ("slots.load", {"slots": [{"generation": 1}, {"generation": 2}], "dwell_s": 1}),
+    ("slots.tick", {"count": 0, "lease_s": 1}),
+    ("slots.turn", {"count": 0}),
+    ("slots.stop", {}),
+    ("networks.load", {"networks": {"1": 0}}),
+    ("networks.drop", {}),
 ]
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from agent import handoff
+from agent import door, handoff
 from agent.rank import checked
 from tests.agent.ranks import Job, until
 from tests.agent.space import Peer, Space, facts
@@ -378,7 +378,7 @@ def test_the_path_of_a_socket_may_be_long(tmp_path: Path, monkeypatch: pytest.Mo
     folder.mkdir(mode=0o711)
     monkeypatch.setattr(handoff, "FOLDER", str(folder))
     made = handoff.Handoff(SimpleNamespace())  # type: ignore[arg-type]
-    listener = made.bind("0123456789abcdef", os.getuid(), os.getgid())
+    listener = door.bound(str(folder), "0123456789abcdef", os.getuid(), os.getgid())
     found = os.open(folder, os.O_RDONLY)
     try:
         with socket.socket(socket.AF_UNIX) as link:
