@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
+from .slots import CHECK_S, Slots, shared
+
 TICK_S = 1.0
 """A loop that waits for bytes gives a sign of life this often (s)."""
 TCP_RTO_MAX_MS = 44
@@ -25,6 +27,7 @@ class Wire:
         self._link, self.peer = link, peer
         self._wakes_at = 1
         self.number = link.fileno()
+        self.address = link.getpeername()[0] if link.family == socket.AF_INET else ""
         link.setblocking(False)
         link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         with contextlib.suppress(OSError):  # an older kernel
@@ -128,8 +131,10 @@ class Stall:
 class Loop:
     """Carries tasks, all at once, in the thread that calls it."""
 
-    def __init__(self, timeout_s: float, stall: Stall) -> None:
+    def __init__(self, timeout_s: float, stall: Stall, slots: Slots | None = None) -> None:
         self._timeout_ns, self._stall = int(timeout_s * 1e9), stall
+        self._slots, self._told = slots or shared(), -1
+        self._gated: dict[int, Task] = {}  # what is to be sent to ranks that are not reached in this slot
         self._readers: dict[int, Task] = {}
         self._writers: dict[int, Task] = {}
         self._moved_ns = 0
@@ -140,7 +145,7 @@ class Loop:
 
     @property
     def busy(self) -> bool:
-        return bool(self._readers or self._writers)
+        return bool(self._readers or self._writers or self._gated)
 
     def watch(self, number: int) -> None:
         """Return from `step` also when this file can be read, which is then left to the caller."""
@@ -165,13 +170,14 @@ class Loop:
         watched = False
         late = self._stall.summing and any(task.late for task in self._readers.values())
         left_s = max(0, self._moved_ns + self._timeout_ns - time.monotonic_ns()) / 1e9
-        ready = self._poll.poll(min(TICK_S, left_s) if self.busy else -1)
+        self._listen()
+        ready = self._poll.poll(min(CHECK_S if self._gated else TICK_S, left_s) if self.busy else -1)
         now_ns = time.monotonic_ns()
         if self.busy:
             self._stall.note(self._moved_ns, now_ns, late=late)
             if not ready and now_ns >= self._moved_ns + self._timeout_ns:
                 silent = {t.into.peer for t in self._readers.values() if t.into} | {
-                    t.out.peer for t in self._writers.values() if t.out
+                    t.out.peer for t in (*self._writers.values(), *self._gated.values()) if t.out
                 }
                 raise RuntimeError(f"timed out: nothing from or to rank {', '.join(map(str, sorted(silent)))}")
         for number, _ in ready:
@@ -186,13 +192,30 @@ class Loop:
                     self._poll.unregister(number)
                 if task.out is not None:
                     self._push(task)
+            elif number == self._told:
+                self._slots.read()
             else:
                 watched = True
+        for number in list(self._gated):
+            self._push(self._gated.pop(number))
         return watched
+
+    def _listen(self) -> None:
+        """Be woken by what the agent says of slots; its connection may have been made anew."""
+        if self._slots.number != self._told:
+            with contextlib.suppress(OSError, ValueError):  # the kernel forgets a file that was closed
+                self._poll.unregister(self._told)
+            self._told = self._slots.number
+            if self._told >= 0:
+                self._poll.register(self._told, select.EPOLLIN)
 
     def _push(self, task: Task) -> None:
         assert task.out is not None
-        number, waits = task.out.number, task.push()
+        number = task.out.number
+        gated = self._slots.reach is not None and task.out.address and not self._slots.until(task.out.address)
+        waits = False if gated else task.push()
+        if gated:
+            self._gated[number] = task
         if waits and number not in self._writers:
             self._writers[number] = task
             self._poll.register(number, select.EPOLLOUT)

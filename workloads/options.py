@@ -117,6 +117,20 @@ OPTIONS: Mapping[str, tuple[Option, ...]] = {
     "replay": (
         Option("iterations", "whole", 20, "iterations; 0: until stopped", least=0, most=MANY),
         Option("check", "whole", 1, "look at what arrives in the first", choices=(0, 1)),
+        Option("ungated", "flag", False, "do not ask which peers a slot reaches before sending: for comparison"),
+    ),
+    "moe": (
+        Option("iterations", "whole", 100, "iterations; 0: until stopped", least=0, most=MANY),
+        Option("tokens", "whole", 1024, "tokens per rank and iteration", least=32, most=1 << 20, multiple=32),
+        Option("width", "whole", 64, "numbers of a token", least=8, most=1 << 14),
+        Option("top", "whole", 1, "experts of a token", choices=(1, 2)),
+        Option("capacity", "number", 4.0, "tokens of a rank an expert takes, times its even share; 0: all", least=0, most=MANY),
+        Option("skew", "number", 0.0, "exponent of Zipf's law of a rank's topics; 0: all alike", least=0, most=16),
+        Option("drift", "whole", 0, "iterations between two shifts of the topics; 0: none", least=0, most=MANY),
+        Option("compute_ms", "number", 0.0, "attention lasts at least so long", least=0, most=86_400_000),
+        Option("lr", "number", 0.05, "learning rate", least=0, most=MANY),
+        Option("foretell", "flag", False, "say what the next iteration sends, which only synthetic data can: for comparison"),
+        Option("seed", "whole", 1, "of the weights and the data", least=0, most=1 << 31),
     ),
 }
 """By the program's name, which is that of its module."""

@@ -18,6 +18,7 @@ from .handoff import Handoff
 from .place import BadPlace, Place, read_place
 from .records import Records
 from .sets import Layout, Make, Sets, read_layout
+from .slots import shared
 from .turns import Turns
 
 OK, FAILED, USAGE, LOST_PEER = 0, 1, 2, 75  # 75: EX_TEMPFAIL of sysexits.h: start all ranks again with --resume
@@ -90,6 +91,7 @@ class Job:
 
         Raises: RuntimeError - a peer or the store was lost.
         """
+        shared().ended(iteration)
         return self.accord.last(iteration) or (self._turns is not None and self._turns.after(iteration))
 
     def end(self) -> None:

@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any
 from .buffers import Buffer, pieces
 from .options import read
 from .schedule import Scheduled
+from .slots import shared
 from .traffic import Group, Traffic, Transfer, parse_traffic, read_traffic
 
 if TYPE_CHECKING:
@@ -71,6 +72,8 @@ def replay(job: Job, arguments: argparse.Namespace) -> dict[str, Any]:
         job.records.iteration({"iter": iteration, "t_wall_ns": clock.wall_ns(begin_ns), **record})
         if job.last(iteration):
             break
+        if arguments.ungated:  # not before all are connected, for which the slots are asked, too
+            shared().close()
     took_ms = sorted(took_ms[1:] or took_ms)  # the first sets connections up
     wrongs = job.accord.gather("wrong", wrong)
     return {"iterations": job.iteration, "median_iter_ms": round(took_ms[len(took_ms) // 2], 3), "wrong": sum(wrongs)}

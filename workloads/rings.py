@@ -22,6 +22,7 @@ from .buffers import pieces
 from .carrier import Carrier, RingSet
 from .loop import Stall
 from .place import Place, own_address
+from .slots import shared
 
 
 def bus_factor(world: int) -> float:
@@ -130,7 +131,9 @@ class Rings:
         self._dist.destroy_process_group()
 
     def _gloo_on_lane_0(self, store: Any, position: int, size: int, _timeout: timedelta) -> Any:
-        return self._gloo(store, position, size, self.place.lane(0))
+        # While slots turn, hosts come and go on the lanes, and gloo takes the first refusal for final.
+        address = self.place.lane(0) if shared().slot is None else own_address(self.place.master_address)
+        return self._gloo(store, position, size, address)
 
     def _gloo(self, store: Any, position: int, size: int, address: str) -> Any:
         gloo = self._dist.ProcessGroupGloo

@@ -21,16 +21,21 @@ from .accord import appears
 from .buffers import Buffer, pieces
 from .loop import Loop, Stall, Task, Wire
 from .place import Place
+from .slots import shared
 
 SLICE = 65536
 """A receiver is woken for this many bytes, or for the last that are due."""
 SCRATCH = 4 * SLICE
 GREETING_S = 5.0
-"""A peer must identify itself within this time (s)."""
+"""A peer that begins to identify itself must be done within this time (s)."""
+SILENT = 512
+"""So many connections that have not identified themselves are kept."""
 QUEUE, LEAST_WINDOW = 448 << 10, 36000
 """Bytes in flight to one rank over all its streams at once, and over each at least: more would wait in the queues of links they
 share, where some would be lost."""
 
+CONNECT_S = 2.0
+"""While slots turn, one try to connect takes so long (s) at most: its first packet may have been lost in the dark."""
 CHECK_S = 0.2
 """How often (s) a rank that waits for its peers looks whether it should give up."""
 
@@ -313,8 +318,7 @@ class Wires:
         return found
 
     def _connect(self, key: str, own: str, there: Sequence[Any], peer: int) -> Wire:
-        left_s = self._left_s(f"rank {peer}")
-        link = socket.create_connection((there[0], there[1]), timeout=left_s, source_address=(own, 0))
+        link = self._opened(own, there, peer)
         try:
             link.sendall(struct.pack("!H", len(key.encode())) + key.encode())
             return Wire(link, peer)
@@ -322,21 +326,50 @@ class Wires:
             link.close()
             raise
 
+    def _opened(self, own: str, there: Sequence[Any], peer: int) -> socket.socket:
+        """A connection; while slots turn, the path to the other rank comes and goes."""
+        while True:
+            left_s = self._left_s(f"rank {peer}")
+            if not shared().wait(there[0], min(left_s, CHECK_S)):
+                continue
+            limit_s = left_s if shared().reach is None else min(left_s, CONNECT_S)
+            try:
+                return socket.create_connection((there[0], there[1]), timeout=limit_s, source_address=(own, 0))
+            except (TimeoutError, OSError):
+                if shared().reach is None:
+                    raise
+                time.sleep(0.01)
+
     def _accept(self, listeners: Mapping[int, socket.socket], into: Ends, name: str) -> None:
         missing = set(into)
+        silent: dict[int, socket.socket] = {}  # they have sent nothing yet; while slots turn, it may come a cycle later
         poll = select.poll()
         for number in listeners:
             poll.register(number, select.POLLIN)
-        while missing:
-            ranks = ", ".join(map(str, sorted({into[key][0] for key in missing})))
-            for number, _ in poll.poll(1000 * min(CHECK_S, self._left_s(f"rank {ranks}"))):
-                link = listeners[number].accept()[0]
-                key = _greeting(link, min(GREETING_S, self._left_s(f"rank {ranks}"))).removeprefix(f"{name}:")
-                if key in missing:
-                    missing.remove(key)
-                    self.into[key] = Wire(link, into[key][0])
-                else:  # not a peer of this job, or one that is meeting others
-                    link.close()
+        try:
+            while missing:
+                ranks = ", ".join(map(str, sorted({into[key][0] for key in missing})))
+                for number, _ in poll.poll(1000 * min(CHECK_S, self._left_s(f"rank {ranks}"))):
+                    if number in listeners:
+                        link = listeners[number].accept()[0]
+                        if len(silent) >= SILENT:  # anybody may connect: the longest silent one gives way
+                            oldest = next(iter(silent))
+                            poll.unregister(oldest)
+                            silent.pop(oldest).close()
+                        silent[link.fileno()] = link
+                        poll.register(link, select.POLLIN)
+                        continue
+                    poll.unregister(number)
+                    link = silent.pop(number)
+                    key = _greeting(link, min(GREETING_S, self._left_s(f"rank {ranks}"))).removeprefix(f"{name}:")
+                    if key in missing:
+                        missing.remove(key)
+                        self.into[key] = Wire(link, into[key][0])
+                    else:  # not a peer of this job, or one that is meeting others
+                        link.close()
+        finally:
+            for link in silent.values():
+                link.close()
 
     def close(self) -> None:
         for wire in (*self.out.values(), *self.into.values()):
@@ -370,17 +403,18 @@ class Wires:
 
 def _greeting(link: socket.socket, timeout_s: float) -> str:
     """The name of the wire that a peer sends first; empty where it is no peer."""
-    link.settimeout(timeout_s)
+    until_s = time.monotonic() + timeout_s
     try:
-        (length,) = struct.unpack("!H", _exactly(link, 2))
-        return _exactly(link, length).decode()
+        (length,) = struct.unpack("!H", _exactly(link, 2, until_s))
+        return _exactly(link, length, until_s).decode()
     except (OSError, ValueError):
         return ""
 
 
-def _exactly(link: socket.socket, count: int) -> bytes:
+def _exactly(link: socket.socket, count: int, until_s: float) -> bytes:
     received = b""
     while len(received) < count:
+        link.settimeout(max(until_s - time.monotonic(), 0.001))
         piece = link.recv(count - len(received))
         if not piece:
             raise ConnectionError("closed by peer while meeting")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import select
 import socket
@@ -11,6 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import pytest
@@ -154,6 +156,41 @@ def test_strangers_are_refused_and_the_peers_meet(monkeypatch: pytest.MonkeyPatc
     assert opened
     for stranger in opened:
         stranger.close()
+
+
+def test_strangers_that_say_nothing_or_little_keep_no_peer_out_while_slots_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("workloads.wires.GREETING_S", 0.2)
+    monkeypatch.setattr("workloads.wires.shared", lambda: SimpleNamespace(reach={}, wait=lambda *_: True))
+    opened: list[socket.socket] = []
+    over = threading.Event()
+
+    def dribble(stranger: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while not over.wait(0.05):
+                stranger.sendall(b"\xff")
+
+    class Watched(Store):
+        def set(self, key: str, value: str) -> None:
+            for host, port in json.loads(value).values():
+                opened.extend(socket.create_connection((host, port), timeout=5) for _ in range(3))
+                threading.Thread(target=dribble, args=(opened[-1],)).start()
+            super().set(key, value)
+
+    store = Watched()
+
+    def rank(me: int) -> set[str]:
+        wires = Wires(place(me, 2, 8.0), store, {f"from {me}": (1 - me, 1)}, {f"from {1 - me}": (1 - me, 1)})
+        try:
+            return set(wires.into)
+        finally:
+            wires.close()
+
+    try:
+        assert together(2, rank) == [{"from 1"}, {"from 0"}]
+    finally:
+        over.set()
+        for stranger in opened:
+            stranger.close()
 
 
 @pytest.mark.parametrize("given_up", [False, True])
