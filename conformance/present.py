@@ -109,7 +109,7 @@ def matrix(reports: Iterable[Report]) -> str:
 def traits_table(drivers: Sequence[str]) -> str:
     """Every driver's own traits."""
     names = [field.name for field in fields(Traits)]
-    rows = [[f"`{driver}`", *(_trait(getattr(driver_class(driver).TRAITS, name)) for name in names)] for driver in drivers]
+    rows = [[f"`{driver}`", *(_trait(name, getattr(driver_class(driver).TRAITS, name)) for name in names)] for driver in drivers]
     return markdown(("driver", *(f"`{name}`" for name in names)), rows)
 
 
@@ -146,9 +146,9 @@ def replaced(page: str, tables: Mapping[str, str]) -> str:
     return page
 
 
-def _trait(value: object) -> str:
+def _trait(name: str, value: object) -> str:
     if value is None:
-        return "no limit"
+        return "no limit" if name == "at_once" else "none"
     if isinstance(value, tuple):
         return ", ".join(f"`{a}`→`{b}`" for a, b in value) or "any"
     return str(value).lower()

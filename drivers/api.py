@@ -6,7 +6,7 @@ three operations are small optional protocols; nothing here has a body that rais
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias, runtime_checkable
 
@@ -23,7 +23,9 @@ __all__ = [
     "PortControl",
     "PortHolders",
     "PowerMeter",
+    "Presets",
     "Ready",
+    "Turning",
     "at_once",
 ]
 
@@ -175,3 +177,42 @@ class JobQueue(Protocol):
     """
 
     on_progress: Callable[[Progress], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Turning:
+    """Where a device with stored maps is. turning: it turns, or waits to begin. slot: None where its map was set by other means.
+
+    night: the light of `slot` is still to come. cycle: how often the last slot was passed since the start. left_s: seconds until
+    this slot's light ends, or in a night until it comes; None where nothing will change by itself.
+    """
+
+    turning: bool
+    slot: int | None
+    night: bool
+    cycle: int
+    left_s: float | None
+
+
+@runtime_checkable
+class Presets(Protocol):
+    """A device that stores whole maps and turns through them by its own clock. While it turns, `apply` raises `Refused`.
+
+    All four raise as `CircuitSwitch` says.
+    """
+
+    async def load(self, slots: Sequence[frozenset[Setting]], dwell_s: float, night_s: float) -> None:
+        """Store the circuits of each slot, each lit for dwell_s (s) after night_s (s) without light; nothing moves."""
+        ...
+
+    async def start(self, slot: int = 0) -> float:
+        """Begin to turn; return in how many seconds from now (below 0: since when) the light of `slot` is there."""
+        ...
+
+    async def stop(self) -> None:
+        """Rest in this slot, or in a night in the next one, whose light comes. A device that does not turn is left as it is."""
+        ...
+
+    async def position(self) -> Turning:
+        """Where it is now; writes nothing."""
+        ...

@@ -37,6 +37,7 @@ _BUILT_IN: Mapping[str, str] = {
     "polatis-scpi": "drivers.polatis_scpi:PolatisScpi",
     "polatis-tl1": "drivers.polatis_tl1:PolatisTl1",
     "rome-cli": "drivers.rome_cli:RomeCli",
+    "rotor": "drivers.rotor:Rotor",
     "sonic-ocs": "drivers.sonic_ocs:SonicOcs",
     "telescent-cli": "drivers.telescent_cli:TelescentCli",
     "waveshaper-http": "drivers.waveshaper_http:WaveshaperHttp",
@@ -129,7 +130,7 @@ def _third_party() -> dict[str, EntryPoint]:
 def _traits(own: Traits, config: DeviceConfig) -> tuple[Traits, list[str]]:
     overrides: Mapping[str, Any] = config.traits
     names = [
-        field.name for field in fields(Traits) if field.name != "spectral"
+        field.name for field in fields(Traits) if field.name not in ("spectral", "stored_dwell_s")
     ]  # properties of the device, not figures of its performance
     own = replace(own, settle_s=own.settle_s / config.time_scale)
     wrong = [f"{key}: no such trait{_meant(key, names)}" for key in overrides if key not in names]

@@ -19,6 +19,7 @@ import yaml
 from emulators.addresses import Address, parse
 from emulators.families import WHERE, family
 from emulators.light import edges_mhz, fibre_loss_db
+from emulators.lines import LineConfig, overloaded, read_line
 from emulators.transports.pty import DEFAULT_BAUD
 
 MAX_BYTES = 8 << 20
@@ -124,6 +125,7 @@ class LabConfig:
     mtu: int = 9000
     reserve_core: bool | None = None
     segments: tuple[Segment, ...] = ()
+    lines: tuple[LineConfig, ...] = ()
 
 
 def read_config(inventory: Path) -> LabConfig:
@@ -135,7 +137,7 @@ def read_config(inventory: Path) -> LabConfig:
     hosts_file, devices_file, fibres_file = (_load(inventory / f"{stem}.yml") for stem in ("hosts", "devices", "fibres"))
     extra = _load(inventory / "emulator.yml") if (inventory / "emulator.yml").exists() else {}
     problems: list[str] = []
-    unknown = set(extra) - {"hosts", "seed", "link_rate_mbps", "mtu", "devices", "reserve_core"}
+    unknown = set(extra) - {"hosts", "seed", "link_rate_mbps", "mtu", "devices", "reserve_core", "lines"}
     problems += [f"emulator.yml: {key}: unknown setting" for key in sorted(unknown)]
 
     hosts: dict[str, HostConfig] = {}
@@ -205,6 +207,17 @@ def read_config(inventory: Path) -> LabConfig:
         except (KeyError, TypeError, ValueError) as problem:
             problems.append(f"fibres.yml: segments: {entry}: {_words(problem)}")
     problems += [f"fibres.yml: {what}" for what in _unplugged(segments, [*fibres, *trunks], hosts)]
+    rate_bps, mtu = round(float(extra.get("link_rate_mbps", 250)) * 1_000_000), int(extra.get("mtu", 9000))
+    rates = dict.fromkeys(((f.host, f.port) for f in fibres), rate_bps) | {
+        port: segment.rate_bps for segment in segments for port in segment.ports.items()
+    }
+    lines: list[LineConfig] = []
+    for entry in extra.get("lines") or []:
+        try:
+            lines.append(read_line(entry, rates))
+        except (KeyError, TypeError, ValueError) as problem:
+            problems.append(f"emulator.yml: lines: {entry}: {_words(problem)}")
+    problems += [f"emulator.yml: lines: {what}" for what in overloaded(lines, mtu)]
     if problems:
         raise BadInventory("\n".join(f"{inventory}/{problem}" for problem in problems))
 
@@ -217,10 +230,11 @@ def read_config(inventory: Path) -> LabConfig:
         fibres=tuple(fibres),
         trunks=tuple(trunks),
         segments=tuple(segments),
+        lines=tuple(lines),
         with_hosts=bool(extra.get("hosts", True)) and bool(hosts),
         seed=int(extra.get("seed", 1)),
-        rate_bps=round(float(extra.get("link_rate_mbps", 250)) * 1_000_000),
-        mtu=int(extra.get("mtu", 9000)),
+        rate_bps=rate_bps,
+        mtu=mtu,
         reserve_core=extra.get("reserve_core"),
     )
 

@@ -29,6 +29,8 @@ from emulators.fabric.doors import listen
 from emulators.fabric.glass import HostPort
 from emulators.injector import Injector
 from emulators.lab import Lab
+from emulators.light import Optic
+from emulators.rotorplant import RotorPlant
 from emulators.server import DeviceServer
 
 Words = dict[str, object]
@@ -40,6 +42,15 @@ CHANGES = frozenset({"faults.add", "faults.remove", "fibre", "fibre.swap", "link
 def _numbered(faults: list[dict[str, object]]) -> list[dict[str, object]]:
     """Faults as `faults.add` and `faults.remove` speak of them, by number."""
     return [{"number": fault["id"], **{k: v for k, v in fault.items() if k != "id"}} for fault in faults]
+
+
+def _turning(plant: Optic) -> Words | None:
+    """The schedule by which a device turns: times in ns of CLOCK_MONOTONIC, slots from the first; None at rest."""
+    turning = plant.turning if isinstance(plant, RotorPlant) else None
+    if turning is None:
+        return None
+    times = {"start_ns": turning.start_ns, "dwell_ns": turning.dwell_ns, "night_ns": turning.night_ns}
+    return {**times, "slots": [sorted(turning.map(turn)) for turn in range(len(turning.slots))]}
 
 
 def _ours(writer: asyncio.StreamWriter) -> bool:
@@ -194,6 +205,7 @@ class Control:
             "glass": sorted(self._lab.glass[server.name]),
             "history": self._history(request)["history"],
             "sessions": sessions,
+            "turning": _turning(plant),
         }
 
     def _list_faults(self, _: Request) -> Words:

@@ -29,6 +29,7 @@ _BUILT_IN: Mapping[str, str] = {
     "polatis-restconf": "emulators.dialects.polatis_restconf",
     "polatis-scpi": "emulators.dialects.polatis_scpi",
     "rome-cli": "emulators.dialects.rome_cli",
+    "rotor": "emulators.dialects.rotor",
     "sonic-ocs": "emulators.dialects.sonic_ocs",
     "waveshaper-http": "emulators.dialects.waveshaper_http",
     "telescent-cli": "emulators.dialects.telescent_cli",

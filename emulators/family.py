@@ -41,7 +41,8 @@ class Family:
     `preset` into the device as if it had always existed. login: the one that generated inventories use.
     coupler: the hosts' fibres are joined by a passive coupler and all enter the first ingress (a 1xN wavelength-selective switch);
     trunks: fibres from an egress of the device to an ingress of the same device that the lab needs. spectral: each host of a
-    generated lab sends in a slot of its own. baud: of its serial line.
+    generated lab sends in a slot of its own. turns: it may turn by the clock, faster than carriers follow (turning.py).
+    baud: of its serial line.
     """
 
     driver: str
@@ -59,6 +60,7 @@ class Family:
     coupler: bool = False
     trunks: tuple[tuple[str, str], ...] = ()
     square: bool = False
+    turns: bool = False
     baud: int = 38_400  # Polatis RS-232
 
     @property

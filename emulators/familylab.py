@@ -25,7 +25,7 @@ class Wanted:
     """The lab to write. `state` is where its keys and its control socket live; ports are loopback TCP ports.
 
     settle_s: the devices' switching time (s); in a lab of one family 0 means the family's own. electrical: packet switches beside
-    the devices; rack: hosts of a leaf switch.
+    the devices; rack: hosts of a leaf switch. lines: at a port number of all hosts, delay (ms) and queue (packets).
     """
 
     ssh_ports: tuple[int, ...]
@@ -37,6 +37,7 @@ class Wanted:
     lab: str = "emulated"
     electrical: tuple[Electrical, ...] = ()
     rack: int = 4
+    lines: tuple[tuple[int, float, int], ...] = ()
 
 
 def host_name(number: int, count: int) -> str:

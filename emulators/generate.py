@@ -166,6 +166,11 @@ def _emulator(wanted: Wanted) -> str:
         size = polatis_size(count) if polatis else -(-max(count, 16) // CALIENT_MODULE) * CALIENT_MODULE
         bulk = "" if polatis else f", bulk_settle_s: {wanted.settle_s}"
         lines.append(f"  ocs{device}: {{size: {size}x{size}, settle_s: {wanted.settle_s}{bulk}}}")
+    if wanted.lines:
+        lines.append("lines:                 # what these ports send takes time")
+    for port, delay_ms, queue in wanted.lines:
+        ports = ", ".join(f"{host_name(host, count)}:p{port}" for host in range(1, count + 1))
+        lines.append(f"  - {{ports: [{ports}], delay_ms: {delay_ms:g}, queue_packets: {queue}}}")
     return "\n".join([*lines, ""])
 
 
@@ -194,6 +199,13 @@ def main(arguments: list[str] | None = None) -> int:
         help="packet switches in addition to the optical ones, at a further port of every host: ideal, fat-tree, oversubscribed:F, "
         "domains:K, rails:K, or dual:K (two planes with leaf switches of K hosts, at two ports); @MBPS for another rate than that "
         "of all optical ports together (dual: half of it a port); may be repeated, at most 8 ports",
+    )
+    parser.add_argument(
+        "--line",
+        action="append",
+        default=[],
+        metavar="PORT:MS:PACKETS",
+        help="what all hosts send at this port number passes a queue of so many packets and takes so long; may be repeated",
     )
     parser.add_argument("--rack", type=int, default=4, help="hosts of a leaf switch of a fat-tree (default 4)")
     parser.add_argument("--port-base", type=int, default=22100, help="host n's sshd answers on 127.0.0.1:BASE+n (default 22100)")
@@ -234,6 +246,14 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
+def line_of(text: str) -> tuple[int, float, int]:
+    """A line as `--line` has it: port, milliseconds, packets. Raises: ValueError."""
+    words = text.split(":")
+    if len(words) != 3:
+        raise ValueError(f"--line {text}: wanted PORT:MS:PACKETS, such as 1:20:16")
+    return int(words[0]), float(words[1]), int(words[2])
+
+
 def write_default(options: argparse.Namespace) -> str:
     """Write a lab of Polatis and Calient switches; return what it has."""
     if options.free_ports:
@@ -247,7 +267,7 @@ def write_default(options: argparse.Namespace) -> str:
             for k in range(1, options.ports + 1)
         )
     settle_s = 0.05 if options.settle_s is None else options.settle_s
-    more = {"electrical": options.electrical, "rack": options.rack}
+    more = {"electrical": options.electrical, "rack": options.rack, "lines": tuple(map(line_of, options.line))}
     generate(options.out, Wanted(ssh, devices, options.state or DEFAULT_STATE, settle_s, options.rate_mbps, **more))
     ports_of = sum(spec.ports for spec in options.electrical)
     switches = f", {ports_of} electrical ports a host" if options.electrical else ""

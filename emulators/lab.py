@@ -15,11 +15,13 @@ from emulators.config import BadInventory, DeviceConfig, Fibre, LabConfig, Trunk
 from emulators.dialects.base import AnyDialect
 from emulators.fabric import linux
 from emulators.fabric.build import Fabric, Host, laid
+from emulators.fabric.gate import lack
 from emulators.fabric.glass import HostPort, Relight
 from emulators.fabric.sshd import Keys
 from emulators.families import WHERE, device_from_config, family
 from emulators.feeds import Feeds
 from emulators.light import Lit, Violation
+from emulators.rotorplant import RotorPlant
 from emulators.server import Access, DeviceServer, Line
 
 BANNER_DEADLINE_S = 20.0
@@ -64,10 +66,15 @@ class Lab:
                 sock=doors.devices[name],
                 access=doors.access.get(name),
                 on_glass=self._on_glass,
+                on_turning=fabric.turn if fabric else None,
             )
             for name, dialect in dialects.items()
         }
         self.stopped = asyncio.Event()
+        if fabric and (rotors := [d.plant for d in dialects.values() if isinstance(d.plant, RotorPlant)]):
+            without = lack()
+            for rotor in rotors:
+                rotor.cannot_gate = without
         self.light = fabric.glass if fabric else laid(config)  # which receiver gets which transmitter's light
         self._fibres = {HostPort(f.host, f.port): f for f in config.fibres}
         self.unplugged: set[str] = set()  # cables of packet switches

@@ -9,12 +9,16 @@ from collections.abc import Callable
 
 from emulators.dialects.base import AnyDialect, Outgoing, Session
 from emulators.light import Lit, Optic
+from emulators.rotorplant import RotorPlant
 from emulators.transports.base import Access, Chunking, Conversation, Door, RunsOnce, Wire
 from emulators.transports.doors import door
 from emulators.transports.pty import Line
+from emulators.turning import Turning
 
 OnGlass = Callable[[str, frozenset[Lit], float], None]
 """Called with the device's name, the circuits that pass light and the time (s, the loop's clock) at every change."""
+OnTurning = Callable[[str, Turning | None], None]
+"""Called with the device's name and the schedule it turns by, too fast for `OnGlass`; None: it follows that again."""
 
 __all__ = ["Access", "Chunking", "DeviceServer", "Line", "OnGlass"]
 
@@ -38,11 +42,12 @@ class DeviceServer:
         port: int = 0,
         access: Access | None = None,
         on_glass: OnGlass | None = None,
+        on_turning: OnTurning | None = None,
         chunking: Chunking = "whole",
         seed: int = 0,
     ) -> None:
         self.name, self.dialect, self.plant = name, dialect, plant or dialect.plant
-        self.on_glass, self.chunking, self.scheme = on_glass, chunking, scheme
+        self.on_glass, self.on_turning, self.chunking, self.scheme = on_glass, on_turning, chunking, scheme
         self.on_light: Callable[[str, float], None] | None = None  # called whenever any light may have changed
         self.loop: asyncio.AbstractEventLoop
         dialect.transport = scheme
@@ -54,6 +59,7 @@ class DeviceServer:
         self._gone: asyncio.Future[None] | None = None
         self._version = -1
         self._glass: frozenset[Lit] = frozenset()
+        self._turning: Turning | None = None
 
     async def start(self) -> None:
         """Listen. Raises OSError when the address is taken."""
@@ -141,11 +147,7 @@ class DeviceServer:
         self.plant.advance(now)
         if self._version != self.plant.version:
             self._version = self.plant.version
-            lit = self.plant.lit(now)
-            if lit != self._glass:
-                self._glass = lit
-                if self.on_glass is not None:
-                    self.on_glass(self.name, lit, now)
+            self._look(now)
             if self.on_light is not None:
                 self.on_light(self.name, now)
         self.dialect.on_light(now)
@@ -154,6 +156,20 @@ class DeviceServer:
         for conversation in [c for c in self._conversations.values() if c.ending and not c.waiting]:
             conversation.emit(now, None, now)
         self._rearm(now)
+
+    def _look(self, now: float) -> None:
+        """Report light that changed. A schedule is in force before what it replaces ends, and ends after what follows it began."""
+        turning = self.plant.gate(now) if isinstance(self.plant, RotorPlant) else None
+        turned, self._turning = turning != self._turning, turning
+        if turned and turning is not None and self.on_turning is not None:
+            self.on_turning(self.name, turning)
+        lit = self.plant.lit(now)
+        if lit != self._glass:
+            self._glass = lit
+            if self.on_glass is not None:
+                self.on_glass(self.name, lit, now)
+        if turned and turning is None and self.on_turning is not None:
+            self.on_turning(self.name, None)
 
     def _together(self, outs: list[Outgoing], now: float) -> list[Outgoing]:
         """Join answers to one session that follow each other and are due: commands that came in one packet are answered in one."""

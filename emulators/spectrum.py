@@ -155,8 +155,12 @@ class SpectralPlant(Optic):
 
         Until shortly before `settle_s` is over the old light passes; then, for a draw from `transient_s`, what stays is shaken
         through intermediate states, then the new light passes. A band that is stuck stays; none is made on a failed port.
-        Raises: ValueError - ports or spectrum that the device does not have.
+        Raises: ValueError - ports or spectrum that the device does not have, or the same spectrum twice on a port; nothing is done.
         """
+        for end in (0, 1):
+            for one, other in pairwise(sorted(wanted, key=lambda band: (band[end], band[2]))):
+                if one[end] == other[end] and other[2] < one[3]:
+                    raise ValueError(f"{self.name}: {one} and {other}: the same spectrum twice on port {one[end]}")
         self.advance(now)
         if self.deaf:
             return

@@ -21,7 +21,8 @@ from functools import partial
 from pathlib import Path
 
 from emulators.config import LabConfig
-from emulators.fabric import linux
+from emulators.fabric import linux, relay
+from emulators.fabric.gate import Gates
 from emulators.fabric.glass import Glass, HostPort, Relight, Strand, Tie
 from emulators.fabric.host import FIRST_PORT_INDEX, HOME, LOOPBACK, MGMT_INDEX, ORDER_BYTES, HostPlan, live
 from emulators.fabric.linkwatch import Linkwatch
@@ -48,7 +49,9 @@ from emulators.fabric.netlink import (
 )
 from emulators.fabric.sshd import Keys, server_config
 from emulators.fabric.switches import OUTWARD, QUEUE_BYTES, UNLIMITED_BPS, cables, limited, switched
+from emulators.families import family
 from emulators.light import Lit
+from emulators.turning import Turning
 
 BRIDGE_INDEX, FIRST_GLASS_INDEX, FIRST_MGMT_INDEX = 10, 1000, 5000
 JOB_UID = 65100  # of the first user of jobs; no distribution hands out numbers from here to 65533 by itself (Debian policy 9.2.2)
@@ -132,6 +135,8 @@ class Fabric:
         self.glass = laid(config)
         self.cables = cables(config.segments)
         self._index: dict[HostPort, int] = {}
+        self._entry: dict[HostPort, int] = {}  # the end at whose ingress a port's light is switched
+        self._shaped_first: set[HostPort] = set()  # what these ports send is shaped before it is switched
         self._usual_bps: dict[int, int] = {}  # of every end that traffic leaves by
         self._limits: Mapping[HostPort, int] = {}
         self._limited: dict[int, int] = {}
@@ -163,6 +168,12 @@ class Fabric:
         a network card takes a moment to notice: the caller, who has commands to answer, does not wait for the kernel's work.
         """
         return self._apply(self.glass.show(device, lit))
+
+    def turn(self, device: str, turning: Turning | None) -> None:
+        """Let packets through `device` by the clock, or by `show` alone. Raises: OSError - the kernel refuses (no BPF)."""
+        self._darkening.result()
+        self.gates.show(device, turning)
+        self._announce()
 
     def sever(self, fibre: str, cut: bool) -> Relight:
         """Cut a cable or a trunk, or splice it. Raises: KeyError - no such cable."""
@@ -209,9 +220,10 @@ class Fabric:
         """Shape what reaches a limited port at its own end, and what it sends at the end it leaves by: that of who receives it."""
         wanted: dict[int, int] = {}
         ends = [(self._index[port], bps) for port, bps in self._limits.items()]
-        sources = self.glass.sources
-        ends += [(self._index[receiver], self._limits[port]) for receiver, port in sources.items() if port in self._limits]
-        ends += [(self._index[port] + OUTWARD, bps) for port, bps in self._limits.items() if port in self.cables.values()]
+        behind = self._limits.keys() - self._shaped_first
+        ends += [(self._index[receiver], self._limits[port]) for receiver, port in self.glass.sources.items() if port in behind]
+        first = self._shaped_first.union(self.cables.values())
+        ends += [(self._index[port] + OUTWARD, bps) for port, bps in self._limits.items() if port in first]
         for end, bps in ends:
             if bps < (self._usual_bps[end] or UNLIMITED_BPS):
                 wanted[end] = min(bps, wanted.get(end, bps))
@@ -238,9 +250,9 @@ class Fabric:
         index = self._index
         if self._limits:
             self._limit()
-        dark = [link_state(index[port], False, absent_ok=True) for port in change.darkened]
-        cut = [no_redirect(index[port]) for port in change.unsent]
-        joined = [redirect(index[sender], index[receiver]) for sender, receiver in change.sent]
+        dark = [link_state(index[port], False, absent_ok=True) for port in change.darkened if port not in self.gates.receivers]
+        cut = [no_redirect(self._entry[port]) for port in change.unsent]
+        joined = [redirect(self._entry[sender], index[receiver]) for sender, receiver in change.sent]
         light = [link_state(index[port], True, absent_ok=True) for port in change.lit]
         if light:
             self._darkening.result()  # one change of a port after the other
@@ -249,6 +261,8 @@ class Fabric:
         elif dark or cut:
             self._ocs.send([*cut, *joined])
             self._darkening = self._aside.submit(self._darken, dark)  # one thread: the last one done is all done
+        if self.gates.receivers:
+            self.gates.refresh()  # a fibre may be cut, a transmitter silent
         return change
 
     def _darken(self, ports: list[Message]) -> None:
@@ -301,31 +315,62 @@ class Fabric:
 
         fibres: list[Message] = []
         rates = {port: s.rate_bps for s in self.config.segments for port in cables([s]).values()}
+        turned = {HostPort(f.host, f.port) for f in self.config.fibres if family(self.config.devices[f.device].driver).turns}
         patches: list[Message] = [bridge(BRIDGE_INDEX, "mgmt"), link_state(BRIDGE_INDEX, True), link_state(LOOPBACK, True)]
         for name, host in self.config.hosts.items():
             for port, interface in host.interfaces.items():
                 index = FIRST_GLASS_INDEX + len(self._index)
-                self._index[HostPort(name, port)] = index
+                self._index[HostPort(name, port)] = self._entry[HostPort(name, port)] = index
+                turns = HostPort(name, port) in turned
                 near = End(index, f"h{host.number}p{port}", mtu=self.config.mtu)
                 mac = f"02:0a:00:{host.number >> 8:02x}:{host.number & 255:02x}:{port:02x}"
-                fibres.append(veth(near, End(FIRST_PORT_INDEX + port, interface, mac, net=nets[name])))
+                fibres.append(veth(near, End(FIRST_PORT_INDEX + port, interface, mac, net=nets[name], segments=int(turns))))
                 rate_bps = rates.get(HostPort(name, port), self.config.rate_bps)
                 self._usual_bps[index] = self._usual_bps[index + OUTWARD] = rate_bps if rate_bps < UNLIMITED_BPS else 0
-                fibres += limited(index, rate_bps)
                 fibres.append(clsact(index))
+                if turns:
+                    fibres += self._shape_first(HostPort(name, port), index, rate_bps)
+                else:
+                    fibres += limited(index, rate_bps)
             index = FIRST_MGMT_INDEX + host.number
             mac = f"02:0a:ff:{host.number >> 8:02x}:{host.number & 255:02x}:00"
             patches.append(veth(End(index, f"m{host.number}"), End(MGMT_INDEX, "mgmt", mac, net=nets[name])))
             patches.append(enslave(index, BRIDGE_INDEX))
         fibres += switched(self.config.segments, self._index, self.config.mtu)
+        self.gates = Gates(self._ocs, self.glass, self._entry, self._index)
         try:
             self._ocs.send(fibres)
+            if self.config.lines:
+                self._lay_lines(ocs)
             lab = Netlink()
             lab.send(patches)
             lab.close()
         except OSError as problem:
             raise CannotBuild(_explain(problem)) from problem
         os.close(ocs)
+
+    def _lay_lines(self, ocs: int) -> None:
+        """Lead what some ports send through lines with delay, before the glass or a packet switch takes it."""
+        wanted = {HostPort(*port): self._index[HostPort(*port)] for line in self.config.lines for port in line.ports}
+        with linux.inside(ocs):
+            descriptors = relay.taps(wanted)
+        taken_by_another = self._shaped_first.union(self.cables.values())
+        for port, index in wanted.items():
+            onward = [redirect(index + relay.TAP, index + OUTWARD)] if port in taken_by_another else []
+            if not onward:
+                self._entry[port] = index + relay.TAP
+            self._ocs.send([*relay.ready(index, self.config.mtu), redirect(index, index + relay.TAP), *onward])
+        relay.start(relay.lines_of(self.config.lines, descriptors, self.config.seed))
+
+    def _shape_first(self, port: HostPort, index: int, rate_bps: int) -> list[Message]:
+        """Let what `port` sends queue before it is switched, as in a network card; behind the glass it would become late."""
+        outer, inner = index + OUTWARD, index + 2 * OUTWARD
+        self._entry[port] = inner
+        self._shaped_first.add(port)
+        self._usual_bps[index] = 0
+        ends = (End(outer, f"o{index}", mtu=self.config.mtu), End(inner, f"i{index}", mtu=self.config.mtu))
+        up = (link_state(outer, True), link_state(inner, True))
+        return [veth(*ends), *limited(outer, rate_bps), clsact(inner), *up, redirect(index, outer)]
 
 
 def laid(config: LabConfig) -> Glass:

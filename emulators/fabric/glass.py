@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from emulators.light import Lit, holds
+from emulators.light import Lit, Pair, holds
 
 Plug = tuple[str, str]
 """(device, port label)."""
@@ -128,9 +128,20 @@ class Glass:
         self.cut = before
         return changes + [self._look(island) for island in islands]
 
+    def joined(self, device: str, pair: Pair) -> tuple[HostPort, HostPort] | None:
+        """Return the transmitter and the receiver at the two ends of a circuit, None where one is missing, cut, silent or dead.
+
+        Light that comes or goes over a trunk is not followed.
+        """
+        sender, receiver = self._entering.get((device, pair[0])), self._receiver.get((device, pair[1]))
+        if sender is None or receiver is None or {sender.name, receiver.name} & self.cut:
+            return None
+        return None if sender.at in self.silent or receiver.at in self.dead else (sender.at, receiver.at)
+
     def _plug_in(self) -> None:
         """Note where the cables are plugged in."""
         self._sender = {s.at: s for s in self.strands.values()}
+        self._entering: dict[Plug, Strand] = {(s.device, s.enters): s for s in self.strands.values()}
         self._receiver: dict[Plug, Strand] = {(s.device, s.leaves): s for s in self.strands.values()}
         self._senders: dict[str, list[Strand]] = {}  # island -> the strands of its devices
         for strand in self.strands.values():

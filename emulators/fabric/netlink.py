@@ -21,7 +21,7 @@ IFF_UP = 1
 CHUNK = 64  # messages per sendmsg: their answers fit the default receive buffer
 CLSACT, CLSACT_INGRESS, CLSACT_EGRESS = 0xFFFFFFF1, 0xFFFFFFF2, 0xFFFFFFF3
 FILTER_HANDLE = 0x80000800  # u32 table 800, node 800: always the same, so a redirect is replaced in place and never piles up
-FIRST_INFO, FILTER_INFO = 1 << 16 | socket.htons(3), 2 << 16 | socket.htons(3)  # priority, ETH_P_ALL: losses come before redirects
+LOSS_INFO, GATE_INFO, FILTER_INFO = (priority << 16 | socket.htons(3) for priority in (1, 2, 3))  # ETH_P_ALL; redirects come last
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +62,12 @@ class End:
     mac: str = ""
     mtu: int = 1500
     net: int | None = None  # descriptor of the namespace it goes to
+    segments: int = 0  # packets of TCP handed over at once at most; 0: as many as the kernel likes
 
     def attributes(self) -> bytes:
         parts = attribute(3, self.name) + attribute(4, self.mtu)
+        if self.segments:
+            parts += attribute(40, self.segments)  # IFLA_GSO_MAX_SEGS
         if self.mac:
             parts += attribute(1, bytes.fromhex(self.mac.replace(":", "")))
         if self.net is not None:
@@ -86,6 +89,10 @@ def bridge(index: int, name: str) -> Message:
 def link_state(index: int, up: bool, *, absent_ok: bool = False) -> Message:
     body = _ifinfo(index, IFF_UP if up else 0, IFF_UP)
     return Message(NEWLINK, 0, body, f"interface {index} {'up' if up else 'down'}", absent_ok)
+
+
+def link_mtu(index: int, mtu: int) -> Message:
+    return Message(NEWLINK, 0, _ifinfo(index) + attribute(4, mtu), f"MTU of interface {index}")
 
 
 def enslave(index: int, master: int) -> Message:
@@ -168,15 +175,31 @@ def no_redirect(ingress: int) -> Message:
 
 
 def filtered(index: int, side: int, program: int) -> Message:
-    """Let the BPF program behind descriptor `program` decide before any redirect; side: CLSACT_INGRESS or CLSACT_EGRESS."""
-    options = _nest(2, attribute(6, program), attribute(7, "loss"), attribute(8, 1))  # TCA_BPF_FD, NAME, FLAGS: direct action
-    body = _tc(index, 1, side, FIRST_INFO) + attribute(1, "bpf") + options
-    return Message(NEWTFILTER, CREATE | EXCL, body, f"filter bpf on {index}", absent_ok=True)
+    """Let the BPF program behind descriptor `program` decide before any other; side: CLSACT_INGRESS or CLSACT_EGRESS."""
+    return _bpf(index, side, LOSS_INFO, program, "loss", CREATE | EXCL)
 
 
 def unfiltered(index: int, side: int) -> Message:
-    body = _tc(index, 1, side, FIRST_INFO) + attribute(1, "bpf")
-    return Message(DELTFILTER, 0, body, f"no filter bpf on {index}", absent_ok=True)
+    return _no_bpf(index, side, LOSS_INFO)
+
+
+def gated(index: int, program: int) -> Message:
+    """Let the BPF program behind descriptor `program` decide in place of the redirect; replaces the gate that is there at once."""
+    return _bpf(index, CLSACT_INGRESS, GATE_INFO, program, "gate", CREATE | REPLACE)
+
+
+def ungated(index: int) -> Message:
+    return _no_bpf(index, CLSACT_INGRESS, GATE_INFO)
+
+
+def _bpf(index: int, side: int, info: int, program: int, name: str, flags: int) -> Message:
+    options = _nest(2, attribute(6, program), attribute(7, name), attribute(8, 1))  # TCA_BPF_FD, NAME, FLAGS: direct action
+    body = _tc(index, 1, side, info) + attribute(1, "bpf") + options
+    return Message(NEWTFILTER, flags, body, f"filter bpf on {index}", absent_ok=True)
+
+
+def _no_bpf(index: int, side: int, info: int) -> Message:
+    return Message(DELTFILTER, 0, _tc(index, 1, side, info) + attribute(1, "bpf"), f"no filter bpf on {index}", absent_ok=True)
 
 
 class Netlink:

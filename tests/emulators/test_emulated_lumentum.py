@@ -108,6 +108,18 @@ def test_overlapping_spectrum_is_refused_until_the_old_connection_is_deleted(roa
     assert "data-missing" in roadm.delete(1, 1)
 
 
+def test_two_tenants_have_one_wavelength_of_the_common_port_in_turn_and_two_wavelengths_at_once(roadm: Roadm) -> None:
+    second = {"start_freq": "191425.0", "end_freq": "191475.0"}
+    assert "<ok/>" in roadm.edit(connection(1), connection(2, **second))
+    assert len(roadm.glass()) == 2
+    assert "<ok/>" in roadm.delete(1, 2)
+    assert "spectrum overlaps" in roadm.edit(connection(2, start_freq="191325.0", end_freq="191375.0"))
+    assert roadm.glass() == {FIRST}
+    assert "<ok/>" in roadm.delete(1, 1)
+    assert "<ok/>" in roadm.edit(connection(2, start_freq="191325.0", end_freq="191375.0"))
+    assert roadm.glass() == {("4102", "4201", 191_325_000, 191_375_000)}
+
+
 def test_the_same_spectrum_is_free_in_the_other_module(roadm: Roadm) -> None:
     assert "<ok/>" in roadm.edit(connection(1), connection(1, module=2))
     assert roadm.glass() == {FIRST, ("5101", "5201", 191_325_000, 191_375_000)}

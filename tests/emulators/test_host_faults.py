@@ -180,7 +180,7 @@ def bare(config: LabConfig, usual_bps: int) -> tuple[Any, Kernel]:
     fabric._index = {port: 1000 + at for at, port in enumerate(ports)}
     fabric._usual_bps = {end + out: usual_bps for end in fabric._index.values() for out in (0, OUTWARD)}
     fabric.glass, fabric.cables = SimpleNamespace(sources={}), cables(config.segments)
-    fabric._limits, fabric._limited, fabric._losses, fabric._ocs = {}, {}, {}, kernel
+    fabric._limits, fabric._limited, fabric._losses, fabric._ocs, fabric._shaped_first = {}, {}, {}, kernel, set()
     return fabric, kernel
 
 
@@ -211,6 +211,16 @@ def test_a_slow_port_of_a_packet_switch_or_without_a_rate_is_shaped_and_freed_ag
     assert [(kind, index) for kind, index, _ in kernel.said()] == [(DELQDISC, end), (DELQDISC, end + OUTWARD)]
 
 
+def test_a_slow_port_of_a_rotor_is_slow_before_the_glass(config: LabConfig) -> None:
+    fabric, kernel = bare(config, 250_000_000)
+    slow, other = HostPort("gpu01", 1), HostPort("gpu02", 1)
+    fabric._shaped_first = {slow, other}
+    fabric.glass.sources = {other: slow, slow: other}
+    fabric.impair({slow: 50_000_000}, {})
+    own = fabric._index[slow]
+    assert kernel.said() == [(NEWTCLASS, own, 50_000_000), (NEWTCLASS, own + OUTWARD, 50_000_000)]
+
+
 class StubHost:
     """A host with one rank, number 0, whose programs are 7 and 8."""
 
@@ -232,6 +242,9 @@ class StubFabric:
         self.kill = self.glass.kill
         self.impaired: tuple[Mapping[HostPort, int], Mapping[HostPort, float]] = ({}, {})
         self.refuses = False
+
+    def turn(self, device: str, turning: object) -> None:
+        raise AssertionError("no device of this lab turns")
 
     def unplug(self, cable: str, out: bool) -> None:
         (self.out.add if out else self.out.discard)(cable)

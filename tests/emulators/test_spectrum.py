@@ -121,6 +121,16 @@ def test_an_upload_shakes_what_it_covers_and_leaves_the_rest_alone() -> None:
     assert plant.power_dbm(("out", "1"), 10.21) == pytest.approx(calm[0] - 1, abs=0.2)
 
 
+def test_an_upload_with_the_same_spectrum_twice_on_a_common_port_is_refused_whole() -> None:
+    plant = SpectralPlant("roadm", ["a", "b"], ["x", "y"], 0.0)
+    one, other = ("a", "x", 193_000_000, 193_050_000), ("b", "x", 193_040_000, 193_090_000)
+    with pytest.raises(ValueError, match="the same spectrum twice on port x"):
+        plant.load({one: 0.0, other: 0.0}, (192_000_000, 194_000_000), 0.0)
+    assert plant.bands() == ()
+    plant.load({one: 0.0, ("b", "y", *other[2:]): 0.0}, (192_000_000, 194_000_000), 0.0)
+    assert len(plant.lit(1.0)) == 2
+
+
 def test_an_upload_that_overtakes_another_wins() -> None:
     plant = wss(transient_s=(0.02, 0.02))
     plant.load({A: 0.0}, plant.range_mhz, 10.0)

@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from agent import beats
+from agent import beats, demand
 from conformance.transcript import transcript_of
 from optics import BadFile
 from orchestrator.engine.change.iterations import sound
@@ -65,6 +65,15 @@ def beat(data: bytes) -> None:
         numbers = [row[0] for row in found["times"]]
         assert numbers == sorted(set(numbers)) and all(number >= 0 for row in found["times"] for number in row)
         assert len(json.dumps(found)) < 64 << 10 and found["beat"]["age_s"] >= 0
+
+
+@target("demand")
+def demanded(data: bytes) -> None:
+    with suppress(ValueError):
+        found = demand.parsed(data.ljust(demand.SIZE, b"\0")[: demand.SIZE], -1, 1 << 60)
+        numbers = [row[0] for row in found["rows"]]
+        assert numbers == sorted(set(numbers)) and all(0 < row[1] <= row[2] for row in found["rows"])
+        assert all(len(row[4]) == found["world"] for row in found["rows"])
 
 
 @cache

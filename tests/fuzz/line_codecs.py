@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from drivers import dicon_scpi, glimmerglass_tl1, polatis_scpi, polatis_tl1
 from drivers.link.telnet import Negotiation, escaped
-from drivers.wire import calient_rows, joblog, scpi, sonic, telescent, tl1, wssmap
+from drivers.wire import calient_rows, joblog, rotor, scpi, sonic, telescent, tl1, wssmap
 from optics import Garbled
 from tests.fuzz.targets import target
 
@@ -109,6 +109,29 @@ def scpi_values(data: bytes) -> None:
     for parse in _SCPI:
         with suppress(Garbled):
             parse(text)
+
+
+@target("rotor")
+def rotor_lines(data: bytes) -> None:
+    def replies(size: int) -> tuple[list[rotor.Reply], bool]:
+        cut = rotor.Replies(["#1", "#2"])
+        try:
+            for at in range(0, len(data), max(1, size)):
+                cut.feed(data[at : at + size])
+        except Garbled:
+            return cut.found, True
+        return cut.found, False
+
+    whole = replies(len(data))
+    assert replies(1 if len(data) < 128 else 17)[1] == whole[1]
+    readers = (rotor.parse_identity, rotor.parse_map, rotor.parse_failures, rotor.parse_power, rotor.parse_position)
+    for lines in [reply.lines for reply in whole[0]] + [tuple(data.decode("ascii", "backslashreplace").splitlines())]:
+        for read in readers:
+            with suppress(Garbled):
+                read(lines)
+    with suppress(Garbled):
+        pairs = rotor.parse_pairs(data.decode("ascii", "backslashreplace"))
+        assert rotor.parse_pairs(rotor.write_pairs(pairs)) == pairs
 
 
 @target("rome-log")
