@@ -153,12 +153,12 @@ async def down(lab: Opened) -> DownReport:
     Raises: as `up`. HandsNeeded - something could not be restored; `left` lists it.
     """
     from orchestrator.engine import verbs
-    from orchestrator.engine.guard import process
+    from orchestrator.engine.guard.process import GUARD
     from orchestrator.session import load_lab
     from orchestrator.store.keys import slice_of
 
     if (lab.settings.data_dir / "guard").is_dir():
-        process.stop(lab.settings, slice_of(load_lab(lab.settings.inventory), lab.settings))
+        GUARD.stop(lab.settings, slice_of(load_lab(lab.settings.inventory), lab.settings))
     return _restored(await lab.work("down", verbs.down))
 
 

@@ -37,7 +37,7 @@ T = TypeVar("T")
 API = "testbed/v1"
 _LAB_VERBS = (
     "compare|confirm|design|devices|doctor|down|driver|exec|guard|job|lab|lock|plan|prewire|rehearse|reproduce|restore|resume|rollback|shell|status|"
-    "tagout|ui|unlock|up|verify|watch"
+    "tagout|turn|ui|unlock|up|verify|watch"
 )
 _COMMAND = re.compile(rf"\btestbed (?=(?:{_LAB_VERBS})\b)((?:(?!\btestbed )[^;`\n])*)")
 """A command in a text, up to where it may end."""

@@ -27,9 +27,9 @@ def _stop_guard(call: Call) -> None:
     """Stop the guard of the plan that is to be taken down."""
     if not (call.settings.data_dir / "guard").is_dir():
         return
-    from orchestrator.engine.guard import process as guardfile
+    from orchestrator.engine.guard.process import GUARD
 
-    if (stopped := guardfile.stop(call.settings, own_slice(call))) is not None:
+    if (stopped := GUARD.stop(call.settings, own_slice(call))) is not None:
         call.note(f"guard of {stopped.plan} stopped (pid {stopped.pid})")
 
 
@@ -120,17 +120,21 @@ def _guard_jobs(call: Call, path: Path, guard: bool, jobs: bool, restarts: str |
     if budget is None:
         return ""
     if (call.settings.data_dir / "guard").is_dir():
-        from orchestrator.engine.guard import process as guardfile
+        from orchestrator.engine.guard.process import recovers_as
 
-        guardfile.running(call.settings, own_slice(call), str(budget))
+        recovers_as(call.settings, own_slice(call), str(budget))
     return str(budget)
 
 
 def _start_guard(call: Call, run: str, budget: str) -> str:
     """Start a guard for the plan that is up now; return the line that says so."""
-    from orchestrator.engine.guard import process as guardfile
+    from orchestrator.engine.guard.process import GUARD, recovers_as
 
-    started = guardfile.start(call.settings, own_slice(call), call.settings.run_dir(run) / "guard.jsonl", budget)
+    log = call.settings.run_dir(run) / "guard.jsonl"
+    recovering = ["--jobs", "--restarts", budget] if budget else []
+    if budget:
+        recovers_as(call.settings, own_slice(call), budget)
+    started = GUARD.start(call.settings, own_slice(call), log, recovering)
     return f"  guard      {started}; events in {started.log}"
 
 

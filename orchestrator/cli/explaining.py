@@ -94,7 +94,7 @@ def divided(found: Design) -> list[str]:
 
 
 def scheduled(found: Design, lab: Lab) -> list[str]:
-    """The iteration time with a round robin of matchings at the workload's own rate; computed only, no device runs it."""
+    """The iteration time with a round robin of matchings at the workload's own rate; `testbed design periodic` makes a plan."""
     if found.found.segments:
         return []
     home = replace(found.lab, rate_gbps=found.read.workload.rate_gbps * PAYLOAD)

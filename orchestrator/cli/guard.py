@@ -2,56 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import os
-import sys
-import time
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from optics.plain import printable
-from orchestrator.atomic import own_way
-from orchestrator.cli.call import Call, Result, Usage, verb
+from orchestrator.cli.call import Call, Result, verb
+from orchestrator.cli.events import EventPrinter
 from orchestrator.cli.shared import GuardJobs, Jsonl, Restarts, budget_of, own_slice, seconds
-
-if TYPE_CHECKING:
-    from orchestrator.results import Json
-
-
-class _EventPrinter:
-    """Prints events as they come, as text or as JSON lines, and appends them to a log file if one is given."""
-
-    def __init__(self, jsonl: bool, silent: bool, log: Path | None) -> None:
-        self.jsonl, self.silent = jsonl, silent
-        self._log = None
-        if log is not None:
-            try:
-                own_way(log)
-            except OSError as error:
-                raise Usage(f"guard: --log {error.strerror}", hint="choose another file") from None
-            log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            self._log = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-
-    def __call__(self, event: Mapping[str, Json]) -> None:
-        line = json.dumps(event)
-        if self._log is not None:
-            os.write(self._log, line.encode() + b"\n")
-        if self.silent:
-            return
-        at = time.strftime("%H:%M:%S", time.localtime(float(str(event["at"]))))
-        try:
-            print(line if self.jsonl else f"{at}  {event['event']!s:<13} {printable(str(event['words']), keep='')}", flush=True)
-        except BrokenPipeError:  # the reader has gone; the guard keeps running
-            self.silent = True
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-    def close(self) -> None:
-        if self._log is not None:
-            os.close(self._log)
-
 
 app = typer.Typer()
 
@@ -94,7 +52,7 @@ def guard(
 
     budget = budget_of("guard", jobs, restarts)
     options = GuardOptions(seconds("--look", look, "10s"), seconds("--hold", hold, "3s"), stay, str(log or ""), budget)
-    printer = _EventPrinter(jsonl, call.json, log)
+    printer = EventPrinter("guard", jsonl, call.json, log)
     try:
         report = call.work(work, notify=printer, options=options)
     finally:
@@ -105,10 +63,10 @@ def guard(
 
 
 def _stopped(call: Call) -> Result:
-    from orchestrator.engine.guard import process as guardfile
+    from orchestrator.engine.guard.process import GUARD
     from orchestrator.results import to_json
 
-    stopped = guardfile.stop(call.settings, own_slice(call))
+    stopped = GUARD.stop(call.settings, own_slice(call))
     if stopped is None:
         return Result({"stopped": False}, "No guard was running")
     text = f"Guard of {stopped.plan or 'no plan'} stopped (pid {stopped.pid})"

@@ -62,6 +62,8 @@ VERBS: Mapping[str, tuple[str, ...]] = {
     "recover": ("rollback", "resume", "confirm", "restore"),
     "status": ("status", "verify"),
     "guard": ("guard",),
+    "adapt": ("adapt",),
+    "turn": ("turn",),
     "locks": ("lock", "unlock", "tagout"),
     "devices": ("devices",),
     "driver": ("driver",),

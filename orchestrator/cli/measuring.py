@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING
 
 from optics.errors import HandsNeeded, Interrupted, TestbedError
 from orchestrator.cli.call import Call, engine
+from orchestrator.cli.shared import own_slice
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from orchestrator.engine.scenario.judging import Samples
     from orchestrator.engine.scenario.record import Record
+    from orchestrator.engine.schedule.process import TurnState
     from orchestrator.plan.scenario.values import Mode
     from orchestrator.results import DownReport, JobStatus, UpReport
 
@@ -29,13 +31,38 @@ class Tenant:
         return self._call.work_on_lab(engine.up, plan, dry_run=False, launch_job=launch, job=mode)
 
     def launch(self) -> JobStatus:
-        return self._call.work(engine.job_launch)
+        """Launch the job; a turner, which holds the lab's lock, is stopped meanwhile."""
+        from orchestrator.engine.schedule.process import TURNER
+
+        turned = self._stop_turner()
+        job = self._call.work(engine.job_launch)
+        if turned is not None:
+            settings = self._call.settings
+            TURNER.start(settings, own_slice(self._call), settings.run_dir(turned.run) / "turn.jsonl", [])
+        return job
+
+    def _stop_turner(self) -> TurnState | None:
+        from orchestrator.engine.schedule.process import TURNER
+
+        return TURNER.stop(self._call.settings, own_slice(self._call))
 
     def status(self) -> JobStatus:
         return self._call.work(engine.job_status)
 
     def stop(self) -> JobStatus:
+        """Stop the job, and the turner before it."""
+        self._stop_turner()
         return self._call.work(engine.job_stop)
+
+    def adapt(self, on: bool) -> None:
+        from orchestrator.cli.shared import own_slice
+        from orchestrator.engine.adapt.process import ADAPTER, log_path
+
+        settings, slice_ = self._call.settings, own_slice(self._call)
+        if on:
+            ADAPTER.start(settings, slice_, log_path(settings, slice_))
+        else:
+            ADAPTER.stop(settings, slice_)
 
     def rollback(self, run: str) -> UpReport | DownReport:
         return self._call.work(engine.rollback, run)

@@ -207,6 +207,10 @@ def status(report: StatusReport, colour: bool, here: Callable[[str], str] = str)
     if report.locked_by:
         lines.append(f"locked   by {report.locked_by}")
     lines += [f"tagged   {tag}" for tag in report.tagged]
+    if report.slots:
+        lines.append(f"slots    {report.slots}")
+    if report.adapter:
+        lines.append(f"adapter  {report.adapter}")
     if report.guard:
         lines.append(f"guard    {report.guard}")
     lines += [f"recovery {words}" for words in report.recoveries[:SHOWN_RECOVERIES]]

@@ -150,7 +150,7 @@ class _Lines(_View):
                 print(coloured(f"{clock(event.at)}  {printable(event.words, keep='')}"), flush=True)
         if time.monotonic() >= self._due:
             self._due = time.monotonic() + SUMMARY_S
-            words = summary(self.picture)
+            words = "; ".join(filter(None, (summary(self.picture), printable(self.picture.slots.words(), keep=""))))
             trouble = "".join(f"; {printable(w, keep='')}" for w in self.picture.trouble.values())
             if (words := words + trouble) != self._summary:
                 self._summary = words

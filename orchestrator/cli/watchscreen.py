@@ -16,11 +16,13 @@ from orchestrator.cli.waterfall import draw
 from orchestrator.results import Json
 from orchestrator.telemetry.palette import ALL_COLOURS
 from orchestrator.views.live.fabric import DARK, LIT, LOST, MAKING
+from orchestrator.views.live.slots import IN_TURN, WAITS
 
 if TYPE_CHECKING:
     from orchestrator.views.live import Picture
 
 _LOOK = {LIT: ("●", "*", "green"), MAKING: ("◌", "+", "bright_black"), DARK: ("○", "o", "magenta"), LOST: ("✗", "X", "bold red")}
+_LOOK |= {WAITS: ("·", "-", "bright_black"), IN_TURN: ("◐", "~", "cyan")}
 _PHASE = {"up": "green", "idle": "bright_black", "fault": "bold red"}
 _SPARKS = "▁▂▃▄▅▆▇█"
 _CURVE = 48
@@ -38,7 +40,7 @@ def screen(picture: Picture, width: int, height: int, *, unicode: bool = True) -
     parts = [b for b in bars if b.kind != "run"]
     chart = draw(bars, width, unicode=unicode) if bars else []
     small = draw(parts, width, unicode=unicode) if parts else chart
-    turned = [*rank_line(picture), *turn_line(picture, width, unicode=unicode)]
+    turned = [*slot_lines(picture, width, unicode=unicode), *rank_line(picture), *turn_line(picture, width, unicode=unicode)]
     fixed = 4 + len(picture.lab.devices) // 6 + len(turned)
     room = height - fixed
     hosts = min(len(picture.lab.hosts), max(3, room - min(len(small), 8) - 4))
@@ -80,7 +82,9 @@ def counts(picture: Picture) -> tuple[int, int]:
 def summary(picture: Picture) -> str:
     """The figures in one line."""
     lit, total = counts(picture)
-    words = [f"{lit}/{total} circuits lit"] if total or not picture.switched else []
+    turns = list(picture.states.values()).count(IN_TURN)
+    words = [f"{lit}/{total} circuits lit"] if total or not (picture.switched or turns) else []
+    words += [f"{turns} in turn"] if turns else []
     if picture.switched:
         words.append(f"over packet switches: {', '.join(sorted(set(picture.switched.values())))}")
     move = picture.move
@@ -116,7 +120,8 @@ def _hosts(picture: Picture, most: int, width: int, *, unicode: bool) -> Table:
     Ports without a fibre and outside the plan are left out.
     """
     lab = picture.lab
-    leaving = {str(w.sender): w for w in picture.circuits.values()}
+    waiting = sorted(picture.circuits.values(), key=lambda w: picture.states[w.id] != WAITS)
+    leaving = {str(w.sender): w for w in waiting}  # of several in turn the present one
     used = {port.number for port in lab.fibres} | {int(port.rpartition(":p")[2]) for port in picture.switched}
     ports = sorted({n for h in lab.hosts.values() for n in h.ports} & used)
     table = Table(box=None, padding=(0, 1, 0, 0), show_header=True, header_style="bright_black", pad_edge=False)
@@ -200,6 +205,24 @@ def rank_line(picture: Picture) -> list[Text]:
         if words and not picture.job.get("ended")
         else []
     )
+
+
+def slot_lines(picture: Picture, width: int, *, unicode: bool) -> list[Text]:
+    """The slots of a schedule with the present one marked, and the latest looks of an adapter; nothing where there are none."""
+    found, slots = [], picture.slots
+    if words := slots.words():
+        line = Text(f"{'slots':<10}{printable(words, keep='')}", style="yellow" if slots.standing in ("died", "repairing") else "")
+        found.append(line)
+        count = len(slots.cycle.settings) if slots.cycle is not None else 0
+        if not slots.fast and count + 12 <= width:
+            marks = ("■", "·") if unicode else ("#", ".")
+            strip = Text(" " * 10)
+            for index in range(count):
+                strip.append(marks[index != slots.slot], "cyan" if index == slots.slot else "bright_black")
+            found.append(strip)
+    if words := picture.adapting.words():
+        found.append(Text(f"{'adapt':<10}{printable(words, keep='')}"))
+    return found
 
 
 def turn_line(picture: Picture, width: int, *, unicode: bool) -> list[Text]:

@@ -16,8 +16,7 @@ from orchestrator.engine.change.iterations import LATEST, bring_home, sound
 from orchestrator.engine.change.job_record import facts, pause_of, ranks_of
 from orchestrator.engine.change.locking import holding
 from orchestrator.inventory.lab import Lab
-from orchestrator.plan.reader import read_plan
-from orchestrator.plan.stored import stored_circuits, stored_links
+from orchestrator.plan.stored import stored_circuits, stored_links, stored_plan
 from orchestrator.session import Command, Session, load_lab
 from orchestrator.settings import Settings
 from orchestrator.store.keys import slice_of
@@ -80,7 +79,7 @@ def said(verdict: Verdict) -> str:
 
 async def subject(command: Command, session: Session, current: CurrentPlan, record: JobRecord | None) -> Subject:
     """What is diagnosed: the plan that is up, and the latest job if it was launched on it or still runs."""
-    plan = read_plan(current.plan_text, current.plan_name, session.lab)
+    plan = stored_plan(current.plan_text, current.plan_name, current.links, session.lab)
     links, circuits = stored_links(current.links), stored_circuits(current.links, session.lab)
     run = command.store.get(current.run)
     file = shlex.quote(str((command.settings.run_dir(current.run) / "plan.json").absolute()))

@@ -12,19 +12,19 @@ from drivers.api import CircuitSwitch, PortHolders
 from optics import DeviceName, HostName, Identity, Interlock, Locked, Missing, Setting, TestbedError
 from optics.plain import counted, seconds_text
 from optics.words import short, sort_key
+from orchestrator.engine.adapt.process import ADAPTER
 from orchestrator.engine.change.jobs import Jobs
 from orchestrator.engine.change.locking import holding
 from orchestrator.engine.change.unfinished import left_behind
-from orchestrator.engine.guard import process as guardfile
-from orchestrator.engine.guard.process import GuardState
+from orchestrator.engine.guard.process import GUARD, GuardState
+from orchestrator.engine.schedule.process import TURNER, TurnState
 from orchestrator.fabric.circuits import receivers, settings
 from orchestrator.fabric.lightpath import Held, among
 from orchestrator.fabric.lookahead import prewired
 from orchestrator.fabric.transition import per_device
 from orchestrator.hosts import Hello
 from orchestrator.inventory.lab import Lab
-from orchestrator.plan.reader import read_plan
-from orchestrator.plan.stored import stored_circuits, stored_links
+from orchestrator.plan.stored import stored_circuits, stored_links, stored_plan
 from orchestrator.results import ALIVE, JobStatus
 from orchestrator.session import Command, Observation, Session, load_lab
 from orchestrator.settings import Settings
@@ -56,12 +56,15 @@ async def status(command: Command) -> StatusReport:
     current = store.current(key)
     async with command.opened(lab, "status") as session:
         seen, identities = await asyncio.gather(session.observe(), _identities(session))
-        circuits = stored_circuits(current.links, lab) if current else ()
+        turner = TURNER.read(TURNER.path(settings, key))
+        turner = turner if turner is not None and current is not None and turner.plan == current.plan_name else None
+        turning = turner is not None and turner.alive
+        circuits = stored_circuits(current.links, lab) if current and not turning else ()
         links = stored_links(current.links) if current else ()
         dark, job = await asyncio.gather(
             degraded(session.devices, lab, links, circuits, seen.hellos), _job(session, store, key, settings, seen)
         )
-    wanted = _wanted(current, lab)
+    wanted = {} if turning else _wanted(current, lab)  # what is wanted now changes while it is compared
     owned = per_device(store.owned(key))
     ahead = prewired(seen.settings, wanted, owned, lab)
     devices = tuple(
@@ -76,7 +79,7 @@ async def status(command: Command) -> StatusReport:
     held = [lock for lock in locks_of(lab, settings, store).listed() if lock.state == "active"]
     tags = Tagouts(store, key_of(lab), who(settings)).listed()
     waiting = Confirmations(store, key, who(settings)).pending()
-    watcher = guardfile.read_state(guardfile.guard_path(settings, key))
+    watcher = GUARD.read(GUARD.path(settings, key))
     if watcher is not None and (current is None or watcher.run != current.run):
         watcher = None
     return StatusReport(
@@ -92,9 +95,11 @@ async def status(command: Command) -> StatusReport:
         job=job,
         locked_by="; ".join(f"{lock} [lock {lock.id}, {lock.scope}]" for lock in held),
         tagged=tuple(map(str, tags)),
-        drift=(*_drift(devices, hosts, current, dark, watcher), *_dead(job, current)),
+        drift=(*(() if turning else _drift(devices, hosts, current, dark, watcher)), *_halted(turner), *_dead(job, current)),
         unfinished=left_behind(store, key, seen),
         dark=dark,
+        slots=str(turner) if turning else "",
+        adapter=str(ADAPTER.running(settings, key) or ""),
         guard=str(watcher) if watcher and (watcher.alive or watcher.around) else "",
         confirm=waiting.report() if waiting is not None else None,
         segments=tuple(dict.fromkeys(map(str, lab.switched(links).values()))),
@@ -125,7 +130,12 @@ async def verify(
             f"no plan is up on {lab.name}, so there is nothing to verify against",
             hint="testbed up --topology examples/ring-12.json",
         )
-    plan = read_plan(current.plan_text, current.plan_name, lab)
+    if (turner := TURNER.running(settings, key)) is not None:
+        raise Interlock(
+            f"the slots of {turner.plan} turn ({turner}), and each was verified when it was made",
+            hint="to verify the one that is there: testbed turn --stop, then testbed verify",
+        )
+    plan = stored_plan(current.plan_text, current.plan_name, current.links, lab)
     links, circuits = stored_links(current.links), stored_circuits(current.links, lab)
     async with command.opened(lab, "verify") as session:
         command.progress.phase("observe")
@@ -180,6 +190,18 @@ async def verify(
     notes += [f"{name} does not answer; the plan does not need it: {words}" for name, words in silent.items() if name not in needed]
     unheard = {name: words for name, words in silent.items() if name in needed}
     return VerifyReport(lab=lab.name, plan=current.plan_name, rungs=climbed, notes=tuple(notes), silent=unheard)
+
+
+def _halted(turner: TurnState | None) -> list[str]:
+    """Report that the turner of the plan that is up died or gave up; empty if it did not."""
+    if turner is None or turner.alive or (turner.state == "ended" and not turner.error):
+        return []
+    where = f"in slot {turner.slot} of {turner.slots}" + (f": {turner.error}" if turner.error else "")
+    ended = "gave up" if turner.error else "died"
+    words = (
+        "a device that turns by itself turns on, and hosts follow their light; else every host stays in the slot whose light it has"
+    )
+    return [f"slots: the turner {ended} {where}; {words}; to go on: testbed turn; to end it: testbed turn --stop"]
 
 
 async def _identities(session: Session) -> Mapping[DeviceName, Identity]:

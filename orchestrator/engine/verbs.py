@@ -25,6 +25,7 @@ from orchestrator.engine.devices import devices, devices_power
 from orchestrator.engine.diagnose import job_diagnose
 from orchestrator.engine.guard.recover import evict, still_silent, with_spares
 from orchestrator.engine.job_verbs import job_env, job_logs, job_status
+from orchestrator.engine.schedule.making import up_slots
 from orchestrator.engine.stall import stall, stall_curves
 from orchestrator.engine.status import status, verify
 from orchestrator.fabric.rules import hops
@@ -90,7 +91,7 @@ async def plan(
     """The diff between the plan and the lab; writes nothing. Raises: BadFile, Infeasible, Interlock, Unreachable, TimedOut."""
     lab = load_lab(command.inventory)
     wanted, text = load_plan(plan_path, lab)
-    wanted = avoiding(wanted, avoid, lab)
+    whole, wanted = wanted, wanted.slot(0) if wanted.schedule is not None else avoiding(wanted, avoid, lab)
     labels: RelabelReport | None = None
     store = command.store
     key = slice_of(lab, command.settings)
@@ -120,7 +121,7 @@ async def plan(
     affected = affected_jobs(running, goal)
     job_change = ""
     if running is not None and running.ended is None:
-        wanted_job = wanted.job if launch_job else None
+        wanted_job = whole.job if launch_job else None
         usual, live = store.expected_seconds(command.inventory, "up"), LIVE.get(job, wanted.transition.live)
         job_change = consequence(running, wanted_job, bool(affected), usual, live, job)
     return PlanReport(
@@ -134,12 +135,21 @@ async def plan(
         dark_ms_expected=expected_dark_ms(goal.late, session.traits),
         jobs_affected=affected,
         job_change=job_change,
-        notes=(*silent, *wanted.warnings, *(f"`up` would be refused: {why}" for why in refused)),
+        notes=(*silent, *_slots_of(whole), *wanted.warnings, *(f"`up` would be refused: {why}" for why in refused)),
         fingerprint=fingerprint(wanted, seen.settings),
         dark_time_scale=dark_time_scale(goal.late, session.traits, lab),
         relabel=labels,
         segments=_segments(wanted, lab),
     )
+
+
+def _slots_of(wanted: Plan) -> tuple[str, ...]:
+    """A schedule in words."""
+    schedule = wanted.schedule
+    if schedule is None:
+        return ()
+    rest = f"{schedule.dwell_s:g} s each" if schedule.kind == "clock" else "each as long as a phase of the job"
+    return (f"the first of {len(schedule.slots)} slots, {rest}; `up` makes every one, then turns them",)
 
 
 def _segments(wanted: Plan, lab: Lab) -> tuple[str, ...]:
@@ -210,6 +220,11 @@ async def up(
             segments=found.segments,
             job_change=found.job_change,
         )
+    if wanted.schedule is not None:
+        chosen_: dict[str, object] = {"launch_job": launch_job, "avoid": avoid, "rollback": rollback, "adopt": adopt}
+        chosen_ |= {} if confirm_s is None else {"confirm_s": confirm_s}
+        chosen_ |= {"relabel": True} if relabel else {}
+        return await up_slots(command, lab, wanted, text, chosen_)
     labels: RelabelReport | None = None
     if relabel:
         wanted, text, labels = await _by_labels(wanted, text, lab, command)
@@ -261,6 +276,9 @@ async def resume(command: Command, run: str) -> UpReport | DownReport | PrewireR
     match record.verb:
         case "up":
             read = read_plan(record.plan_text, record.plan_name, lab)
+            if read.schedule is not None:
+                still()
+                return await up_slots(command, lab, read, record.plan_text, options)
             return await change.up(avoiding(read, record.avoid, lab), record.plan_text, options)
         case "prewire":
             return await change.prewire(read_plan(record.plan_text, record.plan_name, lab), record.plan_text, options)
@@ -272,7 +290,9 @@ async def resume(command: Command, run: str) -> UpReport | DownReport | PrewireR
                 return await change.back(before, options, undone)
         case "restore":
             return await change.restore(options)
-        case "stall":  # a measurement is not continued: what it darkened is lit again
+        case "turn":
+            raise Missing(f"run {record.id} turned slots; it is not resumed, another goes on", hint="testbed turn")
+        case "stall" | "adapt":  # neither is continued: circuits and routes become what they were before it
             return await rollback(command, record.id)
     raise Missing(f"run {record.id} ({record.verb}) cannot be resumed", hint="testbed status")
 

@@ -25,11 +25,12 @@ from orchestrator.hosts.measurements import Measurements
 from orchestrator.hosts.readiness import Readiness
 from orchestrator.hosts.routes import Routes
 from orchestrator.hosts.runner import Ansible, Play
+from orchestrator.hosts.slots import Slots
 from orchestrator.hosts.turns import Turns
 from orchestrator.inventory.lab import Lab
 
 
-class Hosts(Routes, Measurements, Turns, Readiness):
+class Hosts(Routes, Measurements, Turns, Slots, Readiness):
     """All hosts of a lab: Ansible for slow operations. `inventory`: the directory with hosts.yml. `artefacts`: for files."""
 
     def __init__(self, lab: Lab, inventory: Path, artefacts: Path) -> None:

@@ -13,6 +13,7 @@ from orchestrator.fabric.rules import Neighbour, RdmaNeighbour, RdmaRoute, Route
 
 RTO_MIN_MS = 5  # a dark interval of 10 ms then costs a flow about 15 ms; with the kernel's 200 ms it often costs 250
 CONGCTL = "cubic"  # pinned per route, because a namespace or distribution may default to another
+PER_NETWORK = "per-network"  # each host's name for its own, as its agent knows it (agent/networks.py)
 COMMAND_LIMIT = 100_000  # Linux takes no single argument beyond 128 KiB (MAX_ARG_STRLEN), and Ansible's raw sends one
 
 
@@ -66,12 +67,15 @@ def _filter(f: TransitFilter) -> dict[str, list[str]]:
     return {"do": ["tc", "filter", "add", *where, *match, *action], "undo": ["tc", "filter", "del", *where]}
 
 
-def payloads(generations: Mapping[int, Mapping[HostName, Rules]], token: Mapping[str, int] | None = None) -> dict[HostName, str]:
+def payloads(
+    generations: Mapping[int, Mapping[HostName, Rules]], token: Mapping[str, int] | None = None, congctl: str = CONGCTL
+) -> dict[HostName, str]:
     """What `stage_rules.yml` hands to each host: all its generations, as JSON, compressed, in base64; `token` goes into each."""
     names = sorted({name for hosts in generations.values() for name in hosts})
+    more = dict(token or {})
     return {
         name: pack(
-            [generation(n, hosts[name]) | dict(token or {}) for n, hosts in sorted(generations.items()) if name in hosts], name
+            [generation(n, hosts[name], congctl=congctl) | more for n, hosts in sorted(generations.items()) if name in hosts], name
         )
         for name in names
     }

@@ -17,10 +17,13 @@ class Routes(Channels):
     """The route generations of all hosts; see docs/reference/agent.md for what each operation does on a host."""
 
     async def stage_warm(
-        self, generations: Mapping[int, Mapping[HostName, Rules]], timeout_s: float = 5.0
+        self, generations: Mapping[int, Mapping[HostName, Rules]], timeout_s: float = 5.0, *, congctl: str = render.CONGCTL
     ) -> Mapping[HostName, Mapping[int, Staged]]:
-        """As `stage`, over the open channels: milliseconds, for changes that cannot wait for a play."""
-        payloads = render.payloads(generations)
+        """As `stage`, over the open channels: milliseconds, for changes that cannot wait for a play.
+
+        congctl: what the routes pin; PER_NETWORK needs `load_networks` before.
+        """
+        payloads = render.payloads(generations, congctl=congctl)
         answers = await self._ask({name: {"packed": packed} for name, packed in payloads.items()}, "stage", timeout_s)
         return {
             name: {v["generation"]: Staged(v["generation"], v["routes"], v["table"], v.get("congctl")) for v in values["staged"]}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import json
 import os
 import platform
 import re
@@ -19,6 +20,7 @@ from urllib.parse import urlsplit
 import optical_testbed
 from optics.errors import TestbedError
 from optics.plain import counted
+from orchestrator.hosts.facts import AGENT
 from orchestrator.settings import Settings
 from orchestrator.store.fault import has_room
 from orchestrator.verify.doctor_lab import Probe, lab_checks
@@ -39,6 +41,7 @@ _PROGRAMS = {
     "unshare": ("util-linux", "hardware labs"),
     "nsenter": ("util-linux", "hardware labs"),
 }
+_GATE = "BPF at the glass (rotors with short slots)"
 _FREE_MB = 500
 _WITHOUT = "everything; what is measured is kept in the run's journal"
 
@@ -63,7 +66,7 @@ _KERNEL = (
 
 def examine(settings: Settings) -> list[Probe]:
     """Run all checks, the machine's and the lab's at the same time; the machine first, then the store, then the inventory."""
-    machine = (_python, _packages, _versions, _path, _programs, _rights, _kernel)
+    machine = (_python, _packages, _versions, _path, _programs, _rights, _kernel, _gate, _networks)
     with ThreadPoolExecutor(2 + len(machine), "doctor") as threads:
         lab = threads.submit(lab_checks, settings)
         found = [threads.submit(check) for check in machine]
@@ -263,6 +266,37 @@ def _kernel() -> list[Probe]:
                 Probe(name, "fail", line.removeprefix("no").strip(), fix, "hardware labs; emulated devices without hosts")
             )
     return checks
+
+
+def _networks() -> list[Probe]:
+    """Whether hosts of an emulated lab can have a congestion control for two networks: its agent registers one for a moment."""
+    name, works = "congestion control per network (struct_ops)", "everything but schedules that ask for it"
+    if os.geteuid() != 0:
+        return [Probe(name, "warn", "not tried: not root", "run testbed doctor with sudo", works)]
+    command = [sys.executable, "-P", "-S", "-E", str(AGENT / "__main__.py"), "networks"]
+    try:
+        said = json.loads(subprocess.run(command, capture_output=True, text=True, timeout=30, check=False).stdout)
+    except (OSError, ValueError, subprocess.TimeoutExpired) as error:
+        return [Probe(name, "warn", f"the attempt failed: {error}", f"run it: {' '.join(command)}", works)]
+    if "error" not in said:
+        return [Probe(name, "ok", "tried")]
+    what, _, fix = str(said["error"]).rpartition(": ")
+    needs = "libbpf1, root with CAP_BPF, and Linux 6.4 or newer with CONFIG_DEBUG_INFO_BTF, CONFIG_BPF_SYSCALL and CONFIG_BPF_JIT"
+    return [Probe(name, "warn", what, fix if said.get("code") == "refused" else needs, works)]
+
+
+def _gate() -> list[Probe]:
+    """Whether emulated rotors can have short slots, tried by the emulators themselves."""
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "emulators.fabric.gate"], capture_output=True, text=True, timeout=30, check=False
+    )
+    if done.returncode == 0:
+        return [Probe(_GATE, "ok", "tried")]
+    said = (done.stdout or done.stderr).strip().splitlines()
+    fix = (
+        "run testbed as root (CAP_BPF, CAP_NET_ADMIN) on a kernel with CONFIG_BPF_SYSCALL and CONFIG_NET_CLS_BPF (modprobe cls_bpf)"
+    )
+    return [Probe(_GATE, "warn", said[-1] if said else "not tried", fix, "everything but emulated rotors with slots under 100 ms")]
 
 
 def _disk(settings: Settings) -> list[Probe]:

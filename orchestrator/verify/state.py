@@ -97,6 +97,10 @@ class StatusReport(JsonReport):
     drift: tuple[str, ...] = ()
     dark: tuple[str, ...] = ()
     """Planned links without light: at which ends, and where the meters show it lost. They are in `drift` too."""
+    slots: str = ""
+    """The turner of this plan's slots, empty if none runs."""
+    adapter: str = ""
+    """The adapter of this plan's circuits, empty if none runs."""
     guard: str = ""
     """The guard that watches this plan, or what one left behind."""
     confirm: Awaiting | None = None

@@ -95,6 +95,21 @@ def test_a_kernel_feature_that_cannot_be_used_is_told(monkeypatch: pytest.Monkey
     assert (veth.state, veth.detail, bridges.state) == ("fail", "no such device", "ok") and "CONFIG_VETH" in veth.fix
 
 
+def test_a_kernel_without_bpf_is_a_warning_that_says_what_it_is_for_and_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def tried(said: str, status: int) -> doctor.Probe:
+        done = subprocess.CompletedProcess([], status, f"{said}\n", "")
+        monkeypatch.setattr(subprocess, "run", lambda *_, **__: done)
+        (probe,) = doctor._gate()
+        return probe
+
+    lacks = tried(
+        "[Errno 1] a rotor whose slots are short needs BPF (root, CONFIG_BPF_SYSCALL, cls_bpf): Operation not permitted", 1
+    )
+    assert lacks.state == "warn" and "Operation not permitted" in lacks.detail
+    assert "CONFIG_NET_CLS_BPF" in lacks.fix and "under 100 ms" in lacks.works
+    assert tried("ok", 0).state == "ok"
+
+
 @pytest.mark.parametrize(
     ("address", "where"),
     [

@@ -11,6 +11,8 @@ import pytest
 
 from orchestrator.cli.main import run
 
+SCENARIOS = Path(__file__).parents[2] / "examples" / "scenarios"
+
 
 def said(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, dict[str, Any]]:
     code = run(["reproduce", *map(str, words), "--json"])
@@ -26,12 +28,14 @@ def _places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_scenarios_that_come_with_the_program_are_listed_with_label_and_claim(capsys: pytest.CaptureFixture[str]) -> None:
     code, found = said(capsys, "--list")
     listed = {scenario["name"]: scenario for scenario in found["data"]["scenarios"]}
-    assert code == 0 and len(listed) == 5
+    assert code == 0 and len(listed) == len([*SCENARIOS.glob("*/scenario.yaml")])
     assert listed["live-vs-restart"]["arms"] == ["live", "restart"] and listed["rail-only"]["label"] == "native"
     assert all(scenario["claim"] and scenario["source"] for scenario in listed.values())
 
 
-@pytest.mark.parametrize("name", ["live-vs-restart", "rail-only", "reconfiguration-latency", "topoopt-vs-trees"])
+@pytest.mark.parametrize(
+    "name", ["live-vs-restart", "mixnet-moe", "rail-only", "reconfiguration-latency", "rotor-12", "topoopt-vs-trees"]
+)
 def test_a_shipped_scenario_fits_the_lab_that_it_asks_for(capsys: pytest.CaptureFixture[str], name: str) -> None:
     code, found = said(capsys, name, "--check")
     assert code == 0, found["message"]

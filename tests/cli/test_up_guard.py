@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from orchestrator.cli import change
-from orchestrator.engine.guard import process
-from orchestrator.engine.guard.process import GuardFile, GuardState, guard_path, own_state
+from orchestrator.engine.background import Kind, StateFile
+from orchestrator.engine.guard.process import GUARD, GuardState
 from orchestrator.settings import Settings, load
 from tests.cli.conftest import Bench
 
@@ -46,11 +47,13 @@ def test_up_guard_starts_a_guard_that_recovers_jobs_if_asked_to(
     monkeypatch.setattr(change, "own_slice", lambda _: "lab")
     asked: list[str] = []
 
-    def start(settings: Settings, slice_: str, log: Path, jobs: str = "") -> GuardState:
+    def start(kind: object, settings: Settings, slice_: str, log: Path, words: Sequence[str] = ()) -> GuardState:
+        jobs = words[2] if words else ""
+        assert list(words) in ([], ["--jobs", "--restarts", jobs])
         asked.append(jobs)
         return GuardState(7, "ann", "here", state="watching", log=str(log), jobs=jobs)
 
-    monkeypatch.setattr(process, "start", start)
+    monkeypatch.setattr(Kind, "start", start)
     answer = cli("up", "plan.json", "--guard", *words)
     assert answer.code == 0 and asked == [budget] and [name for name, *_ in cli.calls] == ["up"]
     assert ("recovers the job up to" in answer.out) == bool(budget)
@@ -62,7 +65,7 @@ def test_a_guard_that_runs_with_another_budget_is_named_before_anything_is_chang
 ) -> None:
     monkeypatch.setattr(change, "own_slice", lambda _: "lab")
     settings = load(cwd=cli.home)
-    with GuardFile(guard_path(settings, "lab"), replace(own_state(settings, "log", has), state="watching")):
+    with StateFile(GUARD, GUARD.path(settings, "lab"), replace(GUARD.own(settings, "log"), jobs=has, state="watching")):
         answer = cli("up", "plan.json", "--guard", "--jobs")
         assert answer.code == (4 if refused else 0) and refused in answer.err, answer.err
         assert bool(cli.calls) != bool(refused) and ("testbed guard --stop" in answer.err) == bool(refused)

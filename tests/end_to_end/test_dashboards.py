@@ -50,4 +50,4 @@ def test_two_real_reconfigurations_show_wherever_something_was_recorded(lab: Lab
             empty += [] if answer["results"][0].get("series") else [f"{query}: {query.query}"]
     assert not empty, "\n".join(empty)
     assert {"reconfig", "reconfig_device", "device_phase", "circuit", "port", "phase", "verify", "optical"} <= recorded.keys()
-    assert asked > len(QUERIES) / 2
+    assert asked > sum(query.dashboard != "testbed-turning" for query in QUERIES) / 2  # these runs turned no slots

@@ -34,6 +34,7 @@ from orchestrator.hosts.api import (
     JobState,
     PortCounters,
     PortState,
+    Probe,
     Staged,
     Stream,
 )
@@ -224,7 +225,7 @@ class Fleet:
         return ()
 
     def macs(self) -> Mapping[HostPort, Macs]:
-        return {p: Macs(_mac(p.host, p.number), None) for p in self.lab.fibres}
+        return {p: Macs(_mac(p.host, p.number), None) for p in (*self.lab.fibres, *self.lab.segment_at)}
 
     def subscribe(self) -> asyncio.Queue[HostEvent]:
         self.queues.append(asyncio.Queue())
@@ -343,6 +344,10 @@ class Fleet:
                 host.pending = False
                 host.clears += 1
                 host.staged.clear()
+
+    async def probe(self, targets: Mapping[HostName, Mapping[str, int | None]], timeout_s: float) -> Any:
+        with self.points.point("hosts", "probe"):
+            return {name: {a: Probe(name, a, True, hops) for a, hops in asked.items()} for name, asked in targets.items()}
 
     async def counters(self, names: Collection[HostName] | None = None) -> Mapping[HostPort, PortCounters]:
         for name in names or ():

@@ -112,6 +112,9 @@ class Fake:
         self.since = None
         return replace(found, state="stopped")
 
+    def adapt(self, on: bool) -> None:
+        self._next(f"adapt {on}")
+
     def rollback(self, run: str) -> UpReport | DownReport:
         self._next(f"rollback {run}")
         return DownReport("r", "lab")
@@ -148,6 +151,15 @@ def test_arms_are_measured_in_turn_each_from_its_plan_to_its_stop(settings: Sett
     saved = json.loads((record.folder / "campaign.json").read_text())
     assert [slot["state"] for slot in saved["slots"]] == ["done"] * 6 and saved["scenario"]["label"] == "native"
     assert leave(record, {"ann": fake}) == "as it was before: ann: nothing is up" and fake.said[-1] == "rollback up-1"
+
+
+def test_circuits_follow_the_job_in_an_arm_whose_plan_says_so_and_in_no_other(settings: Settings, lab: Lab) -> None:
+    runner, fake, _ = ready(settings, lab, fake=Fake(slow={"c"}))
+    runner.scenario.arms["c"].setups["ann"].plan.document["adapt"] = {"every": 1}  # type: ignore[index]
+    assert runner.measure()
+    of_c = ["up c", "launch", "adapt True", "adapt False", "stop"]
+    assert fake.said[6:16] == of_c * 2, "it is stopped before the job, a stalled one's too"
+    assert sum(word.startswith("adapt") for word in fake.said) == 4
 
 
 def test_a_stall_is_a_result_and_the_others_are_measured_all_the_same(settings: Settings, lab: Lab) -> None:

@@ -58,6 +58,8 @@ class Start:
         self._running: asyncio.Future[None] | None = None
         self._open = asyncio.Event()
         self._failed = False
+        self.last: DeviceName = ""
+        """The device that came to the barrier last."""
 
     def _begin(self) -> None:
         if self._before is None or self._failed:
@@ -74,6 +76,7 @@ class Start:
             nonlocal arrived
             if not arrived:
                 arrived = True
+                self.last = device.name
                 self._missing -= 1
                 if not self._missing:
                     self._begin()

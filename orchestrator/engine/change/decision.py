@@ -17,7 +17,7 @@ from orchestrator.store.records import JobRecord
 
 TURNING = ("rings", "traffic")
 """Fields of a job that its ranks can take over at the end of an iteration."""
-LABELS = ("predicted",)
+LABELS = ("predicted", "regions")
 """Fields that its ranks do not know."""
 DERIVED = ("training",)
 """Fields that follow from others: `args` says what differs."""
@@ -47,7 +47,7 @@ def differing(running: Mapping[str, Any], job: Job) -> list[str]:
     A program that does not send along the rings is the same on any others: its connections keep their addresses.
     """
     found = list[str]()
-    now = {"traffic": None, "predicted": {}, "program": "", "version": "", "evicted": {}, **running}
+    now = {"traffic": None, "predicted": {}, "program": "", "version": "", "evicted": {}, "regions": [], **running}
     ignored = DERIVED if job.uses_rings else (*DERIVED, *TURNING)
     for name, value in (to_json(job) or {}).items():  # type: ignore[union-attr]
         was = now.get(name)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from optics import HostName, Missing, TestbedError
-from optics.plan import Job, Traffic
+from optics.plan import Job, Region, Traffic
 from optics.ranks import RankName, host_of_rank, hosts_of
 from orchestrator.hosts import job_name
 from orchestrator.hosts.launch import backend
@@ -86,6 +86,7 @@ def wanted_job(record: JobRecord) -> Job:
     """The job that the record's plan asked for."""
     wanted = facts(record)[2]
     kept = {**wanted, "ranks": tuple(wanted["ranks"]), "rings": tuple(map(tuple, wanted["rings"]))}
+    kept["regions"] = tuple(map(Region.of, wanted.get("regions", ())))
     return Job(**kept | ({"traffic": Traffic.of(wanted["traffic"])} if wanted.get("traffic") else {}))
 
 

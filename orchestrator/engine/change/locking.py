@@ -27,7 +27,7 @@ GUARD_S = 10.0
 
 def plan_hosts(plan: Plan) -> set[HostName]:
     """Every host that a plan mentions."""
-    hosts = {host for link in plan.links for host in link.hosts}
+    hosts = {*plan.hosts}
     hosts.update(host for route in plan.routes for host in route.path)
     return hosts | set(plan.job.hosts if plan.job else ())
 

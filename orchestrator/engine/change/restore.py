@@ -19,8 +19,7 @@ from orchestrator.fabric.lookahead import ahead
 from orchestrator.fabric.move_order import in_order
 from orchestrator.fabric.transition import per_device
 from orchestrator.inventory.lab import Lab
-from orchestrator.plan.reader import read_plan
-from orchestrator.plan.stored import stored_circuits, stored_links
+from orchestrator.plan.stored import stored_circuits, stored_links, stored_plan
 from orchestrator.plan.target import Target
 from orchestrator.results import EqualiseReport, JobStatus
 from orchestrator.session import Observation
@@ -50,7 +49,7 @@ class Restore(Up):
         current = to.current
         assert current is not None
         lab = context.session.lab
-        super().__init__(context, read_plan(current.plan_text, current.plan_name, lab), current.plan_text)
+        super().__init__(context, stored_plan(current.plan_text, current.plan_name, current.links, lab), current.plan_text)
         self.turn = Turn(context, self.plan.transition, "never" if self.plan.transition.live == "never" else "prefer")
         self.to, self.links = to, current.links
 

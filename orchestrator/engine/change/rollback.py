@@ -42,7 +42,7 @@ from orchestrator.fabric.rules import Rules, rules
 from orchestrator.fabric.transition import per_device
 from orchestrator.hosts import Hello
 from orchestrator.plan.reader import read_plan
-from orchestrator.plan.stored import stored_links
+from orchestrator.plan.stored import stored_links, stored_plan
 from orchestrator.plan.target import switching_s
 
 TRIES = 2
@@ -228,7 +228,7 @@ class Rollback:
             raise Refused("\n".join(f"{host}: the routes it ran are not known any more" for host in gone))
         if any(not hello.installed for hello in hellos.values()):
             await self.hosts.provision([h for h, hello in hellos.items() if not hello.installed])
-        plan = read_plan(current.plan_text, current.plan_name, lab)
+        plan = stored_plan(current.plan_text, current.plan_name, current.links, lab)
         wanted: Mapping[HostName, Rules] = rules(stored_links(current.links), lab, self.hosts.macs(), plan.routes, plan.rings)
         number = self.context.next_generation()
         names = [h for h in wanted if h in hellos]

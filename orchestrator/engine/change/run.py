@@ -13,6 +13,7 @@ from typing import cast
 from optics import HandsNeeded, Interlock, Interrupted, Locked, Missing, Refused, RolledBack, StoreFailed
 from optics.plan import Plan
 from orchestrator.deadline import deadline
+from orchestrator.engine.background import stop_movers
 from orchestrator.engine.change.confirm import Confirming, keep_change
 from orchestrator.engine.change.context import Context
 from orchestrator.engine.change.decision import Mode
@@ -20,6 +21,7 @@ from orchestrator.engine.change.down import Down
 from orchestrator.engine.change.interlock import Interlocks
 from orchestrator.engine.change.locking import holding, scope_of
 from orchestrator.engine.change.prewire import Prewire
+from orchestrator.engine.change.rest import rest_left
 from orchestrator.engine.change.restore import Restore, as_stored
 from orchestrator.engine.change.snapshot import Snapshot, before_of
 from orchestrator.engine.change.stall import Stall
@@ -187,12 +189,22 @@ class ChangeRun:
             return self._finished(context, replace(report, verb="restore", of=current.run, undo=""))
 
     @asynccontextmanager
+    async def adapting(self, plan: Plan, text: str, options: Mapping[str, object]) -> AsyncIterator[Context]:
+        """What an adapter works with, for as long as it runs; what earlier runs left unfinished is then done with."""
+        async with self._running(plan.name, options, plan=plan, text=text) as context:
+            yield context
+            self._resolve(context)
+
+    @asynccontextmanager
     async def _running(
         self, name: str, options: Mapping[str, object], *, plan: Plan | None = None, text: str = "", to: Snapshot | None = None
     ) -> AsyncIterator[Context]:
         """Take the lock, record the run, keep its journal, open the lab, enforce the deadline."""
         settings, lab, key = self.settings, self.lab, key_of(self.lab)
         adopt = tuple(map(str, _words(options.get("adopt"))))
+        if self.verb != "confirm":
+            for words in await asyncio.to_thread(stop_movers, settings, slice_of(lab, settings)):
+                self.command.progress.note(words)
         scope = partial(scope_of, lab, settings, self.store, plan=plan, to=to, adopt=adopt)
         reason = f"{self.verb} {name}".rstrip()
         async with holding(lab, self.command, scope(), reason) as lock:
@@ -226,7 +238,7 @@ class ChangeRun:
                     ):
                         session.hosts.token = run.token
                         tags = Tagouts(self.store, key, who(settings))
-                        yield Context(
+                        context = Context(
                             session,
                             self.store,
                             run,
@@ -245,6 +257,9 @@ class ChangeRun:
                             lost=frozenset(map(str, _words(options.get("lost")))),
                             broken=str(options.get("broken", "")),
                         )
+                        for device in await rest_left(context, settings):
+                            self.command.progress.note(f"{device} stopped: a killed turner had left it turning")
+                        yield context
                 except StoreFailed as broken:
                     if run.unchanged or not self._begun(run.id):
                         raise

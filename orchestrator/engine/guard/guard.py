@@ -19,11 +19,12 @@ from optics import Circuit, DeviceName, HostName, HostPort, Link, Locked, Missin
 from optics.plain import counted
 from optics.words import short, sort_key
 from orchestrator.deadline import OUTER
+from orchestrator.engine.background import StateFile, ready
 from orchestrator.engine.change.apply import finish
 from orchestrator.engine.guard.devices import connected, settings_held
 from orchestrator.engine.guard.jobs import JobWatch
 from orchestrator.engine.guard.policy import Budget
-from orchestrator.engine.guard.process import GuardFile, GuardReport, guard_path, own_state, ready
+from orchestrator.engine.guard.process import GUARD, GuardReport, GuardState
 from orchestrator.engine.guard.reroute import Rerouter, Watched
 from orchestrator.fabric.circuits import receivers
 from orchestrator.fabric.circuits import settings as settings_of
@@ -31,8 +32,7 @@ from orchestrator.fabric.detour import HOLD_S, FlapDamping, dark_circuits, dead_
 from orchestrator.fabric.lightpath import among
 from orchestrator.fabric.rules import Macs
 from orchestrator.hosts import Hello, HostEvent
-from orchestrator.plan.reader import read_plan
-from orchestrator.plan.stored import stored_circuits, stored_links
+from orchestrator.plan.stored import stored_circuits, stored_links, stored_plan
 from orchestrator.results import Json
 from orchestrator.session import Command, Session, load_lab, open_session
 from orchestrator.store.confirmations import Confirmations
@@ -79,12 +79,13 @@ async def guard(command: Command, *, notify: Notify, options: GuardOptions) -> G
     if (outer := OUTER.get()) is not None:
         outer.reschedule(None)
     lab, settings = load_lab(command.inventory), command.settings
-    path = guard_path(settings, slice_of(lab, settings))
+    path = GUARD.path(settings, slice_of(lab, settings))
     if command.store.current(slice_of(lab, settings)) is None and not options.stay:
         raise Missing(
             f"no plan is up on {lab.name}, so there is nothing to guard", hint="testbed up --topology examples/ring-12.json"
         )
-    with GuardFile(path, own_state(settings, options.log, str(options.budget or ""))) as file:
+    own = replace(GUARD.own(settings, options.log), jobs=str(options.budget or ""))
+    with StateFile(GUARD, path, own) as file:
         async with open_session(lab, command.inventory, settings.cache_dir / "ansible") as session:
             watcher = Guard(session, command, file, notify, options, min(command.timeout_s, 10.0))
             try:
@@ -102,7 +103,7 @@ class Guard:
 
     session: Session
     command: Command
-    file: GuardFile
+    file: StateFile[GuardState]
     notify: Notify
     options: GuardOptions
     patience_s: float
@@ -237,7 +238,7 @@ class Guard:
     async def _take_up(self, current: CurrentPlan) -> None:
         """Watch this plan from now on."""
         links = stored_links(current.links)
-        plan = read_plan(current.plan_text, current.plan_name, self.lab)
+        plan = stored_plan(current.plan_text, current.plan_name, current.links, self.lab)
         self.watched = Watched(current, plan, links, stored_circuits(current.links, self.lab))
         self.damping.forget()
         self.dead, self.applied, self.retry_at, self.tries, self.detected_ns = frozenset(), None, 0.0, 0, 0

@@ -16,6 +16,7 @@ from typing import Protocol
 from optics import HostName, Locked, TestbedError
 from optics.plan import Plan
 from optics.ranks import RankName, by_host, host_of_rank
+from orchestrator.engine.background import TURN
 from orchestrator.engine.change.job_record import counts_collectives, facts, pause_of, ranks_of
 from orchestrator.engine.change.jobs import Jobs
 from orchestrator.engine.guard.policy import (
@@ -110,9 +111,12 @@ class JobWatch:
         current, record = store.current(self.slice), store.latest_job(self.slice)
         if current is None or record is None or (record.ended is not None and record.ended < current.since):
             return None
-        if self.others() or self.one.locked():
+        turner = TURN.running(self.command.settings, self.slice)
+        if self.one.locked() or (turner is None and self.others()):
             self.quiet_since = time.monotonic()
             return None
+        if turner is not None:  # a job may wait for its slots for a cycle: only one that has ended is recovered
+            self.quiet_since = time.monotonic()
         if self.job != record.id:
             self.job, self.longest_s, self.latest, self.quiet_since = record.id, 0.0, {}, time.monotonic()
         if self.plan is None or self.plan[0] != (current.run, current.generation):
@@ -138,10 +142,18 @@ class JobWatch:
                 action = replace(action, kind="report" if dead else "restart", why=why)
         if action.kind in ("wait", "report"):
             self._note(record.id, "job fault", f"{record.name}: {action.why}", action.kind + ",".join(action.hosts))
-        if action.kind not in ("restart", "evict") or self.others() or time.monotonic() < self.wait_until:
+        busy = turner is None and self.others()
+        if action.kind not in ("restart", "evict") or busy or time.monotonic() < self.wait_until:
             return action
         async with self.one:
-            await self._act(action, record, by or {})
+            settings = self.command.settings
+            if turner is not None:  # it holds the lab
+                await asyncio.to_thread(TURN.stop, settings, self.slice)
+            try:
+                await self._act(action, record, by or {})
+            finally:
+                if turner is not None:
+                    await asyncio.to_thread(TURN.start, settings, self.slice, settings.run_dir(turner.run) / "turn.jsonl")
         return action
 
     async def sight(self, record: JobRecord, attached: Collection[HostName]) -> Sight:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from typing import cast
 
-from optics import BadFile, HostName, Interlock, Locked, Missing, TestbedError, Unreachable
+from optics import BadFile, HostName, Infeasible, Interlock, Locked, Missing, TestbedError, Unreachable
 from optics.plan import Plan
 from orchestrator.deadline import deadline
 from orchestrator.engine.change.expiry import settled
@@ -139,6 +139,11 @@ async def evict(
 def rewritten(current: CurrentPlan, lab: Lab, hosts: Mapping[HostName, HostName], store: Store) -> tuple[Plan, str]:
     """The plan that is up without these hosts, and its text. Raises: as `evict`; BadFile - the inventory changed since."""
     plan, text = read_plan(current.plan_text, current.plan_name, lab), current.plan_text
+    if plan.schedule is not None:
+        raise Infeasible(
+            f"{', '.join(hosts)}: no host can be moved out of {plan.name} while its circuits move by a schedule",
+            hint="testbed up with a plan of other hosts",
+        )
     if taken := {host: spare for host, spare in hosts.items() if spare}:
         text = replaced(text, plan, lab, taken)
     for host in (host for host, spare in hosts.items() if not spare):

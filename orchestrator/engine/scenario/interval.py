@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import inf
 from statistics import median
@@ -66,34 +66,38 @@ class Verdict:
 
 
 def verdict(
-    a: Sequence[Sequence[float]], b: Sequence[Sequence[float]], seed: int = SEED, resamples: int = RESAMPLES
+    a: Sequence[Sequence[float]],
+    b: Sequence[Sequence[float]],
+    seed: int = SEED,
+    resamples: int = RESAMPLES,
+    middle: Callable[[Iterable[float]], float] = median,
 ) -> Verdict | None:
     """Compare measurements, each a list of values such as iteration times (ms); None if one side has none.
 
-    The median of an arm is that of all its values. The interval is the middle 95 % of the results when measurements, and
-    values inside each, are drawn again with replacement; a ratio to a median of 0 has none.
+    The median of an arm, or another `middle`, is that of all its values. The interval is the middle 95 % of the results when
+    measurements, and values inside each, are drawn again with replacement; a ratio to a median of 0 has none.
     """
     a, b = [list(v) for v in a if v], [list(v) for v in b if v]
     if not a or not b:
         return None
-    middle = [median(x for values in side for x in values) for side in (a, b)]
+    found = [middle(x for values in side for x in values) for side in (a, b)]
     drawn: list[tuple[float, float]] = []
     if min(len(a), len(b)) > 1:
         generator = random.Random(seed)
-        drawn = [(_redrawn(a, generator), _redrawn(b, generator)) for _ in range(resamples)]
+        drawn = [(middle(_redrawn(a, generator)), middle(_redrawn(b, generator))) for _ in range(resamples)]
 
-    def interval(value: float, found: list[float]) -> Interval:
-        if not found:
+    def interval(value: float, resampled: list[float]) -> Interval:
+        if not resampled:
             return Interval(value, None, None)
-        found.sort()
-        tail = round(len(found) * (100 - LEVEL) / 200)
-        return Interval(value, found[tail], found[-1 - tail])
+        resampled.sort()
+        tail = round(len(resampled) * (100 - LEVEL) / 200)
+        return Interval(value, resampled[tail], resampled[-1 - tail])
 
     return Verdict(
-        interval(middle[0], [x for x, _ in drawn]),
-        interval(middle[1], [y for _, y in drawn]),
-        interval(middle[1] - middle[0], [y - x for x, y in drawn]),
-        interval(_over(middle[1], middle[0]), [_over(y, x) for x, y in drawn]),
+        interval(found[0], [x for x, _ in drawn]),
+        interval(found[1], [y for _, y in drawn]),
+        interval(found[1] - found[0], [y - x for x, y in drawn]),
+        interval(_over(found[1], found[0]), [_over(y, x) for x, y in drawn]),
         (len(a), len(b)),
         (sum(map(len, a)), sum(map(len, b))),
         seed,
@@ -113,8 +117,8 @@ def _over(y: float, x: float) -> float:
     return y / x if x else inf if y else 1.0
 
 
-def _redrawn(side: Sequence[Sequence[float]], generator: random.Random) -> float:
+def _redrawn(side: Sequence[Sequence[float]], generator: random.Random) -> list[float]:
     pooled: list[float] = []
     for values in generator.choices(side, k=len(side)):
         pooled += generator.choices(values, k=len(values))
-    return median(pooled)
+    return pooled

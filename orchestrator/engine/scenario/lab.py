@@ -29,6 +29,7 @@ def prepare(folder: Path, wanted: WantedLab) -> Path:
     folder.mkdir(parents=True, mode=0o700)
     size = ["--hosts", wanted.hosts, "--ports", wanted.ports, "--rate-mbps", wanted.rate_mbps, "--rack", wanted.rack]
     switches = [word for kind in wanted.electrical for word in ("--electrical", kind)]
+    switches += [word for line in wanted.lines for word in ("--line", line)]
     where = ["--free-ports", "--settle-s", wanted.settle_ms / 1e3, "--state", folder / "state", "--out", inventory]
     done = subprocess.run(
         [sys.executable, "-P", "-m", "emulators.generate", *map(str, [*size, *switches, *where])],

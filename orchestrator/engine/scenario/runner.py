@@ -25,6 +25,7 @@ class Verbs(Protocol):
     def launch(self) -> JobStatus: ...
     def status(self) -> JobStatus: ...
     def stop(self) -> JobStatus: ...
+    def adapt(self, on: bool) -> None: ...
     def rollback(self, run: str) -> UpReport | DownReport: ...
     def down(self) -> DownReport: ...
 
@@ -99,7 +100,7 @@ class Runner:
             self.record.save()
 
     def _iterations(self, slot: dict[str, Any], arm: Arm) -> None:
-        """Bring the plans up, launch the jobs, wait for their iterations, stop them."""
+        """Bring the plans up, launch the jobs, adapt circuits where the plan says how, wait for the jobs' iterations, stop them."""
         self._settle(arm.settle_ms)
         for tenant in arm.setups:
             self._up(slot, tenant, self.record.plan(arm.name, tenant))
@@ -111,8 +112,12 @@ class Runner:
                 jobs = {tenant: self.verbs[tenant].status() for tenant in jobs}
                 for tenant, job in jobs.items():
                     slot["jobs"][tenant][0]["first"] = job.iterations + 1
+            for tenant in arm.adapting:
+                self.verbs[tenant].adapt(True)
             self._until(slot, arm, jobs, self.scenario.warm_up + self.scenario.iterations)
         finally:
+            for tenant in arm.adapting:
+                self.verbs[tenant].adapt(False)
             for tenant, job in jobs.items():
                 if job.state in ALIVE:
                     self.verbs[tenant].stop()

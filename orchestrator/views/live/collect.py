@@ -17,6 +17,7 @@ from orchestrator.engine.change.jobs import Jobs
 from orchestrator.hosts import SAMPLE, Hello, HostEvent, samples
 from orchestrator.session import Session, open_session
 from orchestrator.store.keys import slice_of
+from orchestrator.views.live.picture import LASTING
 from orchestrator.views.live.watcher import Watcher
 
 HZ = 5.0
@@ -101,11 +102,12 @@ def _take_event(watcher: Watcher, event: HostEvent, anchor_ns: int) -> None:
 
 
 async def _job(watcher: Watcher, session: Session) -> None:
-    """Collect the job's iterations, except during a run, which collects them itself."""
+    """Collect the job's iterations, except during a run that collects them itself: turners and adapters do not."""
     store = watcher.store
     while True:
         record = watcher.picture.standing.job
-        if record is not None and record.ended is None and watcher.picture.running is None:
+        running = watcher.picture.running
+        if record is not None and record.ended is None and (running is None or running.verb in LASTING):
             try:
                 jobs = Jobs(session, store, slice_of(session.lab, watcher.settings), watcher.settings.runs_dir)
                 beats = await jobs.beats(record)

@@ -13,22 +13,26 @@ from orchestrator.plan.stored import stored_links
 from orchestrator.results import Json
 from orchestrator.store.records import RunRecord
 from orchestrator.telemetry.lineprotocol import Point
+from orchestrator.views.live.adapting import Adapting
 from orchestrator.views.live.fabric import DARK, LIT, LOST, MAKING, LiveCircuit, live_circuits
 from orchestrator.views.live.ranks import Ranks
 from orchestrator.views.live.runs import KEPT, RunProgress, shown
 from orchestrator.views.live.series import Counter, Series, Traffic
+from orchestrator.views.live.slots import WAITS, Slots
 from orchestrator.views.live.standing import Standing
 from orchestrator.views.live.training import Training
 
 CARRIER_MS = 10_000.0
 """Time (ms) for which a port's sampled carrier state is valid."""
 LOG = 200
-NEWS = ("run", "device", "circuits", "reconfig", "job", "turn", "slow")
+NEWS = ("run", "device", "circuits", "reconfig", "job", "turn", "slow", "adapt")
 """Events that viewers are notified of; phases and iterations are shown elsewhere."""
+LASTING = ("turn", "adapt")
+"""Verbs whose runs go on until they are stopped."""
 LATEST = 20
 """The iteration time shown is the median over so many iterations of one job."""
-_WORDS = {DARK: "go dark", MAKING: "are being made", LIT: "carry light", LOST: "lost their light"}
-_WORD = {DARK: "goes dark", MAKING: "is being made", LIT: "carries light", LOST: "lost its light"}
+_WORDS = {DARK: "go dark", MAKING: "are being made", LIT: "carry light", LOST: "lost their light", WAITS: "wait for their slot"}
+_WORD = {DARK: "goes dark", MAKING: "is being made", LIT: "carries light", LOST: "lost its light", WAITS: "waits for its slot"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +69,8 @@ class Picture:
         self.traffic = Traffic()
         self.training = Training()
         self.ranks = Ranks()
+        self.slots = Slots()
+        self.adapting = Adapting()
         self.log: deque[Event] = deque(maxlen=LOG)
         self._rest: deque[Event] = deque(maxlen=LOG)
         self.standing = Standing()
@@ -127,6 +133,11 @@ class Picture:
                 self._iteration(point, at)
             case "rank" if not self.standing.is_of_another_owner(run):
                 self.ranks.point(point)
+            case "slot" | "slot_host":
+                self.slots.point(point)
+            case "adapt" if not self.standing.is_of_another_owner(run):
+                if (words := self.adapting.point(point)) and point.tags["what"] != "skipped":
+                    self.say(at, "adapt", words, what=point.tags["what"])
 
     def update(self, now: Standing, at: float) -> None:
         """Apply a snapshot of the store."""
@@ -136,7 +147,9 @@ class Picture:
         self.switched = {str(port): segment.name for port, segment in self.lab.switched(links).items()}
         remove = frozenset(s for m in now.moving for s in m.remove)
         add = frozenset(s for m in now.moving for s in m.add)
-        found = live_circuits(self.lab, now.held or {}, remove, add)
+        held = now.held or {}
+        turning = self.slots.turning and not remove and not add
+        found = self.slots.circuits(self.lab, held) if turning else live_circuits(self.lab, held, remove, add)
         for id_, circuit in found.items():
             old = self.circuits.get(id_)
             if old is None or old.state != circuit.state or old.path != circuit.path:
@@ -226,7 +239,7 @@ class Picture:
     def settle(self, at: float) -> None:
         """Apply carriers that hosts lost during a run, once the store was read: it lists moves before they happen."""
         early, self._early = self._early, set()
-        self._settle([w for w in self.circuits.values() if str(w.receiver) in early], at)
+        self._settle([w for w in self.circuits.values() if str(w.receiver) in early or self.slots.moves(w.id)], at)
         begun = min((r.started * 1e3 for r in self.standing.runs if r.status == "running"), default=None)
         for ended, event, words, fields in self.training.judge(begun):
             self.say(ended, event, words, **fields)
@@ -298,9 +311,11 @@ class Picture:
 
     # -- circuits and devices -------------------------------------------------------------------------------------------------
 
-    def _state(self, circuit: LiveCircuit) -> str:
+    def _state(self, circuit: LiveCircuit, now: float) -> str:
         if circuit.state != LIT:
             return circuit.state
+        if self.slots.moves(circuit.id):
+            return self.slots.state_of(circuit.id, now, self._carrier.get(str(circuit.receiver), (0.0, True))) or LIT
         since = self._since.get(circuit.id, 0.0)
         if any(at > since and state == "dark" for port in circuit.ports for at, state in [self._noted.get(port, (0.0, ""))]):
             return DARK
@@ -315,10 +330,12 @@ class Picture:
         """Recompute the state of these circuits; add one event per device and new state."""
         changed: dict[tuple[str, str], list[str]] = {}
         for circuit in which:
-            state = self._state(circuit)
-            if self.states.get(circuit.id) != state:
+            state, was = self._state(circuit, at), self.states.get(circuit.id)
+            if was != state:
                 self.states[circuit.id] = state
                 self._dirty.add("states")
+                if LOST not in (was, state) and self.slots.moves(circuit.id):
+                    continue  # its turn: no news
                 changed.setdefault((circuit.ports[0][0], state), []).append(circuit.id)
         for (device, state), ids in changed.items():
             self._dirty.add("devices")
@@ -371,9 +388,9 @@ class Picture:
 
     @property
     def move(self) -> RunProgress | None:
-        """The run whose waterfall is shown."""
+        """The run whose waterfall is shown: of turners and adapters, which go on for hours, only if nothing else moved light."""
         running = self.running
-        return shown(self.runs.values(), running.id if running else "")
+        return shown(self.runs.values(), running.id if running and running.verb not in LASTING else "")
 
     def taken(self) -> tuple[set[str], set[str], list[Event]]:
         """Return the changes since the last call: names of sections, ports with other rates, events of the log."""

@@ -22,6 +22,8 @@ def whole(picture: Picture) -> dict[str, Json]:
             for name in ("plan", "run", "circuits", "devices", "job", "move", "marks", "turns", "trouble")
         },
         "ranks": picture.ranks.json(),
+        "slots": picture.slots.json(),
+        "adapt": picture.adapting.json(),
         "ports": {port: cast(Json, rates) for port, rates in picture.rates.items()},
         "iterations": cast(Json, picture.iterations.all()),
         "throughput": cast(Json, picture.traffic.series.all(picture.traffic.until)),
@@ -37,6 +39,10 @@ def changes(picture: Picture) -> dict[str, Json]:
         out["states"] = cast(Json, dict(picture.states))
     if picture.ranks.taken():
         out["ranks"] = picture.ranks.json()
+    if picture.slots.taken():
+        out["slots"] = picture.slots.json()
+    if picture.adapting.taken():
+        out["adapt"] = picture.adapting.json()
     if moved:
         out["ports"] = {port: cast(Json, picture.rates[port]) for port in moved}
     if "iterations" in dirty:

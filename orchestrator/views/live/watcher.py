@@ -6,18 +6,22 @@ import sqlite3
 import time
 from pathlib import Path
 
+from optics import TestbedError
 from optics.errors import StoreFailed
 from optics.plain import counted
-from orchestrator.engine.guard.process import guard_path, read_state
+from orchestrator.engine.adapt.process import ADAPTER
+from orchestrator.engine.guard.process import GUARD
+from orchestrator.engine.schedule.process import TURNER
 from orchestrator.results import path_text
 from orchestrator.session import load_lab
 from orchestrator.settings import Settings
-from orchestrator.store.keys import key_of, slice_of
+from orchestrator.store.keys import key_of, slice_key, slice_of
 from orchestrator.store.store import Store
 from orchestrator.views.live.follow import Journals
 from orchestrator.views.live.picture import Picture
 from orchestrator.views.live.sections import changes
-from orchestrator.views.live.standing import standing
+from orchestrator.views.live.slots import Cycle, cycle_of
+from orchestrator.views.live.standing import Standing, standing
 
 LOOK_S = 0.04
 """Interval (s) at which the journals and the store are read: an event waits half of it on average."""
@@ -34,7 +38,9 @@ class Watcher:
         self.picture = Picture(lab, path_text(settings.inventory))
         self._key, self._slice = key_of(lab), slice_of(lab, settings)
         self._journals = Journals(settings.state_dir, self._owned)
-        self._guard: Path = guard_path(settings, self._slice)
+        self._guard: Path = GUARD.path(settings, self._slice)
+        self._read: list[tuple[str, str, str]] | None = None
+        self._cycle: Cycle | None = None
         self._version = -1
         self._due = 0.0
         self.picture.hush = True
@@ -64,7 +70,9 @@ class Watcher:
         if version != self._version or slowly:
             self._version = version
             standing_ = standing(self.store, picture.lab, self.settings.owner or self.settings.user)
-            if standing_ != picture.standing:
+            turned = picture.slots.turning
+            self._schedule(standing_)
+            if standing_ != picture.standing or turned != picture.slots.turning:
                 picture.update(standing_, now)
             self._journals.keep = frozenset([standing_.job.run] if standing_.job else ())
         for point in self._journals.take():
@@ -72,9 +80,29 @@ class Watcher:
         picture.settle(now)
         if slowly:
             self._due = time.monotonic() + SLOWLY_S
-            guard = read_state(self._guard)
+            guard = GUARD.read(self._guard)
             picture.around(guard.around if guard is not None and guard.alive else (), now)
+            picture.adapting.standing(ADAPTER.read(ADAPTER.path(self.settings, self._slice)))
             picture.tick(now)
+
+    def _schedule(self, now: Standing) -> None:
+        """Tell the picture which schedule is up: the viewer's own, else the first, and what its turner says of itself."""
+        mine = self.settings.owner or self.settings.user
+        plans = sorted((now.plans or {}).items(), key=lambda item: item[0] != mine)
+        if self._read != (read := [(owner, p.run, p.plan_sha) for owner, p in plans]):
+            self._read, self._cycle, trouble = read, None, ""
+            try:
+                found = (
+                    cycle_of(self.picture.lab, now.held or {}, owner, plan)
+                    for owner, plan in plans
+                    if '"schedule"' in plan.plan_text
+                )
+                self._cycle = next((cycle for cycle in found if cycle is not None), None)
+            except TestbedError as error:
+                trouble = f"the slots of the plan that is up cannot be shown: {str(error).splitlines()[0]}"
+            self.picture.troubled("slots", trouble)
+        turner = TURNER.path(self.settings, slice_key(self._key, self._cycle.owner)) if self._cycle is not None else None
+        self.picture.slots.scheduled(self._cycle, TURNER.read(turner) if turner is not None else None)
 
     def close(self) -> None:
         self._journals.close()

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from optics import Locked, TestbedError
-from orchestrator.engine.guard import process as guardfile
-from orchestrator.engine.guard.process import GuardFile, GuardState, read_state
+from orchestrator.engine.background import StateFile
+from orchestrator.engine.guard.process import GUARD, GuardState
 
 
 def state(**more: object) -> GuardState:
@@ -24,14 +24,14 @@ def state(**more: object) -> GuardState:
 
 def test_what_a_guard_says_is_read_by_others_and_what_it_left_when_it_is_gone(tmp_path: Path) -> None:
     path = tmp_path / "guard" / "lab@ann.json"
-    assert read_state(path) is None
-    with GuardFile(path, state()) as file:
+    assert GUARD.read(path) is None
+    with StateFile(GUARD, path, state()) as file:
         file.say(state(around=("gpu01:p1--gpu02:p1", "gpu02:p2--gpu03:p2"), generation=9))
         file.say(state(around=("gpu01:p1--gpu02:p1",), generation=10, silent=("gpu04",)))
-        seen = read_state(path)
+        seen = GUARD.read(path)
         assert seen is not None and seen.alive and (seen.generation, seen.silent) == (10, ("gpu04",))
         assert "traffic is rerouted around gpu01:p1--gpu02:p1 (generation 10)" in str(seen)
-    left = read_state(path)
+    left = GUARD.read(path)
     assert left is not None and not left.alive and left.around == ("gpu01:p1--gpu02:p1",)
     assert path.stat().st_mode & 0o077 == 0
 
@@ -39,11 +39,11 @@ def test_what_a_guard_says_is_read_by_others_and_what_it_left_when_it_is_gone(tm
 def test_a_second_guard_is_refused_and_told_who_the_first_is(tmp_path: Path) -> None:
     path = tmp_path / "lab.json"
     with (
-        GuardFile(path, state()),
+        StateFile(GUARD, path, state()),
         pytest.raises(Locked, match=f"another guard watches this plan .watching, pid {os.getpid()} of ann"),
     ):
-        GuardFile(path, state()).__enter__()
-    with GuardFile(path, state(pid=1)) as second:
+        StateFile(GUARD, path, state()).__enter__()
+    with StateFile(GUARD, path, state(pid=1)) as second:
         assert second.before is not None and second.before.pid == os.getpid()
 
 
@@ -51,9 +51,9 @@ def test_a_second_guard_is_refused_and_told_who_the_first_is(tmp_path: Path) -> 
 def test_a_torn_file_or_one_of_another_version_stops_nobody(tmp_path: Path, text: str) -> None:
     path = tmp_path / "lab.json"
     path.write_text(text)
-    seen = read_state(path)
+    seen = GUARD.read(path)
     assert seen is None or seen.pid == 1
-    with GuardFile(path, state()):
+    with StateFile(GUARD, path, state()):
         assert json.loads(path.read_text())["plan"] == "ring"
 
 
@@ -65,29 +65,32 @@ class Places:
 
 
 def hold(folder: Path, ready: Connection) -> None:
-    with GuardFile(guardfile.guard_path(Places(folder), "lab/ann"), replace(state(), pid=os.getpid())):  # type: ignore[arg-type]
+    with StateFile(GUARD, GUARD.path(Places(folder), "lab/ann"), replace(state(), pid=os.getpid())):  # type: ignore[arg-type]
         ready.send("held")
         signal.sigwait({signal.SIGTERM})
 
 
 def test_stopping_waits_until_the_guard_is_gone_and_none_running_is_no_error(tmp_path: Path) -> None:
     places = Places(tmp_path)
-    assert guardfile.stop(places, "lab/ann") is None  # type: ignore[arg-type]
+    assert GUARD.stop(places, "lab/ann") is None  # type: ignore[arg-type]
     here, there = multiprocessing.Pipe()
     process = multiprocessing.get_context("fork").Process(target=hold, args=(tmp_path, there))
     process.start()
     assert here.recv() == "held"
-    stopped = guardfile.stop(places, "lab/ann")  # type: ignore[arg-type]
+    stopped = GUARD.stop(places, "lab/ann")  # type: ignore[arg-type]
     assert stopped is not None and stopped.pid == process.pid
     process.join(5)
-    assert guardfile.stop(places, "lab/ann") is None  # type: ignore[arg-type]
+    assert GUARD.stop(places, "lab/ann") is None  # type: ignore[arg-type]
     here.close()
     there.close()
 
 
 def test_a_guard_of_another_machine_is_to_be_stopped_there(tmp_path: Path) -> None:
     places = Places(tmp_path)
-    path = guardfile.guard_path(places, "lab/ann")  # type: ignore[arg-type]
-    with GuardFile(path, state(host="elsewhere")), pytest.raises(TestbedError, match="the guard runs on elsewhere") as refused:
-        guardfile.stop(places, "lab/ann")  # type: ignore[arg-type]
+    path = GUARD.path(places, "lab/ann")  # type: ignore[arg-type]
+    with (
+        StateFile(GUARD, path, state(host="elsewhere")),
+        pytest.raises(TestbedError, match="the guard runs on elsewhere") as refused,
+    ):
+        GUARD.stop(places, "lab/ann")  # type: ignore[arg-type]
     assert refused.value.hint == "stop it there"

@@ -12,13 +12,14 @@ from typing import Any, cast
 import pytest
 
 from optics import HostPort, Link, TestbedError, Unreachable
+from orchestrator.engine.background import StateFile
 from orchestrator.engine.change.confirm import Confirming
 from orchestrator.engine.change.locking import holding
 from orchestrator.engine.change.snapshot import Snapshot
 from orchestrator.engine.guard import devices
 from orchestrator.engine.guard import guard as guarding
 from orchestrator.engine.guard.guard import Guard, GuardOptions
-from orchestrator.engine.guard.process import GuardFile, guard_path, own_state
+from orchestrator.engine.guard.process import GUARD
 from orchestrator.fabric.circuits import circuits
 from orchestrator.fabric.circuits import settings as settings_of
 from orchestrator.fabric.rules import Macs, Rules
@@ -164,8 +165,8 @@ class Bench:
 
         async def both() -> None:
             session = Session(HERE, Path("inventory"), {}, cast(Any, self.hosts))
-            path = guard_path(self.settings, self.slice)
-            with GuardFile(path, own_state(self.settings)) as file:
+            path = GUARD.path(self.settings, self.slice)
+            with StateFile(GUARD, path, GUARD.own(self.settings)) as file:
                 chosen = options or GuardOptions(look_s=0.05, hold_s=0.05)
                 watcher = Guard(
                     session, Command(Silent(), self.store, self.settings), file, lambda e: self.said.append(dict(e)), chosen, 1.0

@@ -21,6 +21,7 @@ from orchestrator.engine.guard import jobs as watching
 from orchestrator.engine.guard import policy, recover
 from orchestrator.engine.guard.jobs import JobWatch
 from orchestrator.engine.guard.policy import HANG_LEAST_S, PROGRAM_LEAST_S, Budget
+from orchestrator.engine.schedule.process import TurnState
 from orchestrator.hosts import Beat
 from orchestrator.hosts.api import Hello, JobState, RankTimes
 from orchestrator.hosts.late import SAVE_S, START_S
@@ -608,3 +609,28 @@ async def test_a_guard_that_is_stopped_while_it_moves_a_job_ends(bench: Bench, m
         with pytest.raises(asyncio.CancelledError):
             await task
     assert bench.said[-1] == ("not recovered", "mlp: everything is as before")
+
+
+async def test_slots_do_not_turn_while_a_job_is_recovered_and_turn_again_after_it(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+
+    class Turner:
+        def running(self, *_: object) -> TurnState | None:
+            return None if done else TurnState(1, run="2026-11-22-0001", state="turning")
+
+        def stop(self, *_: object) -> None:
+            done.append("stop")
+            bench.busy = ""
+
+        def start(self, *_: object) -> None:
+            record = bench.store.latest_job(bench.slice)
+            done.append(f"start {record.state if record else ''}")
+
+    monkeypatch.setattr(watching, "TURN", Turner())
+    bench.busy = "turn ring"
+    await bench.launch()
+    bench.end(gpu02="killed")
+    assert await bench.look() == "restart"
+    assert done == ["stop", "start running"]

@@ -2,6 +2,7 @@
 import { Chart, together } from "./charts.js";
 import { Fabric } from "./fabric.js";
 import { ranks } from "./ranks.js";
+import { looks, slots } from "./turning.js";
 import { waterfall } from "./waterfall.js";
 
 const $ = (id) => document.getElementById(id);
@@ -97,6 +98,8 @@ const takers = {
     $("ranks-words").classList.toggle("bad", told.trouble);
     ranks($("ranks"), running ? told.ranks : []);
   },
+  slots: (told) => slots($("slots"), $("slots-words"), told),
+  adapt: (told) => looks($("adapt"), $("adapt-words"), told),
   job: (job) => (state.job = job),
   throughput: (points, whole) => traffic.add(points, whole),
   iterations: (points, whole) => iterations.add(points, whole),
@@ -110,7 +113,7 @@ const takers = {
   trouble: (words) => banner("trouble", words.join("\n")),
   safe: showSafe,
 };
-const ORDER = ["colours", "lab", "plan", "run", "circuits", "states", "devices", "ports", "move", "marks", "turns", "job", "ranks", "throughput", "iterations", "log", "trouble", "safe"];
+const ORDER = ["colours", "lab", "plan", "run", "slots", "adapt", "circuits", "states", "devices", "ports", "move", "marks", "turns", "job", "ranks", "throughput", "iterations", "log", "trouble", "safe"];
 
 function take(data, whole) {
   for (const name of ORDER) if (name in data) takers[name](data[name], whole);
@@ -119,7 +122,8 @@ function take(data, whole) {
 }
 
 function fall() {
-  waterfall($("waterfall"), $("move-title"), state.move, state.colours, state.run);
+  const lasting = ["turn", "adapt"].includes(state.run?.verb); // they go on for hours: the last move stays
+  waterfall($("waterfall"), $("move-title"), state.move, state.colours, lasting ? null : state.run);
 }
 setInterval(() => state.run?.status === "running" && fall(), 250);
 
@@ -142,7 +146,8 @@ function stats() {
     if (now[key] === undefined && last[key] !== undefined) $(`stat-${name}`).textContent = short(last[key]);
     stat(name, now[key] === undefined ? null : short(now[key]));
   }
-  stat("lit", fabric.total === undefined ? null : `${fabric.lit} / ${fabric.total}`);
+  const always = fabric.total || !fabric.turning ? `${fabric.lit} / ${fabric.total}` : "";
+  stat("lit", fabric.total === undefined ? null : [always, fabric.turning && `${fabric.turning} in turn`].filter(Boolean).join(" + "));
   stat("traffic", traffic.latest === null ? null : traffic.latest >= 1000 ? `${(traffic.latest / 1000).toFixed(2)} Gb/s` : `${Math.round(traffic.latest)} Mb/s`);
   const job = state.job;
   stat("iteration", job?.iteration_ms === undefined || job.ended ? null : short(job.iteration_ms), job ? `${job.name ?? job.of}: ${job.state ?? ""}, median of the latest` : "");

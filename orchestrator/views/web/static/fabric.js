@@ -153,18 +153,19 @@ export class Fabric {
 
   #show(arc) {
     const all = [...arc.ids.values()];
-    const state = ["lost", "dark", "making"].find((s) => all.includes(s)) ?? "lit";
+    const state = ["lost", "dark", "making", "waits", "in turn"].find((s) => all.includes(s)) ?? "lit";
     const was = arc.group.dataset.state;
     if (state === was) return clearTimeout(arc.timer);
     clearTimeout(arc.timer);
     const left = was === "dark" || was === "making" ? arc.since + HOLD_MS - performance.now() : 0;
-    if (state === "lit" && left > 0) {
+    if (state === "lit" && left > 0 && !arc.turns) {
       arc.timer = setTimeout(() => this.#show(arc), left);
       return undefined;
     }
     if (state !== "lit" && was !== "dark" && was !== "making") arc.since = performance.now();
+    arc.turns = state === "waits" || state === "in turn" || (arc.turns && was !== undefined);
     arc.group.dataset.state = state;
-    arc.group.classList.toggle("fresh", state === "lit" && was !== undefined);
+    arc.group.classList.toggle("fresh", state === "lit" && was !== undefined && !arc.turns);
     arc.title.textContent = `${arc.words}: ${state}`;
     return undefined;
   }
@@ -224,10 +225,12 @@ export class Fabric {
     const states = [...this.drawn.values()].filter((arc) => !arc.leaving).flatMap((arc) => [...arc.ids]);
     const how = (state) => states.filter(([, s]) => s === state).length;
     this.lit = how("lit");
+    this.turning = how("in turn");
     this.total = this.lit + how("lost") + Math.max(how("dark"), how("making")); // what is moved is there twice
-    const heard = new Map(states.map(([id, s]) => [id.split("->")[1], s === "lit" ? "1" : s === "lost" ? "0" : ""]));
+    const heard = new Map();
+    for (const [id, s] of states) if (s !== "waits") heard.set(id.split("->")[1], s === "lit" || s === "in turn" ? "1" : s === "lost" ? "0" : "");
     for (const [port, dot] of this.dots) dot.dataset.lit = heard.get(port) ?? "";
-    this.title.textContent = `${this.lit} of ${this.total} circuits carry light`;
-    this.nothing.hidden = this.total > 0;
+    this.title.textContent = `${this.lit} of ${this.total} circuits carry light${this.turning ? `, ${this.turning} have turns` : ""}`;
+    this.nothing.hidden = states.length > 0;
   }
 }

@@ -1,0 +1,76 @@
+"""`testbed turn`: turn the slots of the plan that is up."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from orchestrator.cli.call import Call, Result, Usage, verb
+from orchestrator.cli.events import EventPrinter
+from orchestrator.cli.shared import Jsonl, own_slice
+
+app = typer.Typer()
+
+
+@verb(
+    app,
+    "turn",
+    "Turn the slots of the plan that is up.",
+    examples="""
+testbed turn                run until Ctrl-C; `testbed up` of a plan with a schedule starts it in the background
+testbed turn --stop         the fabric stays in the slot where it is
+testbed turn --once         one cycle
+""",
+    more="""
+Hosts hold what loses its path before each turn, and follow their own light after it. If the turner is killed it starts again and
+completes the slot; hosts that hear nothing stay in the slot whose light they have. docs/how-to/run-a-schedule.md
+""",
+)
+def turn(
+    call: Call,
+    jsonl: Jsonl = False,
+    stop: Annotated[bool, typer.Option("--stop", help="Stop the running turner.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Turn one cycle, then end.")] = False,
+    job: Annotated[bool, typer.Option("--job", help="Launch the plan's job once the slots turn.")] = False,
+    log: Annotated[Path | None, typer.Option("--log", metavar="FILE", help="Also append events to this file.")] = None,
+) -> Result:
+    if stop and (once or job):
+        raise Usage("turn: --stop cannot be combined with --once or --job", hint="testbed turn --stop")
+    if stop:
+        return _stopped(call)
+    from orchestrator.engine.schedule.supervise import supervised
+    from orchestrator.engine.schedule.verb import TurnOptions
+    from orchestrator.engine.schedule.verb import turn as work
+
+    kept = log is not None and not once  # in the background: no one is there to start it again
+    if kept:
+        supervised()
+    printer = EventPrinter("turn", jsonl, call.json, log)
+    try:
+        options = TurnOptions(once=once, job=job, log=str(log or ""), kept=kept)
+        report = call.work(work, notify=printer, options=options)
+    finally:
+        printer.close()
+    duty = f"duty {report.duty:.3f} (planned {report.planned_duty:.3f})"
+    text = f"Turned {report.plan}: {report.turns} slots, {report.late} late, {duty}"
+    return Result(report.to_json(), "" if jsonl else f"{text}; now in slot {report.slot} of {report.slots}")
+
+
+def _stopped(call: Call) -> Result:
+    from orchestrator.engine.schedule.process import TURNER
+    from orchestrator.results import to_json
+
+    stopped = TURNER.stop(call.settings, own_slice(call))
+    if stopped is None:
+        from orchestrator.engine.schedule.left import stop_left
+
+        report = call.work(stop_left)
+        if report is None:
+            return Result({"stopped": False}, "No turner was running")
+        text = f"No turner was running; devices that it had left turning rest in slot {report.slot} of {report.slots}"
+        return Result({"stopped": True, "turner": report.to_json()}, text, hint="testbed turn")
+    left = TURNER.read(TURNER.path(call.settings, own_slice(call))) or stopped
+    text = f"Turner of {left.plan} stopped (pid {left.pid}); in slot {left.slot} of {left.slots}"
+    return Result({"stopped": True, "turner": to_json(left)}, text, hint="testbed turn")

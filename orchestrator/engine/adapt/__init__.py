@@ -1,0 +1,1 @@
+"""Circuits of a job's regions that follow its traffic while it runs (`testbed adapt`)."""

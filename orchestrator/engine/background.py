@@ -1,0 +1,232 @@
+"""The one process of a kind that works on an owner's plan in the background: a file next to the store has its pid and its state.
+
+The process locks the file while it lives; the kernel releases the lock however it dies. The contents then describe the last one's
+actions. `testbed guard`, `testbed turn` and `testbed adapt` are such kinds.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import socket
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Generic, TypeVar
+
+from optics import Locked, TestbedError, TimedOut
+from orchestrator.processes import Daemon, process_mark, spawn
+from orchestrator.settings import Settings
+
+START_S = 20.0
+STOP_S = 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class BackgroundState:
+    """What such a process reports of itself; kinds add fields. Times in wall seconds. log: the file of its events.
+
+    keeper, mark: the process that starts it again when it is killed, 0 without one. alive: it runs, or is about to.
+    """
+
+    pid: int = 0
+    user: str = ""
+    host: str = ""
+    since: float = 0.0
+    plan: str = ""
+    run: str = ""
+    state: str = "starting"
+    log: str = ""
+    keeper: int = 0
+    mark: str = ""
+    alive: bool = field(default=False, compare=False)
+
+    @property
+    def kept(self) -> Daemon:
+        """Its keeper."""
+        return Daemon(self.keeper, self.mark)
+
+    @property
+    def where(self) -> str:
+        """The process, and whose it is."""
+        return f"pid {self.pid} of {self.user}@{self.host}"
+
+    def __str__(self) -> str:
+        return f"{self.state}, {self.where}"
+
+
+S = TypeVar("S", bound=BackgroundState)
+
+
+@dataclass(frozen=True, slots=True)
+class Kind(Generic[S]):
+    """One kind of background process: `testbed NAME` starts it, `testbed NAME --stop` ends it.
+
+    noun: what messages call it. does: what one of them does with the plan ("watches"). state: the class of its states. start_s:
+    longest time (s) until it works.
+    """
+
+    name: str
+    noun: str
+    does: str
+    state: type[S]
+    start_s: float = START_S
+
+    def path(self, settings: Settings, slice_: str) -> Path:
+        """The file of the process of one slice of a lab."""
+        return settings.data_dir / self.name / f"{slice_.replace('/', '@')}.json"
+
+    def own(self, settings: Settings, log: str = "") -> S:
+        """The initial state for this process."""
+        return self.state(os.getpid(), settings.user, socket.gethostname(), time.time(), log=log)
+
+    def read(self, path: Path) -> S | None:
+        """The state in this file, `alive` if its process runs; None if there never was one."""
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return None
+        try:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                alive = False
+            except BlockingIOError:
+                alive = True
+            for _ in range(5):  # a reader may come between the write and the truncation of a longer text
+                if (found := self._parsed(os.pread(fd, 65536, 0))) is not None:
+                    return replace(found, alive=alive or (found.state != "ended" and found.kept.alive))
+                time.sleep(0.01)
+            return None
+        finally:
+            os.close(fd)
+
+    def _parsed(self, text: bytes) -> S | None:
+        try:
+            data = json.loads(text.partition(b"\n")[0])
+        except ValueError:
+            return None
+        known = {f.name for f in fields(self.state)}
+        if not isinstance(data, Mapping):
+            return None
+        found: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items() if k in known}
+        return self.state(**found)
+
+    def running(self, settings: Settings, slice_: str) -> S | None:
+        """The state of the process that runs now, None if none does."""
+        there = self.read(self.path(settings, slice_))
+        return there if there is not None and there.alive else None
+
+    def start(self, settings: Settings, slice_: str, log: Path, words: Sequence[str] = ()) -> S:
+        """Start one in the background and wait until it works; one that runs already is returned as it is.
+
+        words: further options of the command. Its events go to `log`, one JSON object a line.
+        Raises: TestbedError - it ended at once, with its own message. TimedOut.
+        """
+        if (there := self.running(settings, slice_)) is not None:
+            return there
+        process = spawn(settings, [self.name, "--log", str(log), *words], log.with_suffix(".err"))
+        give_up = time.monotonic() + self.start_s
+        while time.monotonic() < give_up:
+            there = self.running(settings, slice_)
+            if there is not None and there.state not in ("starting", "ended"):
+                Daemon.detach(process)
+                return there
+            if process.poll() is not None:
+                said = log.with_suffix(".err").read_text(errors="replace").strip().splitlines()
+                raise TestbedError(
+                    f"the {self.noun} ended at once: {said[0] if said else f'exit {process.returncode}'}", hint=f"see {log}"
+                )
+            time.sleep(0.02)
+        process.terminate()
+        process.wait()
+        raise TimedOut(f"the {self.noun} is still starting after {self.start_s:g} s", hint=f"see {log}")
+
+    def stop(self, settings: Settings, slice_: str) -> S | None:
+        """End it and wait until it has ended; it completes the current step. None if none runs.
+
+        Raises: TimedOut - it does not end. TestbedError - it runs on another machine, or is another user's.
+        """
+        if (there := self.running(settings, slice_)) is None:
+            return None
+        if there.host != socket.gethostname():
+            raise TestbedError(f"the {self.noun} runs on {there.host} (pid {there.pid})", hint="stop it there")
+        try:
+            ended = (there.kept if there.kept.alive else Daemon(there.pid, process_mark(there.pid))).end(STOP_S)
+        except PermissionError:
+            raise TestbedError(
+                f"the {self.noun} is {there.user}'s (pid {there.pid})", hint=f"ask {there.user} to stop it"
+            ) from None
+        if not ended:
+            raise TimedOut(f"the {self.noun} (pid {there.pid}) does not end", hint=f"see {there.log}")
+        return there
+
+
+class StateFile(Generic[S]):
+    """Holds the file while the process lives. As a context manager: raises Locked - another one works on this plan.
+
+    before: the state that the last one left.
+    """
+
+    def __init__(self, kind: Kind[S], path: Path, state: S) -> None:
+        self.kind, self.path, self.state = kind, path, state
+        self.before = kind.read(path)
+        self._fd = -1
+
+    def __enter__(self) -> StateFile[S]:
+        self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(fd)
+            there = self.kind.read(self.path)
+            who = f" ({there})" if there else ""
+            message = f"another {self.kind.noun} {self.kind.does} this plan{who}"
+            raise Locked(message, hint=f"testbed {self.kind.name} --stop") from None
+        self._fd = fd
+        self.say(self.state)
+        return self
+
+    def say(self, state: S) -> None:
+        """Write the current state."""
+        self.state = state
+        text = json.dumps({k: v for k, v in asdict(state).items() if k != "alive"}).encode()
+        os.pwrite(self._fd, text + b"\n", 0)
+        os.ftruncate(self._fd, len(text) + 1)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        os.close(self._fd)
+
+
+TURN_START_S = 90.0
+"""A turner gives every host the routes of every slot first: 2 s for twelve hosts and eleven slots, more on a busy machine."""
+TURN = Kind("turn", "turner", "turns", BackgroundState, TURN_START_S)
+ADAPT = Kind("adapt", "adapter", "adapts", BackgroundState)
+MOVERS = (TURN, ADAPT)
+"""The kinds that move light, and hold the lab while they do: whoever is to change it stops them first."""
+
+
+def stop_movers(settings: Settings, slice_: str) -> list[str]:
+    """Stop what moves light for this owner in the background, unless it is this process; return in words what was stopped.
+
+    Raises: as `Kind.stop`.
+    """
+    stopped = []
+    for kind in MOVERS:
+        there = kind.running(settings, slice_)
+        if there is not None and there.pid != os.getpid() and kind.stop(settings, slice_) is not None:
+            stopped.append(f"{kind.noun} of {there.plan} stopped (pid {there.pid})")
+    return stopped
+
+
+def ready() -> None:
+    """Report to systemd that the process works, by sd_notify(3), if it asked."""
+    if not (address := os.environ.get("NOTIFY_SOCKET")):
+        return
+    with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as link:
+        link.connect("\0" + address[1:] if address.startswith("@") else address)
+        link.sendall(b"READY=1\n")

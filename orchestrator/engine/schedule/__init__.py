@@ -1,0 +1,1 @@
+"""Schedules: the slots of a plan made once each, and turned in the background."""

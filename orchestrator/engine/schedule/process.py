@@ -1,0 +1,58 @@
+"""The process that turns the slots of an owner's plan: what its file says of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from orchestrator.engine.background import TURN, BackgroundState, Kind
+from orchestrator.results import JsonReport
+
+
+@dataclass(frozen=True, slots=True)
+class TurnState(BackgroundState):
+    """What a turner reports of itself. state: starting, turning, repairing, ended.
+
+    slot, slots, cycle: where it is. late: turns that were left out because they were late. duty: measured share of
+    light of the latest slots, 0 to 1; planned_duty: by the plan. worst, worst_ms: the host whose last expectation was most wrong.
+    silent: hosts that did not answer its last word. job: what became of the job that it was to launch.
+    error: why it ended, if nobody asked it to.
+    """
+
+    slot: int = 0
+    slots: int = 0
+    cycle: int = 0
+    late: int = 0
+    duty: float = 0.0
+    planned_duty: float = 0.0
+    worst: str = ""
+    worst_ms: float = 0.0
+    silent: tuple[str, ...] = ()
+    job: str = ""
+    error: str = ""
+
+    def __str__(self) -> str:
+        text = f"{self.state}: slot {self.slot} of {self.slots}, cycle {self.cycle}"
+        text += f", duty {self.duty:.3f} (planned {self.planned_duty:.3f})" if self.duty else ""
+        text += f", {self.late} late" if self.late else ""
+        text += f", worst host {self.worst} {self.worst_ms:+.1f} ms" if self.worst else ""
+        text += f", silent: {', '.join(self.silent)}" if self.silent else ""
+        return f"{text}; {self.where}"
+
+
+TURNER = Kind(TURN.name, TURN.noun, TURN.does, TurnState, TURN.start_s)
+
+
+@dataclass(frozen=True, slots=True)
+class TurnReport(JsonReport):
+    """What a turner did. turns: slots that it began. slot: where the fabric is now."""
+
+    lab: str
+    plan: str
+    run: str = ""
+    turns: int = 0
+    late: int = 0
+    slot: int = 0
+    slots: int = 0
+    seconds: float = 0.0
+    duty: float = 0.0
+    planned_duty: float = 0.0

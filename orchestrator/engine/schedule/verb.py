@@ -1,0 +1,285 @@
+"""`testbed turn`: the slots of the plan that is up, turned until stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass, replace
+
+from optics import Change, DeviceName, Missing, TestbedError
+from optics.plan import Plan, Schedule
+from orchestrator.deadline import OUTER
+from orchestrator.engine.background import StateFile
+from orchestrator.engine.change.apply import finish
+from orchestrator.engine.change.context import Context
+from orchestrator.engine.change.goal import rules_sha
+from orchestrator.engine.change.interlock import Interlocks
+from orchestrator.engine.change.locking import holding
+from orchestrator.engine.schedule.goals import (
+    change_to,
+    every,
+    hold_rules,
+    host_requests,
+    network_requests,
+    slot_goals,
+    slot_rules,
+    times_of,
+)
+from orchestrator.engine.schedule.process import TURNER, TurnReport, TurnState
+from orchestrator.engine.schedule.stored import stored_slots
+from orchestrator.engine.schedule.turner import Notify, Turner
+from orchestrator.engine.schedule.watching import HostWatch
+from orchestrator.fabric.lightpath import among
+from orchestrator.fabric.transition import per_device
+from orchestrator.inventory.lab import Lab
+from orchestrator.plan.reader import read_plan
+from orchestrator.plan.stored import link_data, path_data
+from orchestrator.processes import process_mark
+from orchestrator.session import Command, load_lab, open_session
+from orchestrator.store.confirmations import Confirmations
+from orchestrator.store.keys import key_of, slice_of
+from orchestrator.store.locks import who
+from orchestrator.store.records import CurrentPlan
+from orchestrator.store.scope import reach
+from orchestrator.store.tagouts import Tagouts
+from orchestrator.telemetry.journal import Journal
+from orchestrator.telemetry.progress import Silent
+from orchestrator.telemetry.recorder import Recorder
+
+
+@dataclass(frozen=True, slots=True)
+class TurnOptions:
+    """once: one cycle. stop: none; devices that a killed turner left turning come to rest. job: launch the plan's job once slots
+    turn. log: the file of its events, for the state file. kept: the parent starts it again when it is killed.
+    """
+
+    once: bool = False
+    stop: bool = False
+    job: bool = False
+    log: str = ""
+    kept: bool = False
+
+
+def scheduled(command: Command, lab: Lab) -> tuple[CurrentPlan, Plan, Schedule]:
+    """The plan that is up and its schedule. Raises: Missing - none is up, or it has none."""
+    current = command.store.current(slice_of(lab, command.settings))
+    if current is None:
+        raise Missing(f"no plan is up on {lab.name}, so there is nothing to turn", hint="testbed up with a schedule")
+    plan = read_plan(current.plan_text, current.plan_name, lab)
+    if plan.schedule is None:
+        raise Missing(f"{plan.name} has no schedule, so there is nothing to turn", hint="docs/how-to/run-a-schedule.md")
+    return current, plan, plan.schedule
+
+
+async def turn(command: Command, *, notify: Notify, options: TurnOptions) -> TurnReport:
+    """Turn the slots of the plan that is up, until cancelled. The fabric and the hosts then stay in a whole slot.
+
+    Raises: Missing - no plan with a schedule is up. Locked - another turner, or another run, changes the lab. As `Turner.turn`.
+    """
+    if (outer := OUTER.get()) is not None:
+        outer.reschedule(None)
+    lab = load_lab(command.inventory)
+    current, plan, schedule = scheduled(command, lab)
+    settings = command.settings
+    keeper = os.getppid() if options.kept else 0
+    own = replace(
+        TURNER.own(settings, options.log),
+        plan=plan.name,
+        run=current.run,
+        slots=len(schedule.slots),
+        keeper=keeper,
+        mark=process_mark(keeper) if keeper else "",
+    )
+    with StateFile(TURNER, TURNER.path(settings, slice_of(lab, settings)), own) as file, _said(file):
+        async with _running(command, lab, plan) as context:
+            if (now := command.store.current(slice_of(lab, settings))) is None or now.run != current.run:
+                raise Missing(f"{plan.name} is not up any more, so there is nothing to turn", hint="testbed status")
+            began = time.monotonic()
+            turner = await _prepared(context, lab, current, plan, schedule, file, notify)
+            await _turned(turner, plan, options)
+            await finish(_left(turner, plan))
+            turner.say("ended", f"stopped in slot {turner.slot}")
+            report = TurnReport(
+                lab.name,
+                plan.name,
+                context.run.id,
+                turner.turns,
+                turner.late,
+                turner.slot,
+                len(turner.goals),
+                round(time.monotonic() - began, 1),
+                round(turner.duty, 4),
+                round(turner.times.duty, 4),
+            )
+            context.run.finish("ok", summary={"turns": turner.turns, "late": turner.late, "duty": report.duty})
+            return report
+
+
+@contextmanager
+def _said(file: StateFile[TurnState]) -> Iterator[None]:
+    """Leave in the file that the turner has ended, and why; only what kills it leaves another state there."""
+    try:
+        yield
+    except BaseException as error:
+        why = "" if isinstance(error, asyncio.CancelledError) else str(error).partition("\n")[0]
+        file.say(replace(file.state, state="ended", error=why))
+        raise
+
+
+@asynccontextmanager
+async def _running(command: Command, lab: Lab, plan: Plan) -> AsyncIterator[Context]:
+    """Take the lock, record the run, keep its journal, open the lab."""
+    settings, store = command.settings, command.store
+    silent = replace(command, progress=Silent())
+    async with holding(lab, silent, reach(lab, plan.hosts), f"turn {plan.name}") as lock:
+        waiting = Confirmations(store, slice_of(lab, settings), who(settings)).pending()
+        if waiting is not None:
+            raise TestbedError(str(waiting), hint="testbed confirm")
+        run = store.new_run(
+            "turn",
+            key_of(lab),
+            plan_name=plan.name,
+            plan_sha=plan.sha256,
+            inventory=command.inventory,
+            user=settings.user,
+            owner=settings.owner,
+        )
+        lock.bind(run)
+        run_dir = settings.run_dir(run.id)
+        with run, Journal(run_dir, run.id, lab.name) as journal:
+            async with open_session(lab, command.inventory, run_dir) as session:
+                session.hosts.token = run.token
+                interlocks = Interlocks(lab, session.devices, Tagouts(store, key_of(lab), who(settings)))
+                recorder, slice_ = Recorder(Silent(), journal), slice_of(lab, settings)
+                context = Context(
+                    session,
+                    store,
+                    run,
+                    slice_,
+                    recorder,
+                    run_dir,
+                    command.timeout_s,
+                    lock=lock,
+                    interlocks=interlocks,
+                    who=who(settings),
+                    sample_hz=settings.sample_hz,
+                    verb="turn",
+                )
+                died = [r.id for r in store.unfinished(key_of(lab), settings.owner) if r.verb == "turn" and r.id != run.id]
+                store.resolve(died, run.id)
+                yield context
+
+
+async def _prepared(
+    context: Context, lab: Lab, current: CurrentPlan, plan: Plan, schedule: Schedule, file: StateFile[TurnState], notify: Notify
+) -> Turner:
+    """Read everything, give the hosts the routes of every slot, and make the slot whole that most of the light is of."""
+    store, session = context.store, context.session
+    names = plan.hosts
+    seen = await session.observe()
+    owned = store.owned(context.slice)
+    foreign = {d: held - among(held, per_device(owned).get(d, frozenset())) for d, held in seen.settings.items()}
+    goals = slot_goals(plan, schedule, lab, foreign)
+    settings = every(goal.wanted for goal in goals)
+    seen.needing({s.ingress.device for s in settings | owned} | set(names))
+    if stale := [h for h in session.hosts.unprovisioned() if h in names]:
+        raise Missing(f"{', '.join(stale)}: the agent is not this program's", hint="testbed up with the plan installs it")
+    context.reserve(settings)
+    times = times_of(schedule, goals, session.traits, lab)
+    store.own(context.slice, context.run.id, settings)
+    slot = min(range(len(goals)), key=lambda k: _distance(change_to(seen.settings, goals[k], settings | owned)))
+    days = tuple(context.next_generation() for _ in goals)
+    nights = tuple(context.next_generation() for _ in goals)
+    macs = session.hosts.macs()
+    generations = {days[k]: slot_rules(goal, lab, macs, names) for k, goal in enumerate(goals)}
+    after = [*goals[1:], goals[0]]
+    generations |= {nights[k]: hold_rules(goal, after[k], lab, macs, names) for k, goal in enumerate(goals)}
+    await session.hosts.fence(context.run.token, names)
+    requests = host_requests(goals, days, nights, times, schedule, lab, names, slot)
+    job_hosts = plan.job.hosts if plan.job else ()
+    watch = HostWatch(session.hosts, names, generations, requests, context.recorder.journal, plan.name, job_hosts)
+    watch.networks = network_requests(goals, days, schedule, names)
+    watch.count = slot
+    stored = stored_slots(schedule, goals, times, foreign, session.devices)
+    turner = Turner(
+        context, schedule, goals, times, names, file, notify, watch, dict(seen.settings), slot, stored=stored, days=days
+    )
+    with context.run.step("host", "all", "load", {"generations": [*days, *nights]}, {"clear": [*days, *nights]}):
+        await watch.load(names)
+    return turner
+
+
+def _distance(changes: Mapping[DeviceName, Change]) -> int:
+    return sum(len(c.remove) + len(c.add) for c in changes.values())
+
+
+async def _turned(turner: Turner, plan: Plan, options: TurnOptions) -> None:
+    """Turn until cancelled or done; the job is launched meanwhile."""
+    hosts = turner.context.session.hosts
+    events = hosts.subscribe()
+    tasks = [asyncio.create_task(turner.watch.listen(events))]
+    try:
+        with suppress(asyncio.CancelledError):
+            await turner.finish(turner.begin())
+            _record_current(turner, plan)
+            if options.job and plan.job is not None:
+                tasks.append(asyncio.create_task(_launched(turner, plan)))
+            await turner.turn(0 if options.stop else len(turner.goals) if options.once else None)
+    except BaseException:
+        with suppress(TestbedError):
+            await finish(turner.leave())
+        raise
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await turner.watch.leave()
+        hosts.unsubscribe(events)
+
+
+async def _launched(turner: Turner, plan: Plan) -> None:
+    """Launch the plan's job while slots turn; what became of it is in the state file."""
+    context = turner.context
+    try:
+        status = await context.jobs.ensure(context.run.id, plan.job, context.recorder, changed=True, launch=True)
+        words = f"{status.name}: {status.state}" if status is not None else ""
+    except TestbedError as error:
+        words = str(error).splitlines()[0]
+    turner.file.say(replace(turner.file.state, job=words))
+    turner.say("job", words)
+
+
+def _record_current(turner: Turner, plan: Plan) -> None:
+    """Record the slot in which the hosts and devices are, as the plan that is up."""
+    context, goal = turner.context, turner.goals[turner.slot]
+    current = context.store.current(context.slice)
+    if current is None:
+        return
+    found = turner.watch.generations[turner.days[turner.slot]]
+    context.store.set_current(
+        context.slice,
+        current.run,
+        plan_name=current.plan_name,
+        plan_sha=current.plan_sha,
+        plan_text=current.plan_text,
+        links={
+            "rules_sha": rules_sha(found),
+            "links": [link_data(link) for link in goal.links],
+            "paths": [path_data(circuit) for circuit in goal.circuits if len(circuit.path) > 1],
+            "slot": turner.slot,
+        },
+        generation=turner.days[turner.slot],
+        by=context.run.id,
+    )
+
+
+async def _left(turner: Turner, plan: Plan) -> None:
+    """The schedule stops: the hosts stay in their slot, and only its circuits stay recorded as the owner's."""
+    await turner.leave()
+    _record_current(turner, plan)
+    context = turner.context
+    context.disown_lost(turner.held)
+    turner.state("ended")

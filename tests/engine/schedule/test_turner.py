@@ -1,0 +1,259 @@
+"""The turner over devices in memory and hosts that run the agent's own machine: whole slots, whatever fails or is late."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from optics import Infeasible, Missing, Refused, TimedOut
+from orchestrator.engine.guard.recover import rewritten
+from orchestrator.engine.schedule.making import up_slots
+from orchestrator.engine.schedule.process import TURNER
+from orchestrator.engine.schedule.verb import TurnOptions
+from orchestrator.engine.status import _halted
+from orchestrator.session import Command
+from orchestrator.telemetry.progress import Silent
+from tests.engine.schedule.fabric import HERE, PAIRS, Bench, plan_text
+
+
+@pytest.fixture
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    return Bench(tmp_path, monkeypatch)
+
+
+def story(bench: Bench, what: Callable[[asyncio.Task[object]], Awaitable[None]]) -> object:
+    """Turn while `what` happens, then stop it as SIGTERM does; return the report, or the error that ended it."""
+
+    async def both() -> object:
+        task: asyncio.Task[object] = asyncio.create_task(bench.turn())
+        try:
+            await what(task)
+        finally:
+            task.cancel()
+            [found] = await asyncio.gather(task, return_exceptions=True)
+        return found
+
+    return asyncio.run(both())
+
+
+def whole(bench: Bench) -> int:
+    """The slot that the devices hold and every host is in, confirmed."""
+    slot = PAIRS.index(tuple(sorted(bench.pairs())))
+    for host in bench.fabric.hosts.values():
+        assert not host.held and host.active == host.request["slots"][slot]["generation"], host.history[-4:]
+    return slot
+
+
+def counts(bench: Bench) -> list[int]:
+    return [host.machine.count if host.machine else -1 for host in bench.fabric.hosts.values()]
+
+
+def test_one_cycle_brings_every_slot_in_order_and_ends_where_it_began(bench: Bench) -> None:
+    report = asyncio.run(bench.turn(TurnOptions(once=True)))
+    assert (report.turns, report.slot, report.slots) == (3, 0, 3) and whole(bench) == 0
+    for host in bench.fabric.hosts.values():
+        slots = [what for _, what in host.history if what.startswith("slot")]
+        assert [s for i, s in enumerate(slots) if not i or s != slots[i - 1]] == ["slot 0", "slot 1", "slot 2", "slot 0"]
+    current = bench.store.current(bench.slice)
+    assert current is not None and isinstance(current.links, dict) and current.links["slot"] == 0
+    assert current.generation == bench.fabric.hosts["gpu01"].active
+    assert len(bench.store.owned(bench.slice)) == 4, "only the last slot's circuits stay the owner's"
+
+
+def test_hosts_hold_before_the_light_goes_and_are_in_the_slot_after_it_came(bench: Bench) -> None:
+    async def cycle(_: object) -> None:
+        await bench.until(lambda: min(counts(bench)) >= 4)
+
+    story(bench, cycle)
+    [switch] = bench.fabric.devices.values()
+    for host in bench.fabric.hosts.values():
+        for sent in switch.changes[1:4]:
+            before = [what for at, what in host.history if at < sent]
+            assert before[-1].startswith("hold"), host.history
+
+
+def test_stopping_leaves_a_whole_slot_that_the_store_knows(bench: Bench) -> None:
+    async def some(_: object) -> None:
+        await bench.until(lambda: min(counts(bench)) >= 2)
+
+    report = story(bench, some)
+    slot = whole(bench)
+    current = bench.store.current(bench.slice)
+    assert current is not None and isinstance(current.links, dict) and current.links["slot"] == slot == report.slot  # type: ignore[attr-defined]
+    state = TURNER.read(TURNER.path(bench.settings, bench.slice))
+    assert state is not None and (state.state, state.slot, state.slots, state.alive) == ("ended", slot, 3, False)
+    assert bench.store.history(bench.key, 1)[-1].status == "ok"
+
+
+def test_stopping_while_the_light_of_a_slot_is_on_its_way_waits_for_the_hosts(bench: Bench) -> None:
+    [switch] = bench.fabric.devices.values()
+
+    async def turned(_: object) -> None:
+        await bench.until(lambda: min(counts(bench)) >= 1)
+        bench.fabric.light_s = 0.06
+        at = len(switch.changes)
+        await bench.until(lambda: len(switch.changes) > at)
+
+    report = story(bench, turned)
+    assert whole(bench) == report.slot  # type: ignore[attr-defined]
+
+
+def test_a_turner_that_is_stopped_while_it_starts_has_not_died(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    loading = asyncio.Event()
+
+    async def slow(*_: object, **__: object) -> None:
+        loading.set()
+        await asyncio.sleep(60)
+
+    monkeypatch.setattr(bench.fabric, "load_slots", slow)
+
+    async def starts(_: object) -> None:
+        await loading.wait()
+
+    story(bench, starts)
+    state = TURNER.read(TURNER.path(bench.settings, bench.slice))
+    assert state is not None and (state.state, state.error) == ("ended", "")
+
+
+def test_a_device_that_fails_in_the_midst_of_a_turn_is_brought_to_the_slot(bench: Bench) -> None:
+    [switch] = bench.fabric.devices.values()
+
+    async def breaks(_: object) -> None:
+        await bench.until(lambda: min(counts(bench)) >= 1)
+        switch.broken = [Refused("ocs1: the connection was closed"), Refused("ocs1: still restarting")]
+        await bench.until(lambda: not switch.broken)
+        at = max(counts(bench))
+        await bench.until(lambda: min(counts(bench)) >= at + 3)
+
+    report = story(bench, breaks)
+    assert report.late >= 1 and whole(bench) == report.slot  # type: ignore[attr-defined]
+    assert any(event["event"] == "repairing" for event in bench.said)
+
+
+def test_stopping_while_a_device_does_not_come_back_tries_it_no_more(bench: Bench) -> None:
+    [switch] = bench.fabric.devices.values()
+
+    async def broken(_: object) -> None:
+        await bench.until(lambda: min(counts(bench)) >= 1)
+        switch.broken = [Refused("ocs1: still restarting")] * 1000
+        await bench.until(lambda: any(event["event"] == "repairing" for event in bench.said))
+
+    story(bench, broken)
+    assert len(switch.broken) > 990
+    state = TURNER.read(TURNER.path(bench.settings, bench.slice))
+    assert state is not None and state.state == "ended"
+
+
+def test_a_late_turn_is_left_out_and_nothing_of_it_happens(bench: Bench) -> None:
+    [switch] = bench.fabric.devices.values()
+
+    async def slow(_: object) -> None:
+        await bench.until(lambda: min(counts(bench)) >= 1)
+        switch.slow_s = 0.3
+        await bench.until(lambda: any(event["event"] == "late" for event in bench.said))
+        switch.slow_s = 0.0
+        at = max(counts(bench))
+        await bench.until(lambda: min(counts(bench)) >= at + 2)
+
+    report = story(bench, slow)
+    assert report.late >= 1 and whole(bench) == report.slot  # type: ignore[attr-defined]
+
+
+def test_late_stop_ends_the_schedule_and_says_what_was_late(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(tmp_path, monkeypatch, plan_text(late="stop"))
+    [switch] = bench.fabric.devices.values()
+
+    async def slow(task: asyncio.Task[object]) -> None:
+        await bench.until(lambda: min(counts(bench)) >= 1)
+        switch.slow_s = 0.3
+        await bench.until(task.done)
+
+    error = story(bench, slow)
+    assert isinstance(error, TimedOut) and "late: stop was reached: slot 1: ocs1 was ready " in str(error)
+    whole(bench)
+    state = TURNER.read(TURNER.path(bench.settings, bench.slice))
+    assert state is not None and state.state == "ended" and "late: stop was reached" in state.error
+    assert "the turner gave up in slot 1 of 3: late: stop was reached" in _halted(state)[0]
+    assert bench.store.history(bench.key, 1)[-1].status == "failed"
+
+
+def test_a_turner_that_starts_on_half_a_slot_completes_it(bench: Bench) -> None:
+    [switch] = bench.fabric.devices.values()
+    switch.held = frozenset(sorted(switch.held, key=str)[:3])
+    bench.fabric.shine()
+
+    async def begun(_: object) -> None:
+        await bench.until(lambda: bench.said)
+
+    story(bench, begun)
+    whole(bench)
+
+
+def test_a_host_that_is_gone_for_a_while_is_brought_back_into_the_slot(bench: Bench) -> None:
+    async def gone(_: object) -> None:
+        await bench.until(lambda: min(counts(bench)) >= 1)
+        bench.fabric.gone.add("gpu02")
+        bench.fabric.hosts["gpu02"].machine = None
+        await bench.until(lambda: any(event["event"] == "turning" for event in bench.said) and counts(bench)[0] >= 3)
+        bench.fabric.gone.clear()
+        await bench.until(lambda: counts(bench)[1] == counts(bench)[0] >= 5)
+
+    story(bench, gone)
+    whole(bench)
+
+
+def test_by_phases_a_slot_lasts_until_every_host_ended_an_iteration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = {"name": "sums", "workload": "allreduce", "ranks": ["gpu01", "gpu02", "gpu03", "gpu04"]}
+    bench = Bench(tmp_path, monkeypatch, plan_text(job={"rings": [job["ranks"]], **job}, kind="phase", guard_s=0.0))
+
+    async def phases(_: object) -> None:
+        await bench.until(lambda: any(event["event"] == "turning" for event in bench.said))
+        await asyncio.sleep(0.3)
+        assert counts(bench) == [0, 0, 0, 0]
+        iteration = 0
+        while min(counts(bench)) < 3:
+            bench.fabric.ended(iteration := iteration + 1)
+            await asyncio.sleep(0.05)
+
+    report = story(bench, phases)
+    assert report.turns >= 3 and whole(bench) == report.slot  # type: ignore[attr-defined]
+
+
+def test_a_plan_without_a_schedule_does_not_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = '{"schema": "testbed.plan/1", "name": "pair", "links": [{"a": "gpu01:p1", "b": "gpu02:p1"}]}'
+    bench = Bench(tmp_path, monkeypatch)
+    current = bench.store.current(bench.slice)
+    assert current is not None
+    more = {"plan_name": "pair", "plan_sha": "x", "plan_text": text}
+    bench.store.set_current(bench.slice, current.run, **more, links=current.links, generation=1)
+    with pytest.raises(Missing, match="pair has no schedule, so there is nothing to turn"):
+        asyncio.run(bench.turn())
+
+
+@pytest.mark.parametrize("option", ["--confirm-within", "--avoid", "--relabel"])
+def test_what_needs_a_fabric_that_stays_as_it_is_is_refused(bench: Bench, option: str) -> None:
+    command = Command(Silent(), bench.store, bench.settings)
+    named = {option.removeprefix("--").replace("confirm-within", "confirm_s"): 1}
+    with pytest.raises(Infeasible, match=f"{option} cannot be used with a plan whose circuits move by a schedule"):
+        asyncio.run(up_slots(command, HERE, bench.plan, bench.text, named))
+
+
+def test_no_host_is_moved_out_of_a_plan_whose_slots_turn(bench: Bench) -> None:
+    current = bench.store.current(bench.slice)
+    assert current is not None
+    with pytest.raises(Infeasible, match="gpu02: no host can be moved out of round while its circuits move by a schedule"):
+        rewritten(current, HERE, {"gpu02": ""}, bench.store)
+
+
+def test_hosts_know_the_network_of_each_slot_before_routes_name_its_congestion_control(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = Bench(tmp_path, monkeypatch, plan_text(congestion="per-network"))
+    asyncio.run(told.turn(TurnOptions(once=True)))
+    count = len(told.fabric.hosts)
+    assert set(told.fabric.congctl) == {("per-network", count)} and len(told.fabric.networks) == count
+    for name, request in told.fabric.networks.items():
+        assert request["networks"] == {str(slot["generation"]): 1 for slot in told.fabric.hosts[name].request["slots"]}
