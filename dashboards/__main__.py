@@ -10,10 +10,10 @@ from typing import Any
 from grafana_foundation_sdk.builders import dashboard as board
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 
-from dashboards import fabric, live, reconfiguration, training
+from dashboards import fabric, live, reconfiguration, training, turning
 
 FOLDER = Path(__file__).with_name("json")
-PAGES = (live, reconfiguration, fabric, training)
+PAGES = (live, reconfiguration, fabric, training, turning)
 
 
 def finished(model: dict[str, Any]) -> dict[str, Any]:

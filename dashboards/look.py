@@ -132,6 +132,7 @@ UIDS = {
     "testbed-reconfiguration": "Reconfiguration analysis",
     "testbed-fabric": "Fabric health",
     "testbed-training": "Training",
+    "testbed-turning": "Slots and adapting",
 }
 
 

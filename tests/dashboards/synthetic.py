@@ -59,6 +59,8 @@ def points(index: int, run: str) -> Iterator[Wanted]:
     yield from samples(index)
     yield from steps(index)
     yield from turns(run)
+    yield from slots()
+    yield from looks()
     for n, mode in enumerate(("drained", "ridden", "held")):
         figures: dict[str, FieldValue] = {"asked_ms": 0.0, "dark_ms": 55.0, "lost_ms": 60.0 + n, "usual_ms": 4.0}
         yield n * SECOND, "stall", {"mode": mode}, {"link": "gpu01:p1--gpu02:p1", "devices": "ocs1", **figures}
@@ -79,6 +81,31 @@ def turns(run: str) -> Iterator[Wanted]:
             yield at, "turn_rank", {"job": "ddp", "rank": str(rank), "host": host}, said
             took: dict[str, FieldValue] = {"iter": 60 + 100 * n, "iter_ms": 43.0, "compute_ms": 30.0 + rank}
             yield at, "rank", {"job": "ddp", "rank": host}, took | {"exposed_ms": 13.0 - rank, "wait_ms": 3.0}
+
+
+def slots() -> Iterator[Wanted]:
+    """Three slots in turn, half a second each; the one in the middle of the run ends late."""
+    for n in range(2 * RUN_S - 2):
+        at, late = n * SECOND // 2, 120.0 if n == RUN_S else 0.4 + 0.1 * (n % 5)
+        shared: dict[str, FieldValue] = {"slot": n % 3, "cycle": n // 3, "late_ms": late, "lit_ms": 450.0, "duty": 0.89}
+        for k, device in enumerate(("ocs1", "wss1")):
+            yield at, "slot", {"plan": "turns", "device": device}, {**shared, "dark_ms": 50.0 + 2 * k + sin(n)}
+        for k, host in enumerate(HOSTS):
+            seen: dict[str, FieldValue] = {"slot": n % 3, "edge_error_ms": 0.2 * k + sin(n), "dark_ms": 51.0, "lit_ms": 449.0}
+            yield at, "slot_host", {"plan": "turns", "host": host}, seen
+
+
+def looks() -> Iterator[Wanted]:
+    """Twenty looks at a job's traffic: half of them change circuits, one fails."""
+    for n in range(20):
+        what = "failed" if n == 19 else "turned" if n % 2 else "skipped"
+        gain = 1.02 if what == "skipped" else 1.5 + 0.05 * n
+        why = {"turned": "", "skipped": "gain", "failed": "TimedOut"}[what]
+        fields: dict[str, FieldValue] = {"iteration": 6 * n, "why": why, "skew": 4.0 + sin(n), "gain": gain, "now_ms": 90.0 * gain}
+        fields |= {"then_ms": 90.0, "planned_ms": 20.0}
+        if what == "turned":
+            fields |= {"turn_ms": 64.0 + n, "dark_ms": 52.0, "exposed_ms": 0.1 * n, "moved": 34}
+        yield 3 * n * SECOND, "adapt", {"plan": "moe", "what": what}, fields
 
 
 def moves(index: int, run: str) -> Iterator[Wanted]:

@@ -106,7 +106,13 @@ def test_no_panel_covers_another_and_none_leaves_the_page() -> None:
 
 
 def test_dashboards_have_stable_names_and_the_conventions() -> None:
-    assert set(DASHBOARDS) == {"testbed-live", "testbed-reconfiguration", "testbed-fabric", "testbed-training"}
+    assert set(DASHBOARDS) == {
+        "testbed-live",
+        "testbed-reconfiguration",
+        "testbed-fabric",
+        "testbed-training",
+        "testbed-turning",
+    }
     for name, dashboard in DASHBOARDS.items():
         assert dashboard["uid"] == name and "id" not in dashboard and "version" not in dashboard
         assert dashboard["editable"] is False and dashboard["timezone"] == "utc" and dashboard["graphTooltip"] == 1

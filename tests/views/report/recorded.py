@@ -140,6 +140,26 @@ class Lab:
                     journal.point("rank", {"job": "ddp", "rank": host}, {"iter": n, **times}, at)
                     at += round(times["iter_ms"] * MS)
 
+    def slots(self) -> str:
+        """A run that turned three slots ten times, on two switches; the 6th of all ended 40 ms late. Its adapter looked twice."""
+        run = self.store.new_run("turn", KEY, plan_name="turns", plan_sha="cd" * 32, inventory="/nowhere", user="ann")
+        with Journal(self.settings.run_dir(run.id), run.id, "emulated", clock=self.clock) as journal:
+            for n in range(30):
+                at = self.clock.now_ns
+                of = {"slot": n % 3, "cycle": n // 3, "late_ms": 40.0 if n == 6 else 1.0, "lit_ms": 450.0, "duty": 0.9}
+                for k, device in enumerate(("ocs1", "ocs2")):
+                    journal.point("slot", {"plan": "turns", "device": device}, {**of, "dark_ms": 49.0 + k}, at)
+                for k, host in enumerate(HOSTS):
+                    edge = {"slot": n % 3, "edge_error_ms": -3.0 if k == 2 else 0.5, "dark_ms": 48.0, "lit_ms": 451.0}
+                    journal.point("slot_host", {"plan": "turns", "host": host}, edge, at)
+                self.clock.now_ns += round(500 * MS)
+            for what, why, gain in (("turned", "", 2.5), ("skipped", "gain", 1.02)):
+                times = {"turn_ms": 64.0, "dark_ms": 52.0, "exposed_ms": 0.0, "moved": 34, "planned_ms": 20.0} if not why else {}
+                look = {"iteration": 9, "why": why, "skew": 3.0, "gain": gain, "now_ms": 90.0 * gain, "then_ms": 90.0}
+                journal.point("adapt", {"plan": "turns", "what": what}, {**look, **times}, self.clock.now_ns)
+        run.finish("ok")
+        return run.id
+
     def change(self, *, slow: bool = True, light: bool = True, ok: bool = True, mode: str = "ride", status: str = "ok") -> str:
         """A change during which the job of the latest `up` goes on: 60 iterations of 212 ms, of which the ranks turn after the
         31st while light moves for 60 ms; from there 172 ms. slow: that one takes 400 ms and a later one 500 ms, for no reason."""

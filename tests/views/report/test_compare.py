@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import fmean
 from types import SimpleNamespace
 from typing import Any
 
@@ -248,6 +249,13 @@ def test_a_difference_is_told_where_there_is_one_and_not_where_there_is_none() -
     )
     same = verdict(drawn(1, 40.0), drawn(2, 40.0))
     assert same is not None and not same.sure and "no difference found" in same.words("A", "B")
+
+
+def test_an_arm_is_told_by_its_mean_where_that_is_asked_for() -> None:
+    rare = [[1.0, 1.0, 1.0, 9.0], [1.0, 1.0, 1.0, 9.0]]
+    by_median, by_mean = verdict([[1.0], [1.0]], rare), verdict([[1.0], [1.0]], rare, middle=fmean)
+    assert by_median is not None and by_mean is not None
+    assert (by_median.ratio.value, by_mean.ratio.value) == (1.0, 3.0) and 1.0 < (by_mean.ratio.high or 0.0) <= 9.0
 
 
 def test_the_interval_holds_the_truth_about_as_often_as_it_says() -> None:

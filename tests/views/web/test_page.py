@@ -14,6 +14,7 @@ from playwright.async_api import Browser, Page, async_playwright, expect
 from optics import CrossConnect, Port
 from tests.views.web.conftest import ROOT, Told
 from tests.views.web.serving import Served, served
+from tests.views.web.test_slots import begin, turning
 from tests.views.web.test_training import scene
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -108,6 +109,28 @@ async def test_a_turn_is_in_words_above_the_curve_and_a_slow_iteration_in_the_li
         assert await page.evaluate("document.documentElement.scrollWidth") <= 390
         await page.reload()
         await expect(page.locator("#turn")).to_contain_text("▼")
+
+
+async def test_slots_light_up_in_turn_also_on_a_phone_and_looks_of_an_adapter_are_bars(browser: Browser, told: Told) -> None:
+    with turning(told) as (journal, _, _):
+        async with served(told) as at, opened(browser, at) as page:
+            for slot in (0, 1):
+                begin(journal, slot)
+                await expect(page.locator('.slot[data-now="true"]')).to_have_text(str(slot))
+                await expect(page.locator(LIT)).to_have_count(3)
+                await expect(page.locator('.arc[data-state="waits"]')).to_have_count(4)
+            await expect(page.locator("#slots-words")).to_contain_text("slot 1 of 3, cycle 0, duty 0.890")
+            begin(journal, 2, lit_ms=970.0)
+            await expect(page.locator('.slot[data-late="true"]')).to_have_text("1")
+            for what, gain in (("turned", 2.5), ("skipped", 1.02)):
+                journal.point("adapt", {"plan": "turns", "what": what}, {"iteration": 3, "gain": gain, "why": "gain"})
+            journal.flush()
+            await expect(page.locator("#adapt .look")).to_have_count(2)
+            await expect(page.locator('#adapt .look[data-what="turned"]')).to_have_attribute(
+                "title", "iteration 3: circuits turned, gain 2.50"
+            )
+            await page.set_viewport_size({"width": 390, "height": 844})
+            assert await page.evaluate("document.documentElement.scrollWidth") <= 390
 
 
 async def test_ranks_have_a_key_and_leave_the_curve_of_iterations_its_room(browser: Browser, told: Told) -> None:

@@ -1,0 +1,148 @@
+"""Slots that turn, and circuits that follow a job's traffic, as live views show them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from io import StringIO
+from typing import Any
+
+from rich.console import Console
+
+from orchestrator.cli.watchscreen import screen, summary
+from orchestrator.engine.background import StateFile
+from orchestrator.engine.schedule.process import TURNER, TurnState
+from orchestrator.store.run import Run
+from orchestrator.telemetry import Journal
+from orchestrator.views.live.adapting import Adapting
+from orchestrator.views.live.picture import Picture
+from orchestrator.views.live.sections import whole
+from orchestrator.views.live.slots import cycle_of
+from tests.views.web.conftest import Told
+from tests.views.web.test_picture import point
+
+HOSTS = ["gpu01", "gpu02", "gpu03", "gpu04"]
+PLAN = json.dumps(
+    {
+        "schema": "testbed.plan/1",
+        "name": "turns",
+        "links": [{"a": "gpu05:p1", "b": "gpu06:p1"}],
+        "schedule": {"pattern": "round-robin", "ports": ["p1"], "hosts": HOSTS, "dwell_s": 0.45},
+        "acceptance": {"all_pairs": False},
+    }
+)
+
+
+@contextmanager
+def turning(told: Told) -> Iterator[tuple[Journal, StateFile[TurnState], TurnState]]:
+    """A plan with three slots of two links, and one link that is always lit; its turner."""
+    run: Run = told.run(plan="turns")
+    told.store.set_current(told.slice, run.id, plan_name="turns", plan_sha="s", plan_text=PLAN, links={"links": []}, generation=1)
+    current = told.store.current(told.slice)
+    assert current is not None
+    cycle = cycle_of(told.lab, {}, told.settings.owner, current)
+    assert cycle is not None and len(cycle.settings) == 3
+    told.store.own(told.slice, run.id, frozenset().union(*cycle.settings))
+    run.finish("ok")
+    state = replace(TURNER.own(told.settings), plan="turns", run=run.id, slots=3, state="turning")
+    with StateFile(TURNER, TURNER.path(told.settings, told.slice), state) as file, told.journal(told.run("turn")) as journal:
+        yield journal, file, state
+
+
+def begin(journal: Journal, slot: int, cycle: int = 0, lit_ms: float = 450.0, every_ms: float = 500.0) -> None:
+    """A slot of a schedule that began with the journal."""
+    fields = {"slot": slot, "cycle": cycle, "dark_ms": 52.0, "late_ms": 1.5, "lit_ms": lit_ms, "duty": 0.89}
+    at = round((3 * cycle + slot) * every_ms * 1e6)
+    journal.point("slot", {"plan": "turns", "device": "ocs1"}, fields, at)
+    journal.point("slot_host", {"plan": "turns", "host": "gpu03"}, {"slot": slot, "edge_error_ms": -2.5}, at)
+    journal.flush()
+
+
+def states(picture: Picture) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for id_, state in sorted(picture.states.items()):
+        found.setdefault(state, []).append(id_)
+    return found
+
+
+def said(picture: Picture) -> dict[str, Any]:
+    slots = whole(picture)["slots"]
+    assert isinstance(slots, dict)
+    return slots
+
+
+def test_the_circuits_of_the_present_slot_are_lit_and_those_of_the_others_wait(told: Told) -> None:
+    with turning(told) as (journal, _, _), told.watcher() as watcher:
+        picture = watcher.picture
+        for slot in (0, 1, 2):
+            begin(journal, slot)
+            watcher.refresh()
+            found = states(picture)
+            assert (len(found["lit"]), len(found["waits"])) == (2 + 4, 8)
+            assert "gpu05:p1->gpu06:p1" in found["lit"], "a link outside of the schedule is always lit"
+            assert said(picture)["slot"] == slot
+        assert not [e for e in picture.log if e.event == "circuits"], "turns are no news"
+        (lost,) = (w for w in picture.circuits.values() if w.id in found["lit"] and str(w.sender) == "gpu01:p1")
+        picture.carrier(str(lost.receiver), picture.slots._since + 500.0, False)
+        picture.settle(picture.slots._since + 600.0)
+        assert picture.states[lost.id] == "dark", "the end of its slot"
+        picture.settle(picture.slots._since + 5000.0)
+        assert picture.states[lost.id] == "lost"
+        assert summary(picture).startswith("5/6 circuits lit")
+
+
+def test_a_slot_that_lasted_another_period_is_marked_and_the_worst_host_named(told: Told) -> None:
+    with turning(told) as (journal, file, state), told.watcher() as watcher:
+        file.say(replace(state, late=1, planned_duty=0.91))
+        watcher._due = 0.0
+        begin(journal, 1, lit_ms=450.0)
+        begin(journal, 2, lit_ms=970.0)
+        watcher.refresh()
+        slots = said(watcher.picture)
+        assert [row["longer"] for row in slots["slots"]] == [0, 1, 0] and slots["slots"][1]["lit_ms"] == 970.0
+        assert slots["words"] == "slot 2 of 3, cycle 0, duty 0.890 (planned 0.910), 1 late, worst host gpu03 -2.5 ms"
+        console = Console(file=StringIO(), width=100, height=40)
+        console.print(screen(watcher.picture, 100, 40))
+        assert slots["words"] in console.file.getvalue() and "··■" in console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_slots_that_no_eye_can_follow_are_counted_and_do_not_flicker(told: Told) -> None:
+    with turning(told) as (journal, _, _), told.watcher() as watcher:
+        for n in range(30):
+            begin(journal, n % 3, n // 3, every_ms=20.0)
+        watcher.refresh()
+        assert said(watcher.picture)["fast"] and "3 slots, 50 a second" in said(watcher.picture)["words"]
+        watcher.picture.settle(watcher.picture.slots._since)
+        assert {state: len(ids) for state, ids in states(watcher.picture).items()} == {"lit": 2, "in turn": 12}
+        assert [row["seen"] for row in said(watcher.picture)["slots"]] == [10, 10, 10]
+
+
+def test_a_turner_that_died_or_was_stopped_is_told_with_what_to_do(told: Told) -> None:
+    with turning(told) as (journal, _, _), told.watcher() as watcher:
+        begin(journal, 1)
+        watcher.refresh()
+        picture = watcher.picture
+        cycle, state = picture.slots.cycle, picture.slots.state
+        assert state is not None
+        picture.slots.scheduled(cycle, replace(state, alive=False))
+        assert picture.slots.words() == "slot 1 of 3, cycle 0: the turner died; to go on: testbed turn" and picture.slots.turning
+        picture.slots.scheduled(cycle, replace(state, alive=False, state="ended"))
+        assert picture.slots.words().startswith("slots do not turn; slot 1 is there") and not picture.slots.turning
+        picture.slots.scheduled(None, None)
+        assert picture.slots.json() is None and picture.slots.words() == ""
+
+
+def test_a_look_says_what_came_of_it_and_why(told: Told) -> None:
+    adapting = Adapting()
+    turned = {"iteration": 9, "gain": 2.13, "dark_ms": 52.0, "exposed_ms": 0.4, "why": ""}
+    adapting.point(point("adapt", {"plan": "moe", "what": "turned"}, turned, 1.0))
+    words = adapting.point(point("adapt", {"plan": "moe", "what": "skipped"}, {"iteration": 12, "gain": 1.02, "why": "gain"}, 2.0))
+    assert words == "iteration 12: skipped, too little gain (gain 1.02)"
+    assert adapting.words() == f"1 turned, 1 skipped; last: {words}; the adapter does not run"
+    told_now = adapting.json()
+    assert isinstance(told_now, dict) and told_now["turned"] == 1 and adapting.taken()
+    assert told_now["looks"][0]["words"] == "iteration 9: circuits turned, gain 2.13, dark 52 ms, exposed 0 ms"  # type: ignore[index,call-overload]
+    older = point("adapt", {"plan": "moe", "what": "turned", "run": "a"}, turned, 3.0)
+    assert adapting.point(older) == "" and not adapting.taken(), "a look of an older run"
