@@ -11,6 +11,13 @@ HERE = Path(__file__).parent
 NAMES = (
     "cli_start",
     "lab_boot",
+    "rotor",
+    "slots",
+    "slot_holds",
+    "gated",
+    "spectral",
+    "transports",
+    "adapt",
     "fabric_rate",
     "up_total",
     "journal_cost",

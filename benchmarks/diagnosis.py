@@ -128,7 +128,7 @@ def fits(component: str, place: str, entry: Mapping[str, Any], fibre: Mapping[st
     if place == "device":
         return what == "circuit" and name.startswith(f"{entry['device']}:")
     if place == "segment":
-        return component == entry["switch"]
+        return bool(component == entry["switch"])
     if place == "cable":
         return what == "cable" and name.startswith(f"{entry['host']}:p{entry['port']} ")
     if place == "fibres":

@@ -40,10 +40,10 @@ def verdict(
     """Print the JSON line and return the exit code: 0 when the limit is met and `also`, any further condition, holds.
 
     ratio is value / limit: below 1 is good where the limit is a most, above 1 where it is a least. limit None: the value is only
-    reported.
+    reported; of 0: without a ratio.
     """
     good = also and (limit is None or (value <= limit if kind == "at most" else value >= limit))
-    ratio = None if limit is None else round(value / limit, 4)
+    ratio = round(value / limit, 4) if limit else None
     line = {"name": name, "value": round(value, 4), "unit": unit, "limit": limit, "ratio": ratio, "pass": good}
     print(json.dumps(line | {"kind": kind} | more), flush=True)
     return 0 if good else 1

@@ -14,9 +14,14 @@ import yaml
 
 from agent.daemon import OPERATIONS
 from optics import Outcome
+from optics.plan import Region
+from orchestrator.engine.adapt.record import Look, record_look
+from orchestrator.engine.adapt.region import Proposal
+from orchestrator.engine.adapt.turning import Turned
 from orchestrator.engine.change.port_counters import Counters, record_clocks
 from orchestrator.engine.change.stall import record_stall
 from orchestrator.engine.change.timeline import Timeline, record_rungs, record_timeline
+from orchestrator.engine.schedule.points import record_host, record_turn
 from orchestrator.fabric.circuits import settings
 from orchestrator.hosts import ClockReading, Committed, HostEvent
 from orchestrator.hosts.facts import PLAYBOOKS
@@ -148,6 +153,12 @@ def test_what_the_engine_records_is_declared_and_what_is_declared_is_recorded(tm
             journal.clock.at += 2 * 10**9  # type: ignore[attr-defined]
         record_clocks(journal, {"gpu01": ClockReading(5, 9)})
         record_stall(journal, StallPoint(0.0, "r", "gpu01:p1--gpu02:p1", "ocs1", "held", 0.0, 55.5, 56.5, 0.25), at)
+        region = Region("r", ("gpu01", "gpu02"), (), "")
+        look = Look(7, {("gpu01", "gpu02"): 5.0}, Proposal(region, 0.2, 0.1, ()))
+        record_look(journal, "plan", "turned", "", look, Turned(at, at + 9, 65.0, 55.0, 4), {"planned_ms": 5.0, "exposed_ms": 0.0})
+        record_turn(journal, "round", 1, 2, outcomes, 1, 2, 0.9)
+        seen_by_host = {"slot": 1, "error_ns": 5, "dark_ns": 6, "lit_ns": 7}
+        record_host(journal, "round", HostEvent("gpu01", "slot", at, seen_by_host))
         way = goal.circuits[0]
         ends = (("in", way.path[0].ingress, 0.0), ("out", way.path[0].egress, -1.5))
         reading = Reading(way, way.path, tuple(Point(*end, alone=True) for end in ends), 1.5, 1.0)

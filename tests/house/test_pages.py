@@ -27,6 +27,7 @@ from emulators.family import PLANT_KEYS
 from emulators.faults import NAMES, Fault
 from emulators.hostfaults import HOST_FAULTS, HostFault
 from emulators.lab import Doors, Lab, build_devices
+from emulators.lines import LINE_KEYS
 from optics import TestbedError, errors
 from orchestrator.cli.main import EXIT_CODES
 from orchestrator.inventory.edges import (
@@ -110,7 +111,7 @@ def test_the_inventory_page_lists_exactly_the_keys_of_each_file() -> None:
     programs = fields(ProgramsEdge, ProgramEdge, ArgumentEdge, IterationsEdge, CheckpointEdge)
     assert names(section(text, "programs.yml")) == programs
     own = {key for driver in WHERE for key in inspect.signature(family(driver).dialect).parameters} - {"plant"}
-    settings = {"hosts", "seed", "link_rate_mbps", "mtu", "reserve_core", "devices"}
+    settings = {"hosts", "seed", "link_rate_mbps", "mtu", "reserve_core", "devices", "lines"} | LINE_KEYS
     assert names(section(text, "emulator.yml")) == own | PLANT_KEYS | settings
 
 
@@ -118,7 +119,7 @@ def test_every_key_of_emulator_yml_that_the_page_lists_is_taken(tmp_path: Path) 
     for part in (*PARTS, "emulator.yml"):
         (tmp_path / part).write_text((ROOT / "inventory" / "emulated" / part).read_text())
     (tmp_path / "emulator.yml").write_text(
-        "hosts: false\nseed: 2\nlink_rate_mbps: 0\nmtu: 1500\nreserve_core: false\ndevices: {}\n"
+        "hosts: false\nseed: 2\nlink_rate_mbps: 0\nmtu: 1500\nreserve_core: false\ndevices: {}\nlines: []\n"
     )
     assert read_config(tmp_path).rate_bps == 0
     (tmp_path / "emulator.yml").write_text("sead: 2\n")

@@ -27,7 +27,7 @@ from orchestrator import emulated as labproc
 from orchestrator import processes as background
 from orchestrator.atomic import write_whole
 from orchestrator.cli import main
-from orchestrator.cli.guard import _EventPrinter
+from orchestrator.cli.events import EventPrinter
 from orchestrator.settings import load
 from orchestrator.store import one_store as lablock
 from orchestrator.store.file import UnsafeStore, private_file
@@ -428,7 +428,7 @@ def test_the_files_of_a_lab_are_not_written_through_links(tmp_path: Path) -> Non
 def test_a_guards_log_is_not_written_through_somebody_elses_link(shared: Path, treasure: Path) -> None:
     stranger('ln -s "$1" "$2/guard.log"', treasure, shared)
     with pytest.raises(TestbedError, match="belongs to nobody"):
-        _EventPrinter(True, True, shared / "guard.log")
+        EventPrinter("guard", True, True, shared / "guard.log")
     assert treasure.read_text() == SECRET
 
 
