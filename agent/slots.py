@@ -159,16 +159,17 @@ class Slots:
         if not kept:
             return
         try:
-            self.start(kept["request"], SlotClock(period(kept["request"]), kept["edges"], kept["coarse"]), kept["count"])
-            assert self.machine is not None
-            self.machine.lease_ns = integer(kept, "lease_ns", 0)
+            self.resume(kept)
         except Exception as e:  # of another version, perhaps: the daemon starts all the same
             sys.stderr.write(f"agent: slots: what was kept is no schedule: {e!r}\n")
             self.leave()
             self.request, self.generations.kept, self.generations.kick.keep = None, set(), False
             self.save()
-            return
-        machine, now = self.machine, self.now()
+
+    def resume(self, kept: Json) -> None:
+        self.start(kept["request"], SlotClock(period(kept["request"]), kept["edges"], kept["coarse"]), kept["count"])
+        machine, now = self.loaded(), self.now()
+        machine.lease_ns = integer(kept, "lease_ns", 0)
         if not machine.by_clock or not machine.clock.known or machine.lease_ns < now:
             return
         passed = max(0, (now - machine.clock.end_ns(kept["count"])) // machine.clock.period_ns + 1)
