@@ -14,8 +14,6 @@ NAMES = (
     "rotor",
     "slots",
     "slot_holds",
-    "gated",
-    "spectral",
     "transports",
     "adapt",
     "fabric_rate",
