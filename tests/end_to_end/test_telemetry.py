@@ -43,7 +43,7 @@ def test_a_move_under_a_job_records_every_name_and_a_private_influxd_gets_every_
         assert found == {
             name: set(known.fields)
             for name, known in MEASUREMENTS.items()
-            if name not in {*ELSEWHERE, "stall", "slot", "slot_host"}
+            if name not in {*ELSEWHERE, "stall", "slot", "slot_host", "adapt"}
         }  # test_stall.py, test_schedule.py
 
         phases = {phase["name"]: phase for phase in reports[1]["phases"]}
