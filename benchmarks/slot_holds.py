@@ -16,7 +16,6 @@ from __future__ import annotations
 import itertools
 import json
 import os
-import signal
 import statistics
 import subprocess
 import sys
@@ -95,7 +94,7 @@ def turning(lab: BenchLab, arm: str) -> Iterator[None]:
                 time.sleep(0.1)
             yield
         finally:
-            turner.send_signal(signal.SIGINT)
+            turner.terminate()  # SIGINT is ignored in the background
             turner.wait(30)
 
 
