@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -49,6 +50,21 @@ def read_json(path: str) -> Any:
         return json.loads(read(path))
     except ValueError:
         return None
+
+
+def jobs_file(path: str, size: int) -> bytes:
+    """The content of a file that a job writes, of this size and with one name.
+
+    Raises: OSError, ValueError - there is none, or it is anything else.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    try:
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1 or status.st_size != size:
+            raise ValueError(f"the file is not a plain one of {size} bytes with one name")
+        return os.pread(fd, size, 0)
+    finally:
+        os.close(fd)
 
 
 def write(path: str, text: str) -> None:

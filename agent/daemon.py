@@ -200,21 +200,29 @@ class Server:
     # -- requests
 
     def handle(self, client: Client, line: bytes) -> None:
-        identity = None
         try:
-            try:
-                request = json.loads(line)
-            except ValueError as e:
-                raise bad(f"not a JSON line: {e}") from None
-            if not isinstance(request, dict):
-                raise bad("a request is a JSON object")
-            identity = request.get("id")
-            operation = request.get("op")
-            if not isinstance(operation, str) or operation not in OPERATIONS:
-                raise Failure("unknown-op", "unknown op {!r}; this agent knows {}".format(operation, ", ".join(sorted(OPERATIONS))))
-            self.fence.check(operation, request)
-            reply = OPERATIONS[operation](self, request, client, lambda r: client.send(dict(r, id=identity, ok=True)))
-            if reply is not None:
+            request = json.loads(line)
+            wrong = "" if isinstance(request, dict) else "a request is a JSON object"
+        except ValueError as e:
+            request, wrong = {}, f"not a JSON line: {e}"
+        if wrong:
+            client.send({"id": None, "ok": False, "code": "bad-request", "error": wrong})
+        else:
+            self.attempt(client, request, lambda: self.operate(client, request))
+
+    def operate(self, client: Client, request: Json) -> Json | None:
+        """Carry out a request; None: it is answered later. Raises: Failure."""
+        operation = request.get("op")
+        if not isinstance(operation, str) or operation not in OPERATIONS:
+            raise Failure("unknown-op", "unknown op {!r}; this agent knows {}".format(operation, ", ".join(sorted(OPERATIONS))))
+        self.fence.check(operation, request)
+        return OPERATIONS[operation](self, request, client, lambda r: client.send(dict(r, id=request.get("id"), ok=True)))
+
+    def attempt(self, client: Client, request: Json, act: Callable[[], Json | None]) -> None:
+        """Answer a request with what `act` returns, if it returns something, or with why it failed."""
+        identity = request.get("id")
+        try:
+            if (reply := act()) is not None:
                 client.send(dict(reply, id=identity, ok=True))
         except Failure as e:
             client.send({"id": identity, "ok": False, "code": e.code, "error": str(e)})
@@ -340,7 +348,7 @@ OPERATIONS: dict[str, Callable[[Server, Json, Client, Answer], Json | None]] = {
     "load": lambda server, request, _, answer: load(server, request, answer),
     "job.ready": lambda server, request, *_: files.ready(server, request),
     "job.files": lambda _, request, *__: files.put(request),
-    "job.start": lambda server, request, *_: server.jobs.start(request),
+    "job.start": lambda server, request, client, _: server.jobs.start(request, lambda act: server.attempt(client, request, act)),
     "job.status": lambda server, request, *_: server.jobs.status(request),
     "job.stop": lambda server, request, _, answer: server.jobs.stop(request, answer),
     "job.prepare": lambda server, request, _, answer: server.handoff.prepare(request, answer),

@@ -5,12 +5,10 @@
 
 from __future__ import annotations
 
-import os
-import stat
 import struct
 import time
 
-from agent.basics import integer, number
+from agent.basics import integer, jobs_file, number
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -56,16 +54,7 @@ def demand(server: Server, request: Json, answer: Answer) -> None:
 
 def read(path: str, after: int) -> Json:
     """Read and check a file. Raises: OSError, ValueError - there is none, or it is none."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-    try:
-        status = os.fstat(fd)
-        if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1 or status.st_size != SIZE:
-            raise ValueError(f"the file is not a plain one of {SIZE} bytes with one name")
-        data = os.pread(fd, SIZE, 0)
-        now = time.monotonic_ns()
-    finally:
-        os.close(fd)
-    return parsed(data, after, now)
+    return parsed(jobs_file(path, SIZE), after, time.monotonic_ns())
 
 
 def parsed(data: bytes, after: int, now: int) -> Json:

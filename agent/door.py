@@ -7,8 +7,10 @@ import os
 import socket
 import stat
 import struct
+import sys
 import time
 
+from agent.basics import VAR
 from agent.jobs import start_time
 from agent.rank import Allowance
 
@@ -120,6 +122,17 @@ def bound(where: str, base: str, uid: int, gid: int) -> socket.socket:
         os.umask(mask)
         os.close(folder)
     return listener
+
+
+def job_door(where: str, name: str, what: str) -> tuple[socket.socket, int] | None:
+    """The socket `what` of the running job `name`, and its user. None where there is none, which the log says: the job runs on."""
+    try:
+        owner = os.lstat(f"{VAR}/jobs/{name}")
+        return bound(where, door_name(name), owner.st_uid, owner.st_gid), owner.st_uid
+    except OSError as e:
+        sys.stderr.write(f"agent: job {name} has no {what} socket: {e}\n")
+        sys.stderr.flush()
+        return None
 
 
 def clean(where: str, used: Collection[str]) -> None:

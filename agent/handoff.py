@@ -8,14 +8,12 @@ among themselves: nothing sent here is more than a request, and everything recei
 from __future__ import annotations
 
 import json
-import os
 import socket
-import sys
 import time
 
 from agent.basics import RUN, VAR, bad, integer, number, read_json, refused, write
 from agent.client import LINE_LIMIT
-from agent.door import Door, bound, clean, door_name
+from agent.door import Door, clean, door_name, job_door
 from agent.jobs import job_name, start_time
 from agent.rank import Rank
 
@@ -142,18 +140,13 @@ class Handoff:
 
     def open(self, name: str, pid: int) -> None:
         """Listen for the ranks of a job that runs as process `pid`. Without a socket the job runs all the same."""
-        try:
-            owner = os.lstat(f"{VAR}/jobs/{name}")
-            listener = bound(FOLDER, door_name(name), owner.st_uid, owner.st_gid)
-        except OSError as e:
-            sys.stderr.write(f"agent: job {name} has no hand-off socket: {e}\n")
-            sys.stderr.flush()
+        if (found := job_door(FOLDER, name, "hand-off")) is None:
             return
         kept = self.kept.pop(name, None)
         moves: dict[int, Move] = {}
         if kept and kept["pid"] == pid and kept["born"] == start_time(pid):
             moves = {int(move): value for move, value in kept["moves"].items()}
-        self.jobs[name] = job = JobSocket(self.server, name, pid, listener, owner.st_uid, moves)
+        self.jobs[name] = job = JobSocket(self.server, name, pid, *found, moves)
         for move, value in moves.items():  # the daemon before this one died between its commit and this
             if value["decided"] is None and value["generation"] == (self.server.generations.active or 0):
                 job.decide(move, go(move))

@@ -8,6 +8,7 @@ status.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import pwd
@@ -17,20 +18,24 @@ import shutil
 import signal
 import stat
 import subprocess
+import sys
 import time
 
 from agent.basics import VAR, bad, integer, number, read, read_json, refused, write
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from agent.daemon import Server
-    from agent.shapes import Answer, Json
+    from agent.shapes import Answer, Attempt, Json
 
 TAIL_LIMIT = 256 << 10
 JOB_NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")
 MARK = "TESTBED_JOB_DIR"  # in the environment of all that a job starts, with a directory of its own
 ENVIRONMENT = 1 << 20  # bytes of a process's environment that are searched for it
 LEFT_S = 2.0  # what a job that ends by itself leaves behind may take so long to end (s)
+SLICE_NS = 500_000  # the daemon looks through /proc for so long at once, and does what else is due between
 ROUNDS = 8  # looks for what was started while others were killed
 CHECKPOINTS_KEPT = 8  # jobs whose checkpoints a host keeps, the latest
 # The shell stays between us and the job so that its exit status is written down even when no daemon runs at that moment.
@@ -51,9 +56,10 @@ def start_time(pid: int) -> int | None:
     return None if len(fields) < 20 or fields[0] in ("Z", "X") else int(fields[19])
 
 
-def kill_session(leader: int) -> None:
-    """SIGKILL to all processes of a session: a program may put some into process groups of their own."""
+def kill_session(leader: int) -> Iterator[None]:
+    """SIGKILL to all processes of a session: a program may put some into process groups of their own. Pauses at each process."""
     for name in os.listdir("/proc"):
+        yield
         if name.isdigit() and read(f"/proc/{name}/stat").rpartition(")")[2].split()[3:4] == [str(leader)]:
             with contextlib.suppress(OSError):
                 os.kill(int(name), signal.SIGKILL)
@@ -71,11 +77,11 @@ def of_job(pid: str, mark: bytes, uid: int) -> bool:
         return False
 
 
-def kill_left(where: str) -> None:
+def kill_left(where: str) -> Iterator[None]:
     """SIGKILL to what a job that has ended left behind, also in sessions of its own: it would hold GPUs and ports of the next one.
 
-    It is told by the environment it was started with, so a program that cleared its own is not found; and only what runs as the
-    job's user, for others may write there what they like.
+    Pauses at each process. It is told by the environment it was started with, so a program that cleared its own is not found; and
+    only what runs as the job's user, for others may write there what they like.
     """
     try:
         uid = os.lstat(where).st_uid
@@ -83,7 +89,11 @@ def kill_left(where: str) -> None:
         return
     mark, killed = f"{MARK}={where}".encode(), {str(os.getpid())}
     for _ in range(ROUNDS):
-        found = [name for name in os.listdir("/proc") if name.isdigit() and name not in killed and of_job(name, mark, uid)]
+        found = []
+        for name in os.listdir("/proc"):
+            yield
+            if name.isdigit() and name not in killed and of_job(name, mark, uid):
+                found.append(name)
         for pid in found:
             with contextlib.suppress(OSError):
                 fd = os.pidfd_open(int(pid))  # the number may be another process's by now
@@ -130,6 +140,7 @@ class Jobs:
         self.server = server
         self.children: dict[str, subprocess.Popen[bytes]] = {}
         self.watched: dict[str, int] = {}
+        self.sweeps: list[tuple[Iterator[None], Callable[[], object]]] = []
         for name in sorted(os.listdir(VAR + "/jobs")):
             self.watch(name)
         server.handoff.clean()
@@ -138,19 +149,50 @@ class Jobs:
     def directory(self, request: Json) -> str:
         return VAR + "/jobs/" + job_name(request)
 
-    def start(self, request: Json) -> Json:
+    def swept(self, then: Callable[[], object], *steps: Iterator[None]) -> None:
+        """Take these steps, a few at a time, for slots turn and leases end meanwhile; then call `then`. One sweep after another."""
+        self.sweeps.append((itertools.chain(*steps), then))
+        if len(self.sweeps) == 1:
+            self.server.timer(0, self.sweep)
+
+    def sweep(self) -> None:
+        steps, then = self.sweeps[0]
+        until = time.monotonic_ns() + SLICE_NS
+        try:
+            ended = all(time.monotonic_ns() < until for _ in steps)
+        except OSError as e:
+            sys.stderr.write(f"agent: what a job left behind is not looked for: {e}\n")
+            sys.stderr.flush()
+            ended = True
+        if ended:
+            self.server.guard(then)
+            del self.sweeps[0]
+        if self.sweeps:
+            self.server.timer(time.monotonic_ns() + SLICE_NS, self.sweep)
+
+    def left(self, where: str) -> Iterator[None]:
+        """End what a job left behind, unless one runs there again."""
+        if self.state(where)["state"] != "running":
+            yield from kill_left(where)
+
+    def start(self, request: Json, attempt: Attempt) -> None:
+        """Start a job once nothing is left of the one before it. attempt: makes the answer of what it is given."""
         where = self.directory(request)
         argv, env = request.get("argv"), request.get("env", {})
         if not isinstance(argv, list) or not argv or not all(isinstance(a, str) for a in argv):
             raise bad("argv: a list of words is needed")
         if not isinstance(env, dict) or not all(isinstance(v, str) for v in env.values()):
             raise bad("env: a mapping of words to words is needed")
-        if self.state(where)["state"] == "running":
-            raise refused("job {} is already running (pid {})".format(request["name"], self.state(where)["pid"]))
+        self.refuse_running(request, where)
+        user = self.user(request.get("user"))
+        self.swept(lambda: attempt(lambda: self.launch(request, where, user)), self.left(where))
+
+    def launch(self, request: Json, where: str, user: pwd.struct_passwd | None) -> Json:
+        """Start a job whose request is right. Raises: Failure - one was started meanwhile, or there is no such program."""
+        self.refuse_running(request, where)
+        argv, env = request["argv"], request.get("env", {})
         if request["name"] in self.watched:  # it ended a moment ago
             self.ended(request["name"])
-        user = self.user(request.get("user"))
-        kill_left(where)
         shutil.rmtree(where, ignore_errors=True)
         noted = self.noted(where)
         for old in (noted + ".exit", noted + ".json"):
@@ -199,6 +241,10 @@ class Jobs:
         write(noted + ".json", json.dumps(spec))
         self.watch(request["name"])
         return {"name": request["name"], "pid": child.pid, "directory": where}
+
+    def refuse_running(self, request: Json, where: str) -> None:
+        if (found := self.state(where))["state"] == "running":
+            raise refused("job {} is already running (pid {})".format(request["name"], found["pid"]))
 
     def user(self, wanted: object = None) -> pwd.struct_passwd | None:
         """The user that jobs run as, or the one wanted instead; None is root.
@@ -270,23 +316,17 @@ class Jobs:
         if child is not None:
             child.wait()
         where = VAR + "/jobs/" + name
-        self.server.timer(time.monotonic_ns() + int(LEFT_S * 1e9), lambda: self.over(where))
+        self.server.timer(time.monotonic_ns() + int(LEFT_S * 1e9), lambda: self.swept(lambda: None, self.left(where)))
         self.server.broadcast(dict(self.state(where), event="job", name=name, t_ns=time.monotonic_ns()))
-
-    def over(self, where: str) -> None:
-        """End what a job left behind, unless one runs there again."""
-        if self.state(where)["state"] != "running":
-            kill_left(where)
 
     def stop(self, request: Json, answer: Answer) -> None:
         """SIGTERM to the job's session, SIGKILL after `grace_s`; answers when it is gone. What it left behind is killed."""
         where = self.directory(request)
         state = self.state(where)
-        if state["state"] != "running":
-            kill_left(where)
-            answer(dict(state, name=request["name"]))
-            return
         give_up = time.monotonic_ns() + int(number(request, "grace_s", 5.0) * 1e9)
+        if state["state"] != "running":
+            self.swept(lambda: self.stopped(request, answer), self.left(where))
+            return
         pid, born = state["pid"], start_time(state["pid"])
 
         def signal_group(number: int) -> None:
@@ -295,18 +335,25 @@ class Jobs:
 
         def look(killed: bool = False) -> None:
             if start_time(pid) != born:
-                kill_session(pid)  # what the job left behind
-                kill_left(where)
-                answer(dict(self.state(where), name=request["name"], killed=killed))
+                told = dict(self.state(where), name=request["name"], killed=killed)
+                self.swept(lambda: answer(told), kill_session(pid), self.left(where))  # what the job left behind
                 return
             now = time.monotonic_ns()
             if now >= give_up and not killed:
-                kill_session(pid)
-                killed = True
+                self.swept(lambda: look(killed=True), kill_session(pid))
+                return
             self.server.timer(now + 5_000_000, lambda: look(killed))
 
         signal_group(signal.SIGTERM)
         look()
+
+    def stopped(self, request: Json, answer: Answer) -> None:
+        """Answer a stop of a job that did not run, unless it was about to start."""
+        state = self.state(self.directory(request))
+        if state["state"] == "running":
+            self.stop(request, answer)
+        else:
+            answer(dict(state, name=request["name"]))
 
     def tail(self, request: Json) -> Json:
         """Return at most `limit` bytes of one of the job's files from byte `offset` on; a negative offset counts from the end."""

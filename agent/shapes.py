@@ -10,6 +10,8 @@ Json = dict[str, Any]
 """One JSON object: a request, a reply, an event."""
 Answer = Callable[[Json], None]
 """Sends the reply to a request that is answered later."""
+Attempt = Callable[[Callable[[], "Json | None"]], None]
+"""Answers a request later with what a function returns, or with why it failed."""
 Message = tuple[int, int, bytes]
 """A netlink request: type, flags, body."""
 Ancillary = list[tuple[int, int, bytes]]

@@ -12,6 +12,9 @@ from __future__ import annotations
 
 from agent.slotclock import SlotClock
 
+LATEST_NS = 10_000_000_000
+"""Light that is later than this is not waited for in a hold, whatever a schedule allows: a host left holding reaches nobody."""
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,7 +42,7 @@ class SlotMachine:
 
     def __init__(self, acts: Acts, slots: list[Json], times: Json, clock: SlotClock, count: int) -> None:
         self.acts, self.slots, self.clock, self.count = acts, slots, clock, count
-        self.guard_ns, self.night_ns, self.late_ns = times["guard_ns"], times["night_ns"], times["late_ns"]
+        self.guard_ns, self.night_ns, self.late_ns = times["guard_ns"], times["night_ns"], min(times["late_ns"], LATEST_NS)
         self.by_light, self.by_clock = times["follow"] == "light", times["kind"] == "clock"
         self.state = "free"
         self.lease_ns = 0
@@ -119,10 +122,10 @@ class SlotMachine:
             self.begin_hold(self.acts.now())
 
     def stop(self) -> None:
-        """The schedule ends: stay in a slot."""
+        """The schedule ends: be in a slot, for nobody takes the host out of a hold from now on."""
         self.at(None)
-        if self.state == "held":
-            self.acts.commit(self.slot)
+        if self.state in ("held", "dark"):
+            self.settle_where_light_is()
         self.state = "free"
 
     # -- conditions
@@ -211,11 +214,17 @@ class SlotMachine:
         """No light within the limit: whoever turns is late or has died, or a device has."""
         self.handle = None
         self.late += 1
-        dark, new = self.state == "dark", self.new()
-        old = [n for n in self.slots[self.slot]["falling"] if self.acts.link(n).get("carrier") and n not in new]
-        onward = dark and len(new) > len(old)
-        self.count += onward
-        self.acts.commit(self.slot)
+        dark = self.state == "dark"
+        onward = self.settle_where_light_is()
         self.note(all_=onward or not dark)  # else light of the next slot that comes later still counts as such
         self.state = "free"
         self.acts.changed(why="late")
+
+    def settle_where_light_is(self) -> bool:
+        """Leave a hold for this slot's routes, or the next one's if more of its light is there; return whether it was that."""
+        new = self.new()
+        old = [n for n in self.slots[self.slot]["falling"] if self.acts.link(n).get("carrier") and n not in new]
+        onward = self.state == "dark" and len(new) > len(old)
+        self.count += onward
+        self.acts.commit(self.slot)
+        return onward

@@ -9,12 +9,11 @@ from __future__ import annotations
 import json
 import os
 import socket
-import sys
 from collections import OrderedDict
 
 from agent.basics import VAR
 from agent.client import Lines
-from agent.door import Door, bound, clean, door_name
+from agent.door import Door, clean, door_name, job_door
 from agent.rank import Allowance
 
 TYPE_CHECKING = False
@@ -120,15 +119,8 @@ class Notices:
 
     def open(self, name: str, pid: int) -> None:
         """Listen for the processes of a job that runs as `pid`. Without a socket the job runs all the same."""
-        try:
-            owner = os.lstat(f"{VAR}/jobs/{name}")
-            listener = bound(FOLDER, door_name(name), owner.st_uid, owner.st_gid)
-        except OSError as e:
-            sys.stderr.write(f"agent: job {name} has no notification socket: {e}\n")
-            sys.stderr.flush()
-            return
-        uid = owner.st_uid
-        self.doors[name] = SlotDoor(self, name, pid, listener, uid, lambda ended: self.boundary(name, ended))
+        if (found := job_door(FOLDER, name, "notification")) is not None:
+            self.doors[name] = SlotDoor(self, name, pid, *found, lambda ended: self.boundary(name, ended))
 
     def close(self, name: str) -> None:
         """The job ended."""

@@ -275,7 +275,7 @@ class Slots:
         return dict(known, count=machine.count, late=machine.late, ends_ns=machine.end_ns(), lease_s=max(0.0, left_s))
 
     def leave(self) -> bool:
-        """Forget the schedule, if there is one. A hold that is on goes back to its slot, at the latest when its lease ends."""
+        """Forget the schedule, if there is one. A hold that is on ends in a slot."""
         if self.machine is None:
             return False
         self.machine.stop()

@@ -21,7 +21,9 @@ BOTH = [{"falling": ["a"], "rising": ["a"]} for _ in range(3)]
 class Host:
     """A host of one schedule: `done` is what it committed, as (ms, words)."""
 
-    def __init__(self, slots: list[Any] = BOTH, *, lease: bool = True, follow: str = "light", kind: str = "clock") -> None:
+    def __init__(
+        self, slots: list[Any] = BOTH, *, lease: bool = True, follow: str = "light", kind: str = "clock", late_ns: int = LATE
+    ) -> None:
         self.now_ns = 1000 * MS
         self.links: dict[str, Link] = {n: {"carrier": True, "ups": 1, "downs": 0} for n in "abc"}
         self.timers: list[tuple[int, int, Callable[[], object]]] = []
@@ -29,7 +31,7 @@ class Host:
         self.done: list[tuple[int, str]] = []
         self.events: list[dict[str, object]] = []
         self.held, self.handles = False, 0
-        times = {"guard_ns": GUARD, "night_ns": NIGHT, "late_ns": LATE, "follow": follow, "kind": kind}
+        times = {"guard_ns": GUARD, "night_ns": NIGHT, "late_ns": late_ns, "follow": follow, "kind": kind}
         self.machine = SlotMachine(self, slots, times, SlotClock(PERIOD), 0)
         if lease:
             self.tick(0, ends_ms=450, lease_ms=10**9)
@@ -254,6 +256,28 @@ def test_stopping_during_a_hold_leaves_the_slots_routes() -> None:
     host.machine.stop()
     host.until(10_000)
     assert host.done[-1] == (440, "slot 0") and host.machine.state == "free"
+
+
+def test_stopping_in_the_dark_leaves_the_routes_of_the_slot_whose_light_is_there() -> None:
+    host = Host()
+    host.until(450)
+    host.dark("a")
+    host.machine.stop()
+    assert host.done[-1] == (450, "slot 0") and not host.held
+    host = Host([{"falling": ["a", "b"], "rising": ["a", "b"]}] * 3)
+    host.until(450)
+    host.dark("a", "b")
+    host.light("a")
+    host.machine.stop()
+    assert host.done[-1] == (450, "slot 1") and not host.held
+
+
+def test_a_hold_is_bounded_whatever_lateness_a_schedule_allows() -> None:
+    host = Host(late_ns=86400 * 1000 * MS)
+    host.until(450)
+    host.dark("a")
+    host.until(11_000)
+    assert host.done[-1] == (450 + 50 + 10_000, "slot 0") and not host.held
 
 
 @pytest.mark.parametrize("at_ms", range(0, 1500, 35))

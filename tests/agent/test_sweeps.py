@@ -1,0 +1,112 @@
+"""What jobs left behind is looked for a little at a time: the daemon has one thread, and slots turn meanwhile."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from agent import jobs
+from agent.basics import Failure
+from agent.jobs import Jobs
+
+US = 1000
+
+
+class Daemon:
+    """The timers of a daemon, which the test calls; `said` are the answers to requests."""
+
+    def __init__(self) -> None:
+        self.timers: list[Callable[[], object]] = []
+        self.said: list[Any] = []
+        self.handoff = SimpleNamespace(clean=lambda: None)
+        self.slots = SimpleNamespace(notices=SimpleNamespace(clean=lambda: None))
+        self.facts: dict[str, Any] = {}
+
+    def timer(self, at_ns: int, function: Callable[[], object]) -> int:
+        self.timers.append(function)
+        return 0
+
+    def guard(self, function: Callable[[], object]) -> None:
+        function()
+
+    def attempt(self, act: Callable[[], Any]) -> None:
+        try:
+            self.said.append(act())
+        except Failure as failure:
+            self.said.append(str(failure))
+
+    def go_on(self) -> int:
+        """Call timers until there are none; return how many."""
+        count = 0
+        while self.timers:
+            self.timers.pop(0)()
+            count += 1
+        return count
+
+
+@pytest.fixture
+def daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Daemon:
+    monkeypatch.setattr(jobs, "VAR", str(tmp_path))
+    (tmp_path / "jobs").mkdir()
+    return Daemon()
+
+
+def test_a_long_search_gives_way_and_the_next_begins_after_it(daemon: Daemon) -> None:
+    here, order = Jobs(daemon), list[str]()  # type: ignore[arg-type]
+
+    def slow(name: str, steps: int) -> Iterator[None]:
+        for _ in range(steps):
+            time.sleep(100 * US / 1e9)
+            order.append(name)
+            yield
+
+    here.swept(lambda: order.append("first done"), slow("first", 30), slow("first", 1))
+    here.swept(lambda: order.append("second done"), slow("second", 1))
+    assert not order, "who asked waits for nothing"
+    assert daemon.go_on() > 3
+    assert order == ["first"] * 31 + ["first done", "second", "second done"]
+
+
+def test_a_search_that_fails_ends_and_what_waits_for_it_goes_on(daemon: Daemon) -> None:
+    here, done = Jobs(daemon), list[str]()  # type: ignore[arg-type]
+
+    def failing() -> Iterator[None]:
+        yield
+        raise OSError("no descriptor is left")
+
+    here.swept(lambda: done.append("first"), failing())
+    here.swept(lambda: done.append("second"), iter(()))
+    daemon.go_on()
+    assert done == ["first", "second"]
+
+
+def test_what_a_job_left_is_killed_before_the_next_of_its_name_starts_and_that_one_lives(
+    daemon: Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    where = tmp_path / "jobs" / "mine"
+    where.mkdir()
+    left = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], env={**os.environ, jobs.MARK: str(where)})
+    here = Jobs(daemon)  # type: ignore[arg-type]
+    started: list[int | None] = []
+    monkeypatch.setattr(Jobs, "launch", lambda *_: started.append(left.wait(10)))
+    try:
+        here.start({"name": "mine", "argv": ["true"]}, daemon.attempt)
+        assert not started
+        daemon.go_on()
+        assert started == [-9]
+        running = {"pid": os.getpid(), "born": jobs.start_time(os.getpid())}
+        monkeypatch.setattr(Jobs, "state", lambda *_: {"state": "running", **running})
+        monkeypatch.setattr(jobs, "kill_left", lambda _: pytest.fail("it runs"))
+        here.swept(lambda: None, here.left(str(where)))
+        daemon.go_on()
+    finally:
+        left.kill()
+        left.wait()
