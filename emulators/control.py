@@ -187,9 +187,14 @@ class Control:
         }
 
     def _history(self, request: Request) -> Words:
-        """The history of a device's connections: [time (s, monotonic), event, ingress, egress]."""
-        events = self._server(request).plant.history
-        return {"history": [[event.at_s, event.what, *event.pair] for event in events]}
+        """The history of a device's connections: [time (s, monotonic), event, ingress, egress].
+
+        Light ends when the fabric had followed: until then packets may pass.
+        """
+        server = self._server(request)
+        return {
+            "history": [[server.shown_s(e.at_s) if e.what == "broken" else e.at_s, e.what, *e.pair] for e in server.plant.history]
+        }
 
     def _truth(self, request: Request) -> Words:
         """The complete internal state of a device, with which tests compare its answers."""

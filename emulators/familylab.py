@@ -25,7 +25,8 @@ class Wanted:
     """The lab to write. `state` is where its keys and its control socket live; ports are loopback TCP ports.
 
     settle_s: the devices' switching time (s); in a lab of one family 0 means the family's own. electrical: packet switches beside
-    the devices; rack: hosts of a leaf switch. lines: at a port number of all hosts, delay (ms) and queue (packets).
+    the devices; rack: hosts of a leaf switch. lines: at a port number of all hosts, delay (ms) and queue (packets). wavelengths:
+    so many, which hosts take in turn where the devices route spectrum; 0: each host has one of its own.
     """
 
     ssh_ports: tuple[int, ...]
@@ -38,6 +39,7 @@ class Wanted:
     electrical: tuple[Electrical, ...] = ()
     rack: int = 4
     lines: tuple[tuple[int, float, int], ...] = ()
+    wavelengths: int = 0
 
 
 def host_name(number: int, count: int) -> str:
@@ -71,7 +73,8 @@ def texts_of(kind: Family, wanted: Wanted) -> dict[str, str]:
     hosts, total = len(wanted.ssh_ports), len(wanted.device_ports)
     size = size_for(kind, hosts)
     names = [f"{'wss' if kind.spectral else 'ocs'}{number}" for number in range(1, total + 1)]
-    fibres, trunks = _fibres(kind, size, names, hosts), [line for name in names for line in _trunks(kind, name)]
+    fibres = _fibres(kind, size, names, hosts, wanted.wavelengths or hosts)
+    trunks = [line for name in names for line in _trunks(kind, name)]
     ones = {name: (kind, port) for name, port in zip(names, wanted.device_ports, strict=True)}
     return {
         "devices.yml": _devices(ones, wanted),
@@ -147,13 +150,13 @@ def _about_fibres(kind: Family) -> list[str]:
     return lines
 
 
-def _fibres(kind: Family, size: str, devices: Sequence[str], hosts: int) -> Iterator[str]:
+def _fibres(kind: Family, size: str, devices: Sequence[str], hosts: int, wavelengths: int) -> Iterator[str]:
     ingress, egress = _plugs(kind, size)
     for number, device in enumerate(devices, 1):
         yield f"  # port {number} of every host -> {device}"
         for host in range(1, hosts + 1):
             name = host_name(host, hosts)
-            slot = f"slot: {{n: {FIRST_N + SLOT_STEP_N * (host - 1)}, m: {SLOT_M}}}, " if kind.spectral else ""
+            slot = f"slot: {{n: {FIRST_N + SLOT_STEP_N * ((host - 1) % wavelengths)}, m: {SLOT_M}}}, " if kind.spectral else ""
             yield (
                 f"  - {{name: f-{name}-p{number}, host: {name}, port: {number}, device: {device}, "
                 f'enters: "{ingress[0 if kind.coupler else host - 1]}", leaves: "{egress[host - 1]}", '

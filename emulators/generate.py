@@ -207,6 +207,9 @@ def main(arguments: list[str] | None = None) -> int:
         metavar="PORT:MS:PACKETS",
         help="what all hosts send at this port number passes a queue of so many packets and takes so long; may be repeated",
     )
+    parser.add_argument(
+        "--wavelengths", type=int, default=0, help="with a --driver that routes spectrum: hosts send on so many wavelengths in turn"
+    )
     parser.add_argument("--rack", type=int, default=4, help="hosts of a leaf switch of a fat-tree (default 4)")
     parser.add_argument("--port-base", type=int, default=22100, help="host n's sshd answers on 127.0.0.1:BASE+n (default 22100)")
     parser.add_argument(
@@ -229,6 +232,8 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error("--driver and --look-ahead exclude each other")
     if options.electrical and (options.driver or options.look_ahead):
         parser.error("--electrical is for labs of Polatis and Calient switches")
+    if options.wavelengths < 0 or (options.wavelengths and not (options.driver and family(options.driver[0]).spectral)):
+        parser.error("--wavelengths is a number above 0, for a --driver that routes spectrum")
     options.ports = options.ports or (2 if options.look_ahead else 1 if options.driver else 4)
     try:
         options.electrical = tuple(parse(text) for text in options.electrical)
@@ -287,6 +292,7 @@ def write_families(kinds: Sequence[Family], options: argparse.Namespace) -> str:
         devices = tuple(base + k for k in range(1, total + 1))
     state = options.state or f"{DEFAULT_STATE.rpartition('/')[0]}/{options.out.name}"
     wanted = Wanted(ssh, devices, state, options.settle_s or 0.0, options.rate_mbps, lab=options.out.name)
+    wanted = replace(wanted, wavelengths=options.wavelengths)
     options.out.mkdir(parents=True, exist_ok=True)
     texts = texts_of_each(kinds, wanted) if many else texts_of(kinds[0], wanted)
     (options.out / "hosts.yml").write_text(hosts_yml(wanted if not many else replace(wanted, device_ports=devices[:1])))

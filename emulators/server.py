@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import bisect
 import random
 import socket
+from collections import deque
 from collections.abc import Callable
 
 from emulators.dialects.base import AnyDialect, Outgoing, Session
@@ -60,6 +62,7 @@ class DeviceServer:
         self._version = -1
         self._glass: frozenset[Lit] = frozenset()
         self._turning: Turning | None = None
+        self._shown: deque[tuple[float, float]] = deque(maxlen=100_000)  # up to when changes were looked for, when all were shown
 
     async def start(self) -> None:
         """Listen. Raises OSError when the address is taken."""
@@ -114,6 +117,11 @@ class DeviceServer:
         """Re-evaluate: call it after changing the plant from outside."""
         self._settle(self.loop.time())
 
+    def shown_s(self, at_s: float) -> float:
+        """When the fabric had followed a change of light of `at_s` (s): the kernel does one change of any network at a time."""
+        first = bisect.bisect_left(self._shown, at_s, key=lambda look: look[0])
+        return max(at_s, self._shown[first][1]) if first < len(self._shown) else at_s
+
     # ---- for the transports
 
     def open(self, wire: Wire, command: str | None = None) -> Conversation | None:
@@ -148,6 +156,7 @@ class DeviceServer:
         if self._version != self.plant.version:
             self._version = self.plant.version
             self._look(now)
+            self._shown.append((now, self.loop.time()))
             if self.on_light is not None:
                 self.on_light(self.name, now)
         self.dialect.on_light(now)

@@ -290,6 +290,8 @@ class Rotor(Dialect[State]):
         soonest = self._clock(now) + (0 if there and at is None else stored.night_us)
         if at is not None and at < soonest:
             raise RotorError(TOO_SOON, f"AT {at} is too soon: {soonest} or later")
+        if at is not None:
+            _within("AT", at, soonest, soonest + MOST_US)
         if self.plant.cannot_gate and stored.dwell_us < self.plant.carriers_from_s * US:
             raise RotorError(REFUSED, f"this lab cannot turn so fast: {self.plant.cannot_gate}")
         self.wrote(now)

@@ -8,8 +8,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import asyncssh
+
+from drivers.api import CircuitSwitch
+from drivers.registry import open_device
+from optics import CrossConnect, DeviceConfig, Port
 
 NC = "urn:ietf:params:xml:ns:netconf:base:1.0"
 
@@ -31,6 +36,28 @@ def http(status: int, body: bytes | str = b"", **headers: str) -> bytes:
     named = {"content-length": str(len(content)), **{key.replace("_", "-"): value for key, value in headers.items()}}
     head = "".join(f"{key}: {value}\r\n" for key, value in named.items())
     return f"HTTP/1.1 {status} Whatever\r\n{head}\r\n".encode() + content
+
+
+Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+@asynccontextmanager
+async def spoken_to(talk: Talk, driver: str, **config: Any) -> AsyncIterator[CircuitSwitch]:
+    """The driver of a device `ocs1` on loopback, which talks so; `config`: more of its configuration."""
+    server = await asyncio.start_server(talk, "127.0.0.1", 0)
+    address = f"tcp://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    device = open_device(DeviceConfig("ocs1", driver, address, timeout_s=0.3, **config))
+    try:
+        yield device
+    finally:
+        await device.close()
+        server.close()
+        await server.wait_closed()
+
+
+def cross(ingress: int, egress: int) -> CrossConnect:
+    """A circuit through the device `ocs1`."""
+    return CrossConnect(Port("ocs1", str(ingress)), Port("ocs1", str(egress)))
 
 
 @asynccontextmanager

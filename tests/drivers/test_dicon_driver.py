@@ -13,7 +13,8 @@ import pytest
 
 from drivers.api import CircuitSwitch
 from drivers.registry import open_device
-from optics import BadFile, Change, CrossConnect, DeviceConfig, Port, TimedOut
+from optics import BadFile, Change, DeviceConfig, TimedOut
+from tests.drivers.scripted import cross, spoken_to
 
 INPUTS = 12
 SETTLE_S = 0.05
@@ -55,20 +56,8 @@ async def matrix(hasty: bool = False, **options: str) -> AsyncIterator[tuple[Mat
                     writer.write(f"{said}\n".encode())
         writer.close()
 
-    server = await asyncio.start_server(talk, "127.0.0.1", 0)
-    address = f"tcp://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    config = DeviceConfig("ocs1", "dicon-scpi", address, traits={"settle_s": SETTLE_S}, timeout_s=0.3, options=options)
-    device = open_device(config)
-    try:
+    async with spoken_to(talk, "dicon-scpi", traits={"settle_s": SETTLE_S}, options=options) as device:
         yield held, device
-    finally:
-        await device.close()
-        server.close()
-        await server.wait_closed()
-
-
-def cross(ingress: int, egress: int) -> CrossConnect:
-    return CrossConnect(Port("ocs1", str(ingress)), Port("ocs1", str(egress)))
 
 
 async def test_inputs_that_were_not_set_are_asked_once_before_a_change_and_once_after_it() -> None:

@@ -9,10 +9,10 @@ from contextlib import asynccontextmanager
 import pytest
 
 from drivers.api import Presets
-from drivers.registry import open_device
 from drivers.rotor import Rotor
 from drivers.wire import rotor
-from optics import Change, CrossConnect, DeviceConfig, Garbled, Port, Refused, TimedOut
+from optics import Change, CrossConnect, Garbled, Refused, TimedOut
+from tests.drivers.scripted import cross, spoken_to
 
 Answer = Callable[[str], str | None]
 
@@ -31,20 +31,9 @@ async def speaking(answer: Answer) -> AsyncIterator[tuple[Rotor, list[str]]]:
                     writer.write((part if part[:1] in "!#" else f"{tag} {part}").encode() + b"\n")
         writer.close()
 
-    server = await asyncio.start_server(talk, "127.0.0.1", 0)
-    address = f"tcp://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    device = open_device(DeviceConfig("ocs1", "rotor", address, timeout_s=0.3))
-    assert isinstance(device, Rotor) and isinstance(device, Presets)
-    try:
+    async with spoken_to(talk, "rotor") as device:
+        assert isinstance(device, Rotor) and isinstance(device, Presets)
         yield device, said
-    finally:
-        await device.close()
-        server.close()
-        await server.wait_closed()
-
-
-def cross(ingress: int, egress: int) -> CrossConnect:
-    return CrossConnect(Port("ocs1", str(ingress)), Port("ocs1", str(egress)))
 
 
 async def test_events_and_replies_to_questions_that_were_given_up_are_left_out() -> None:

@@ -61,6 +61,22 @@ async def test_every_change_of_light_is_told_once_and_presets_at_the_start() -> 
     assert told == [{("1", "17")}, {("1", "17"), ("2", "18"), ("3", "19")}]
 
 
+async def test_light_goes_when_the_fabric_has_followed() -> None:
+    took_s = 0.02
+    dialect = device_from_config("ocs1", "polatis-scpi", {"settle_s": 0.0})[1]
+    server = DeviceServer("ocs1", dialect, on_glass=lambda *_: time.sleep(took_s))
+    await server.start()
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    for pair in ("(@2),(@18)", "(@2),(@19)"):
+        writer.write(f":oxc:swit:conn:only {pair};:syst:err?\n".encode())
+        await reader.readline()
+    writer.close()
+    await writer.wait_closed()
+    await server.stop()
+    (ended,) = (e for e in server.plant.history if e.what == "broken")
+    assert took_s <= server.shown_s(ended.at_s) - ended.at_s
+
+
 async def test_the_socket_may_be_bound_by_somebody_else_and_is_free_after_the_end() -> None:
     bound = socket.create_server(("127.0.0.1", 0))
     port = bound.getsockname()[1]

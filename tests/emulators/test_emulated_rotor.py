@@ -167,6 +167,8 @@ def test_a_start_called_off_leaves_the_map_and_one_too_soon_is_refused(rotor: Be
     rotor.wait(0.02)
     clock = int(done(rotor, "CLOCK?")[0].split()[1])
     assert say(rotor, f"START AT {clock + 49_000}")[0].startswith("ERR 24")
+    for far in (clock + 3_600_100_000, 10**18 - 1):
+        assert say(rotor, f"START AT {far}")[0].startswith("ERR 14") and position(rotor)[0] == "MANUAL"
     done(rotor, f"START AT {clock + 9_000_000}", "STOP")
     rotor.wait(20.0)
     assert position(rotor) == ("MANUAL", "-", "DAY", 0)

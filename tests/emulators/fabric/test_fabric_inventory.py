@@ -59,6 +59,15 @@ def test_a_lab_of_each_family_has_one_device_of_each_and_no_hosts(tmp_path: Path
     assert len(build_devices(config)) == len(WHERE)
 
 
+def test_hosts_send_on_as_many_wavelengths_in_turn_as_are_wanted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--driver", "lumentum-netconf", "--hosts", "6", "--wavelengths", "4", "--out", str(tmp_path)]) == 0
+    slots = [fibre.slot for fibre in read_config(tmp_path).fibres]
+    assert len(set(slots)) == 4 and slots[4:] == slots[:2]
+    with pytest.raises(SystemExit):
+        main(["--hosts", "6", "--wavelengths", "4", "--out", str(tmp_path)])
+    assert "for a --driver that routes spectrum" in capsys.readouterr().err
+
+
 def test_more_hosts_than_a_family_takes_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["--driver", "waveshaper-http", "--hosts", "5", "--out", str(tmp_path)])
