@@ -7,7 +7,7 @@ transfers before them, take whole cycles (`Periodic`), or as long as it takes fr
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import ceil
 
@@ -66,16 +66,40 @@ class Turning:
     """Slots in turn with the routes of each, over several links where hosts forward.
 
     shares: for each slot an array (links, n, n), the share of the bytes from row to column that takes a link; a pair with none has
-    no path in that slot, and waits. dwell_s: that hosts send in each slot; dark_s: that they do not before the next.
+    no path in that slot, and waits. dwell_s: that hosts send in each slot; dark_s: before the next. nights: as `shares`, over the
+    links that stay lit in the dark after each slot; none: nobody sends then.
     """
 
     shares: tuple[NDArray[np.float64], ...]
     dwell_s: float
     dark_s: float
+    nights: tuple[NDArray[np.float64], ...] = ()
 
     @property
     def period_s(self) -> float:
         return self.dwell_s + self.dark_s
+
+    @property
+    def spans(self) -> tuple[tuple[NDArray[np.float64], float, float], ...]:
+        """The times of a cycle in which anybody may send: shares, begin, end (s)."""
+        found = []
+        for slot, shares in enumerate(self.shares):
+            begin_s = slot * self.period_s
+            found.append((shares, begin_s, begin_s + self.dwell_s))
+            if self.nights:
+                found.append((self.nights[slot], begin_s + self.dwell_s, begin_s + self.period_s))
+        return tuple(found)
+
+    def from_(self, begin_s: float) -> Iterator[tuple[int, float, float]]:
+        """Number in `spans`, begin and end (s) of each time to send, from the slot of `begin_s` on."""
+        slots, spans = len(self.shares), self.spans
+        often = len(spans) // slots
+        slot = int(begin_s / self.period_s + 1e-9)
+        while True:
+            for number in range(slot % slots * often, slot % slots * often + often):
+                cycle_s = slot // slots * slots * self.period_s
+                yield number, cycle_s + spans[number][1], cycle_s + spans[number][2]
+            slot += 1
 
     def end_s(self, loads: NDArray[np.float64], bytes_per_s: float, begin_s: float) -> float:
         """When bytes from row to column, ready at `begin_s`, have arrived; slot 0 gets its light at 0 s.
@@ -86,9 +110,9 @@ class Turning:
         if not (left > 0).any():
             return begin_s
         progress = np.zeros_like(left)  # in a cycle
-        for shares in self.shares:
+        for shares, start_s, stop_s in self.spans:
             takes = self.takes(shares, left)
-            progress += np.divide(self.dwell_s, takes, out=np.zeros_like(left), where=takes > 0)
+            progress += np.divide(stop_s - start_s, takes, out=np.zeros_like(left), where=takes > 0)
         if (progress[left > 0] == 0).any():
             src, dst = map(int, np.argwhere((left > 0) & (progress == 0))[0])
             raise Infeasible(f"rank {src} never meets rank {dst}", "take a schedule in which every pair meets")
@@ -96,48 +120,49 @@ class Turning:
         return begin_s + often * (self._end_s(left / often, begin_s) - begin_s)
 
     def _end_s(self, left: NDArray[np.float64], begin_s: float) -> float:
-        slot, end_s = int(begin_s / self.period_s + 1e-9), begin_s
-        while (left > 1e-12).any():
-            start_s = max(slot * self.period_s, begin_s)
-            span_s = slot * self.period_s + self.dwell_s - start_s
-            takes = self.takes(self.shares[slot % len(self.shares)], left)
+        end_s, spans = begin_s, self.spans
+        for number, from_s, until_s in self.from_(begin_s):
+            if not (left > 1e-12).any():
+                break
+            start_s = max(from_s, begin_s)
+            span_s = until_s - start_s
+            takes = self.takes(spans[number][0], left)
             here = (left > 1e-12) & (takes > 0)
             if here.any() and span_s > 0:
                 end_s = start_s + min(float(takes[here].max()), span_s)
                 left = np.where(here, left * np.maximum(1 - span_s / np.where(here, takes, 1.0), 0.0), left)
-            slot += 1
         return end_s
 
     def ring_end_s(self, order: Sequence[int], size: float, bytes_per_s: float, begin_s: float) -> float:
         """When a ring has reduced a buffer of `size` bytes that all ranks of `order` have ready at `begin_s`.
 
-        In each of 2 (k - 1) steps a rank sends the k-th part that it received in the step before, after its own of that step.
-        Raises: Infeasible - two that follow each other never meet.
+        A rank sends its own k-th part, then passes on what comes in as far as it has come in, until it has sent 2 (k - 1) parts, as
+        the project's rings do (`workloads/wires.py`). Raises: Infeasible - two that follow each other never meet.
         """
         steps = list(zip(order, [*order[1:], order[0]], strict=True))
         all_at_once = np.zeros(self.shares[0].shape[1:])
         for src, dst in steps:
             all_at_once[src, dst] = 1.0
-        slow = [self.takes(shares, all_at_once) for shares in self.shares]  # s for a second's bytes of a link, all ranks sending
-        paces = [[float(1 / one[pair]) if one[pair] else 0.0 for one in slow] for pair in steps]
-        if lost := [pair for pair, pace in zip(steps, paces, strict=True) if not any(pace)]:
+        slow = [self.takes(shares, all_at_once) for shares, _, _ in self.spans]  # s for a link's second, all ranks sending
+        paces = [[float(1 / one[pair]) if one[pair] else 0.0 for pair in steps] for one in slow]
+        if lost := [pair for pair, pace in zip(steps, zip(*paces, strict=True), strict=True) if not any(pace)]:
             raise Infeasible(f"rank {lost[0][0]} never meets rank {lost[0][1]}", "take a schedule in which every pair meets")
-        part_s, done = size / len(order) / bytes_per_s, [begin_s] * len(order)
-        for _ in range(2 * (len(order) - 1)):
-            done = [self._sent_s(pace, part_s, max(done[at], done[at - 1])) for at, pace in enumerate(paces)]
-        return max(done)
-
-    def _sent_s(self, pace: Sequence[float], need_s: float, begin_s: float) -> float:
-        """When a pair has sent for `need_s` of a whole link's time; pace: its share of one in each slot."""
-        slot, now_s = int(begin_s / self.period_s + 1e-9), begin_s
-        while True:
-            end_s, share = slot * self.period_s + self.dwell_s, pace[slot % len(pace)]
-            if share and now_s < end_s:
-                if need_s <= (end_s - now_s) * share + 1e-12:
-                    return now_s + need_s / share
-                need_s -= (end_s - now_s) * share
-            slot += 1
-            now_s = slot * self.period_s
+        part_s, now_s = size / len(order) / bytes_per_s, begin_s
+        left, ready = [2 * (len(order) - 1) * part_s] * len(order), [part_s] * len(order)  # s of a whole link, of each rank
+        for number, from_s, until_s in self.from_(begin_s):
+            now_s = max(from_s, now_s)
+            while now_s < until_s and any(rates := _rates(paces[number], left, ready)):
+                ends = [need / rate for need, rate in zip(left, rates, strict=True) if rate]
+                ends += [ready[at] / (rate - rates[at - 1]) for at, rate in enumerate(rates) if ready[at] and rate > rates[at - 1]]
+                span_s = min(until_s - now_s, *ends)
+                left = [_rest(need, rate * span_s) for need, rate in zip(left, rates, strict=True)]
+                ready = [
+                    _rest(some, (rate - rates[at - 1]) * span_s) for at, (some, rate) in enumerate(zip(ready, rates, strict=True))
+                ]
+                now_s += span_s
+                if not any(left):
+                    return now_s
+        raise AssertionError("slots go on for ever")
 
     @staticmethod
     def takes(shares: NDArray[np.float64], left: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -147,17 +172,42 @@ class Turning:
         return fullest
 
 
+def _rates(paces: Sequence[float], left: Sequence[float], ready: Sequence[float]) -> list[float]:
+    """How fast each rank of a ring sends: at its pace while it has something ready, else no faster than what comes in."""
+    rates = [pace if need else 0.0 for pace, need in zip(paces, left, strict=True)]
+    for at in [*range(len(rates))] * 2:  # twice round: somewhere something is ready
+        if not ready[at]:
+            rates[at] = min(rates[at], rates[at - 1])
+    return rates
+
+
+def _rest(some: float, less: float) -> float:
+    """What is left, 0 where that is a rounding error."""
+    return rest if (rest := some - less) > 1e-12 else 0.0
+
+
 MOST_CYCLES = 50
 """Cycles that are walked through for one phase; a longer one is taken as a multiple of a part of it."""
 
 
-def mean_s(transfers: Turning, sums: Turning, demand: Demand, bytes_per_s: float, iterations: int = 16) -> tuple[float, float]:
-    """Times of transfers and of sums in an iteration, each on its routes, the mean of many iterations that follow each other."""
+def mean_s(
+    transfers: Turning,
+    sums: Turning,
+    demand: Demand,
+    bytes_per_s: float,
+    iterations: int = 16,
+    rings: Sequence[tuple[Sequence[int], float]] = (),
+) -> tuple[float, float]:
+    """Times of transfers and of sums in an iteration, each on its routes, the mean of many iterations that follow each other.
+
+    rings: orders of ranks, each with the size (bytes) of a buffer that it sums meanwhile, beside the demand's pair by pair.
+    """
     each, now_s, transfers_s, sums_s = parts(demand), 0.0, 0.0, 0.0
     for number in range(iterations + 1):
         begin_s = now_s + demand.compute_s
         sent_s = transfers.end_s(demand.mp, bytes_per_s, begin_s)
         now_s = sums.end_s(each, bytes_per_s, sums.end_s(each, bytes_per_s, sent_s))
+        now_s = max([now_s, *(sums.ring_end_s(order, size, bytes_per_s, sent_s) for order, size in rings)])
         if number:  # the first begins with a slot
             transfers_s += sent_s - begin_s
             sums_s += now_s - sent_s

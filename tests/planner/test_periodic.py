@@ -117,6 +117,19 @@ def test_where_hosts_forward_nobody_waits_and_every_link_carries_more() -> None:
     assert Turning((chain, still), 0.05, 0.1).end_s(loads, 1.0, 0.0) == pytest.approx(0.3 + 0.05)
 
 
+def test_links_that_stay_carry_through_the_dark() -> None:
+    ways = np.zeros((2, 3, 3))
+    ways[0, 0, 1] = ways[1, 1, 2] = 1.0
+    stays = np.zeros((1, 3, 3))
+    stays[0, 0, 1] = 1.0
+    turning = Turning((ways, ways), 0.2, 0.1, (stays, stays))
+    loads = np.zeros((3, 3))
+    loads[0, 1] = 0.8
+    assert turning.end_s(loads, 1.0, 0.05) == pytest.approx(0.85), "all the time"
+    loads[0, 1], loads[1, 2] = 0.0, 0.3
+    assert turning.end_s(loads, 1.0, 0.25) == pytest.approx(0.7), "the other waits for the next slot, and the one after"
+
+
 def test_a_ring_waits_for_each_of_its_links_and_each_part_for_the_one_before() -> None:
     ring = np.zeros((4, 4, 4))
     for rank in range(4):
@@ -131,6 +144,8 @@ def test_a_ring_waits_for_each_of_its_links_and_each_part_for_the_one_before() -
     # Ranks 0 and 2 send step 1 in slot 0; 1 and 3 steps 1 and 2 in slot 1; 0 and 2 steps 2 and 3; ...; 0 and 2 step 6 in slot 6.
     assert turns.ring_end_s(range(4), 0.4, 1.0, 0.0) == pytest.approx(6 * 0.6 + 0.1)
     assert ring_mean_s(turns, [range(4)], 0.4, 1.0, compute_s=0.0) == pytest.approx(3.6, rel=0.05)
+    # Light for a part and a half: what came in of a part goes on before the rest of it.
+    assert Turning((even, odd), 0.15, 0.1).ring_end_s(range(4), 0.4, 1.0, 0.0) == pytest.approx(8 * 0.25 + 0.05)
     with pytest.raises(Infeasible, match="rank 1 never meets rank 2"):
         Turning((even,), 0.5, 0.1).ring_end_s(range(4), 0.4, 1.0, 0.0)
 

@@ -17,9 +17,9 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from optics import HostName, Infeasible
+from optics import HostName, Infeasible, Link
 from optics.plain import natural
-from optics.plan import Plan, Schedule, Slot
+from optics.plan import Plan, WantedLink
 from orchestrator.fabric.next_hops import follow, graph, lanes_of, next_hops
 from orchestrator.inventory.lab import Lab
 from orchestrator.plan.design.design import PAYLOAD, Design, bytes_here
@@ -28,6 +28,7 @@ from orchestrator.plan.edges import MOST_SLOTS
 from orchestrator.plan.ports import assign_ports
 from orchestrator.plan.reader import read_plan
 from orchestrator.plan.schedule import REACTION_S, SETTLINGS, slowest
+from orchestrator.plan.target import normal
 from planner.decomposition import for_demand
 from planner.demand import Demand, Group
 from planner.periodic import Turning, mean_s, parts, ring_mean_s
@@ -35,8 +36,8 @@ from planner.periodic import Turning, mean_s, parts, ring_mean_s
 Shares: TypeAlias = tuple[NDArray[np.float64], ...]
 DUTY = 0.9
 FOR_DEMAND = "demand"
-PATTERNS = ("staggered", "round-robin", FOR_DEMAND)
-"""Schedules whose ports may all move at once, as the prediction takes them to. For a demand: pairs as often as they have bytes."""
+PATTERNS = ("staggered", "round-robin", "opera", FOR_DEMAND)
+"""Those of plan files, and for a demand: pairs as often as they have bytes."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,8 @@ class PeriodicDesign:
     """A schedule for a workload, beside the plan without one that it is compared with. Times (s) are of this lab.
 
     slots: of a cycle. lanes: that a transfer is divided over. dark_s: between two slots, of the slowest device by its data sheet
-    and of hosts. transfers_s, allreduce_s, compute_s: of an iteration. content: of the plan file.
+    and of hosts. moved: share of the links that are dark then, the mean of all slots. transfers_s, allreduce_s, compute_s: of an
+    iteration. content: of the plan file.
     """
 
     static: Design
@@ -55,6 +57,7 @@ class PeriodicDesign:
     dwell_s: float
     guard_s: float
     dark_s: float
+    moved: float
     compute_s: float
     transfers_s: float
     allreduce_s: float
@@ -66,8 +69,8 @@ class PeriodicDesign:
 
     @property
     def duty(self) -> float:
-        """Share of the time that hosts may send."""
-        return (self.dwell_s - self.guard_s) / (self.dwell_s + self.dark_s)
+        """Share of the time that hosts may send over a link, the mean of all links."""
+        return 1 - self.moved * (self.dark_s + self.guard_s) / (self.dwell_s + self.dark_s)
 
     @property
     def cycle_s(self) -> float:
@@ -96,16 +99,29 @@ def periodic(
     settling_s = moved[1] if moved else 0.0
     dark_s = settling_s + REACTION_S
     rate = here.port_bytes_per_s
-    every, first = routes(found, hosts, lab)
+    over = Routes.of([slot.links for slot in found.slots], hosts, lab)
     if dwell_s is None:
-        dwell_s = max(float(f"{(DUTY * dark_s + guard_s) / (1 - DUTY):.3g}"), SETTLINGS * settling_s)
+        light_s = over.moved * (dark_s + guard_s) / (1 - DUTY) - dark_s
+        dwell_s = max(float(f"{light_s:.3g}"), SETTLINGS * settling_s)
     if guard_s >= dwell_s:
         raise Infeasible(f"a guard of {guard_s:g} s leaves nothing of a dwell of {dwell_s:g} s", hint=f"--guard {dwell_s / 10:g}")
-    lit_s, night_s = dwell_s - guard_s, dark_s + guard_s
-    transfers_s, each_s = mean_s(Turning(every, lit_s, night_s), Turning(first, lit_s, night_s), demand, rate)
+    every, first = over.turning(dwell_s, guard_s, dark_s), over.turning(dwell_s, guard_s, dark_s, lane=0)
+    transfers_s, each_s = mean_s(every, first, demand, rate)
     schedule = {**words, "dwell_s": dwell_s} | ({"guard_s": guard_s} if guard_s else {})
     result = PeriodicDesign(
-        static, pattern, ports, len(found.slots), lanes_of(lab), dwell_s, guard_s, dark_s, demand.compute_s, transfers_s, each_s, {}
+        static,
+        pattern,
+        ports,
+        len(found.slots),
+        lanes_of(lab),
+        dwell_s,
+        guard_s,
+        dark_s,
+        over.moved,
+        demand.compute_s,
+        transfers_s,
+        each_s,
+        {},
     )
     return replace(result, content=_content(result, content, schedule, name))
 
@@ -121,22 +137,57 @@ def _words(pattern: str, ports: Sequence[str], hosts: Sequence[HostName], demand
     return {"slots": [{"links": slot} for slot in links]}
 
 
-def routes(schedule: Schedule, hosts: Sequence[HostName], lab: Lab) -> tuple[Shares, Shares]:
-    """The routes of each slot as `Turning` takes them: over all lanes alike, and over lane 0 alone."""
+@dataclass(frozen=True, eq=False)
+class Routes:
+    """Which links the bytes of each pair take, by lane: in each slot, and in the dark after it over the links that stay.
+
+    days, nights: an array (lanes, links, n, n) for each slot. moved: share of the links that do not stay, the mean of all slots.
+    """
+
+    days: Shares
+    nights: Shares
+    moved: float
+
+    @classmethod
+    def of(cls, slots: Sequence[Sequence[WantedLink]], hosts: Sequence[HostName], lab: Lab) -> Routes:
+        """Those that hosts have in slots of these links."""
+        lit = [tuple(map(normal, assign_ports(links, lab))) for links in slots]
+        kept = [tuple(link for link in now if link in after) for now, after in zip(lit, [*lit[1:], lit[0]], strict=True)]
+        moved = [1 - len(stay) / len(now) for now, stay in zip(lit, kept, strict=True) if now]
+        days, nights = (tuple(_shares(links, hosts, lab) for links in each) for each in (lit, kept))
+        return cls(days, nights, sum(moved) / max(1, len(moved)))
+
+    def turning(
+        self, dwell_s: float, guard_s: float, dark_s: float, *, lane: int | None = None, weights: NDArray[np.float64] | None = None
+    ) -> Turning:
+        """Slots in turn. lane: of all bytes; weights: (lanes, n, n), the share of a pair's bytes on each lane; else all alike."""
+
+        def over(shares: NDArray[np.float64]) -> NDArray[np.float64]:
+            if weights is not None:
+                found: NDArray[np.float64] = (shares * weights[:, None]).sum(axis=0)
+            else:
+                found = shares.mean(axis=0) if lane is None else shares[lane]
+            return found
+
+        nights = self.nights if any(shares.any() for shares in self.nights) else ()
+        return Turning(tuple(map(over, self.days)), dwell_s - guard_s, dark_s + guard_s, tuple(map(over, nights)))
+
+
+def _shares(links: Sequence[Link], hosts: Sequence[HostName], lab: Lab) -> NDArray[np.float64]:
     lanes = lanes_of(lab)
-    every, first = [], []
-    for slot in schedule.slots:
-        links = assign_ports(slot.links, lab)
-        chosen = next_hops(links, lanes)
-        number = {hop: index for index, hop in enumerate(hop for hops in graph(links).values() for hop in hops)}
-        shares = np.zeros((lanes, len(number), len(hosts), len(hosts)))
-        for (a, src), (b, dst) in permutations(enumerate(hosts), 2):
-            for lane in range(lanes):
-                for hop in follow(chosen, lab, src, dst, lane):
-                    shares[lane, number[hop], a, b] = 1.0
-        every.append(shares.mean(axis=0))
-        first.append(shares[0])
-    return tuple(every), tuple(first)
+    chosen = next_hops(links, lanes)
+    number = {hop: index for index, hop in enumerate(hop for hops in graph(links).values() for hop in hops)}
+    shares = np.zeros((lanes, len(number), len(hosts), len(hosts)))
+    for (a, src), (b, dst) in permutations(enumerate(hosts), 2):
+        for lane in range(lanes):
+            for hop in follow(chosen, lab, src, dst, lane):
+                shares[lane, number[hop], a, b] = 1.0
+    return shares
+
+
+def _slots_of(plan: Plan) -> list[tuple[WantedLink, ...]]:
+    assert plan.schedule is not None
+    return [plan.slot(index).links for index in range(len(plan.schedule.slots))]
 
 
 def ring_iteration_s(plan: Plan, lab: Lab, size: float, compute_s: float, dark_s: float) -> float:
@@ -147,12 +198,41 @@ def ring_iteration_s(plan: Plan, lab: Lab, size: float, compute_s: float, dark_s
     if plan.schedule is None or plan.job is None:
         raise ValueError(f"plan {plan.name} has no schedule with a job")
     hosts, schedule = plan.job.hosts, plan.schedule
-    slots = tuple(Slot(plan.slot(index).links) for index in range(len(schedule.slots)))
-    _, first = routes(replace(schedule, slots=slots), hosts, lab)
     rank = {host: number for number, host in enumerate(hosts)}
     rings = [[rank[host] for host in ring] for ring in plan.job.rings] or [list(range(len(hosts)))]
-    turning = Turning(first, schedule.dwell_s - schedule.guard_s, dark_s + schedule.guard_s)
+    turning = Routes.of(_slots_of(plan), hosts, lab).turning(schedule.dwell_s, schedule.guard_s, dark_s, lane=0)
     return ring_mean_s(turning, rings, size, rate_mbps(lab, hosts) * 1e6 / 8 * PAYLOAD, compute_s)
+
+
+def forecast(plan: Plan, lab: Lab) -> dict[str, float]:
+    """What an iteration of the plan's job takes on its schedule, as `predicted` of a plan file has it; empty: no model applies.
+
+    It does to a job that replays traffic over links, its sums over rings or from each member to each other; not to packet switches,
+    and not to slots that turn with the job's iterations. Rings are taken to be on lane 0. Raises: Infeasible - two never meet.
+    """
+    schedule, traffic = plan.schedule, plan.job.traffic if plan.job else None
+    if plan.job is None or schedule is None or traffic is None or plan.segments or schedule.kind != "clock":
+        return {}
+    if any(send.step != 1 for group in traffic.groups for send in group.schedule):
+        return {}
+    hosts = plan.job.hosts
+    rank = {host: number for number, host in enumerate(hosts)}
+    sent = np.zeros((lanes_of(lab), len(hosts), len(hosts)))
+    for one in traffic.transfers:
+        sent[one.lane, rank[one.src], rank[one.dst]] += one.bytes
+    moved = sent.sum(axis=0)
+    direct = [Group(one.id, tuple(rank[host] for host in one.rings[0]), one.bytes) for one in traffic.groups if one.schedule]
+    over = [(one, ring) for one in traffic.groups if not one.schedule for ring in one.rings]
+    rings = [([rank[host] for host in ring], one.bytes / len(one.rings)) for one, ring in over]
+    slowest_ = slowest(schedule.slots, lab)
+    times = (schedule.dwell_s, schedule.guard_s, (slowest_[1] if slowest_ else 0.0) + REACTION_S)
+    routes, demand = Routes.of(_slots_of(plan), hosts, lab), Demand(len(hosts), tuple(direct), moved, traffic.compute_s)
+    weights = np.divide(sent, moved, out=np.zeros_like(sent), where=moved > 0)
+    rate = rate_mbps(lab, hosts) * 1e6 / 8 * PAYLOAD
+    found = mean_s(routes.turning(*times, weights=weights), routes.turning(*times, lane=0), demand, rate, rings=rings)
+    seconds = {"compute": traffic.compute_s, "transfers": found[0], "allreduce": found[1]}
+    seconds["iteration"] = sum(seconds.values())
+    return {f"{name}_ms": round(each * 1e3, 3) for name, each in seconds.items()}
 
 
 def common_ports(lab: Lab, hosts: tuple[HostName, ...]) -> tuple[str, ...]:
