@@ -103,6 +103,7 @@ OPTIONS: Mapping[str, tuple[Option, ...]] = {
         Option("bucket_mb", "number", 25.0, "gradients sent together, MiB", above=0, most=1 << 16),
         Option("checkpoint_every", "whole", 100, "iterations between checkpoints; 0: only when stopped", least=0, most=MANY),
         Option("resume", "flag", False, "go on from the newest checkpoint common to all ranks (else drop them)"),
+        Option("ungated", "flag", False, "do not ask which peers a slot reaches before sending: for comparison"),
     ),
     "allreduce": (
         Option("minbytes", "size", 1 << 20, "smallest size", least=4, most=1 << 40, short="-b"),

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from .models import USUAL
 from .options import read
+from .slots import shared
 
 if TYPE_CHECKING:
     from .program import Job
@@ -88,6 +89,8 @@ def train(job: Job, arguments: argparse.Namespace) -> dict[str, Any]:
                 checkpoint = write_checkpoint(iteration)
         if stopped:
             break
+        if arguments.ungated:  # not before all are connected, for which the slots are asked, too
+            shared().close()
     trained_s = time.monotonic() - started_s
     checksums = job.accord.gather("weights", checksum(module))
     return {

@@ -9,14 +9,12 @@ from typing import TYPE_CHECKING
 
 from optics.errors import HandsNeeded, Interrupted, TestbedError
 from orchestrator.cli.call import Call, engine
-from orchestrator.cli.shared import own_slice
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from orchestrator.engine.scenario.judging import Samples
     from orchestrator.engine.scenario.record import Record
-    from orchestrator.engine.schedule.process import TurnState
     from orchestrator.plan.scenario.values import Mode
     from orchestrator.results import DownReport, JobStatus, UpReport
 
@@ -31,27 +29,12 @@ class Tenant:
         return self._call.work_on_lab(engine.up, plan, dry_run=False, launch_job=launch, job=mode)
 
     def launch(self) -> JobStatus:
-        """Launch the job; a turner, which holds the lab's lock, is stopped meanwhile."""
-        from orchestrator.engine.schedule.process import TURNER
-
-        turned = self._stop_turner()
-        job = self._call.work(engine.job_launch)
-        if turned is not None:
-            settings = self._call.settings
-            TURNER.start(settings, own_slice(self._call), settings.run_dir(turned.run) / "turn.jsonl", [])
-        return job
-
-    def _stop_turner(self) -> TurnState | None:
-        from orchestrator.engine.schedule.process import TURNER
-
-        return TURNER.stop(self._call.settings, own_slice(self._call))
+        return self._call.work(engine.job_launch)
 
     def status(self) -> JobStatus:
         return self._call.work(engine.job_status)
 
     def stop(self) -> JobStatus:
-        """Stop the job, and the turner before it."""
-        self._stop_turner()
         return self._call.work(engine.job_stop)
 
     def adapt(self, on: bool) -> None:

@@ -30,6 +30,8 @@ def prepare(folder: Path, wanted: WantedLab) -> Path:
     size = ["--hosts", wanted.hosts, "--ports", wanted.ports, "--rate-mbps", wanted.rate_mbps, "--rack", wanted.rack]
     switches = [word for kind in wanted.electrical for word in ("--electrical", kind)]
     switches += [word for line in wanted.lines for word in ("--line", line)]
+    switches += ["--driver", wanted.driver] if wanted.driver else []
+    switches += ["--wavelengths", str(wanted.wavelengths)] if wanted.wavelengths else []
     where = ["--free-ports", "--settle-s", wanted.settle_ms / 1e3, "--state", folder / "state", "--out", inventory]
     done = subprocess.run(
         [sys.executable, "-P", "-m", "emulators.generate", *map(str, [*size, *switches, *where])],

@@ -108,12 +108,12 @@ class Runner:
         try:
             for tenant in arm.setups:
                 jobs[tenant] = self._launched(slot, tenant)
-            if len(jobs) > 1:  # what the first made before the last was launched was made alone
+            for tenant in arm.adapting:
+                self.verbs[tenant].adapt(True)
+            if len(jobs) > 1 or arm.adapting or arm.turning:  # not what was made alone, or over circuits that rested
                 jobs = {tenant: self.verbs[tenant].status() for tenant in jobs}
                 for tenant, job in jobs.items():
                     slot["jobs"][tenant][0]["first"] = job.iterations + 1
-            for tenant in arm.adapting:
-                self.verbs[tenant].adapt(True)
             self._until(slot, arm, jobs, self.scenario.warm_up + self.scenario.iterations)
         finally:
             for tenant in arm.adapting:

@@ -31,6 +31,10 @@ class LabEdge(Edge):
     ports: Annotated[int, Field(ge=1, le=8, description="fabric ports of a host")] = 4
     rate_mbps: Annotated[int, Field(ge=1, le=100_000, description="rate of a port, megabits per second")] = 250
     settle_ms: Annotated[float, SETTLE_MS] = 50.0
+    driver: Annotated[str, Field(pattern=r"^[a-z0-9-]{0,64}$", description="of all switches, such as lumentum-netconf")] = ""
+    wavelengths: Annotated[
+        int, Field(ge=0, le=64, description="that hosts send on in turn, where the driver routes spectrum; 0: each on its own")
+    ] = 0
     seed: Annotated[int, Field(ge=0, le=1 << 31, description="of everything random in the lab, such as insertion losses")] = 1
     electrical: Annotated[
         list[Annotated[str, Field(pattern=r"^[a-z-]{1,32}(:[0-9.]{1,12})?(@[0-9.]{1,12})?$")]],
@@ -84,9 +88,9 @@ class SweepEdge(Edge):
 class ArmEdge(SetupEdge):
     """One of the things that are compared."""
 
-    tenants: Annotated[dict[Name, SetupEdge], Field(description="what only one of the tenants does differently")] = Field(
-        default_factory=dict
-    )
+    tenants: Annotated[
+        dict[Name, SetupEdge | None], Field(description="what only one of the tenants does differently; null: it takes no part")
+    ] = Field(default_factory=dict)
     lab: ArmLabEdge | None = None
     sweep: Annotated[SweepEdge | None, Field(description="arm NAME becomes the arms NAME@VALUE")] = None
     watchdog_s: Annotated[float, WATCHDOG_S] | None = None

@@ -101,7 +101,10 @@ class _Arms:
                 self._problems.add(("arms", name), "an arm can change only a lab that the scenario starts: lab is any")
             if arm.lab and arm.sweep:
                 self._problems.add(("arms", name, "sweep"), "lab.settle_ms is given by lab, too", key=True)
-            setups = {tenant: setup for tenant in self._edge.tenants if (setup := self._setup(name, tenant)) is not None}
+            taking = [tenant for tenant in self._edge.tenants if arm.tenants.get(tenant, arm) is not None]
+            if not taking:
+                self._problems.add(("arms", name, "tenants"), "no tenant takes part", key=True)
+            setups = {tenant: setup for tenant in taking if (setup := self._setup(name, tenant)) is not None}
             watchdog_s = arm.watchdog_s or self._edge.watchdog_s
             if arm.sweep is None:
                 found[name] = Arm(name, setups, arm.lab.settle_ms if arm.lab else None, watchdog_s)
@@ -116,8 +119,8 @@ class _Arms:
         """What a tenant does in an arm, None after adding what is wrong."""
         base, own = self._edge.tenants[tenant], self._edge.arms[arm]
         levels: list[tuple[SetupEdge, Path]] = [(base, ("tenants", tenant)), (own, ("arms", arm))]
-        if tenant in own.tenants:
-            levels.append((own.tenants[tenant], ("arms", arm, "tenants", tenant)))
+        if (alone := own.tenants.get(tenant)) is not None:
+            levels.append((alone, ("arms", arm, "tenants", tenant)))
         given = {
             name: (value, (*path, name))
             for level, path in levels
@@ -163,6 +166,9 @@ def _compared(edge: ScenarioEdge, arms: Mapping[str, Arm], problems: Problems) -
         tenant = one.tenant or next(iter(edge.tenants))
         if tenant not in edge.tenants:
             problems.add((*path, "tenant"), f"there is no tenant {tenant}{did_you_mean(tenant, edge.tenants)}")
+        for field, name in (("of", one.of), ("over", one.over)):
+            if tenant in edge.tenants and name in arms and tenant not in arms[name].setups:
+                problems.add((*path, field), f"tenant {tenant} takes no part in arm {name}")
         if not one.tenant and len(edge.tenants) > 1:
             problems.add(path, f"whose {one.metric}? name the tenant: {', '.join(edge.tenants)}")
         yield _with_band(one, tenant, path, edge, problems)
@@ -187,7 +193,8 @@ def _differences(edge: ScenarioEdge, arms: Mapping[str, Arm], problems: Problems
     """Report every field in which arms differ without the file saying so, and every one that it names in vain."""
     found: list[str] = []
     for tenant in edge.tenants:
-        setups = [arm.setups[tenant] for arm in arms.values()]
+        setups = [arm.setups[tenant] for arm in arms.values() if tenant in arm.setups]
+        found += ["tenants"] if len(setups) < len(arms) and setups else []
         found += differing([setup.plan.document for setup in setups], "plan")
         found += differing([setup.then.document if setup.then else None for setup in setups], "then")
         found += ["mode"] if len({setup.mode for setup in setups if setup.then is not None}) > 1 else []

@@ -27,8 +27,8 @@ Mode: TypeAlias = Literal["live", "restart", "keep"]
 
 @dataclass(frozen=True, slots=True)
 class WantedLab:
-    """The emulated lab that a scenario starts for itself. electrical, lines: as `python -m emulators.generate
-    --electrical` and `--line`."""
+    """The emulated lab that a scenario starts for itself. electrical, lines, driver, wavelengths: as `python -m
+    emulators.generate --electrical`, `--line`, ..."""
 
     hosts: int = 12
     ports: int = 4
@@ -38,6 +38,8 @@ class WantedLab:
     electrical: tuple[str, ...] = ()
     rack: int = 4
     lines: tuple[str, ...] = ()
+    driver: str = ""
+    wavelengths: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,13 +70,21 @@ class Setup:
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """One of the things compared. settle_ms: switching time of the emulated switches. swept: the swept field and its value."""
+    """One of the things compared. setups: of the tenants that take part. settle_ms: switching time of the emulated switches.
+
+    swept: the swept field and its value.
+    """
 
     name: str
     setups: Mapping[str, Setup]
     settle_ms: float | None = None
     watchdog_s: float = 120.0
     swept: tuple[str, float] | None = None
+
+    @property
+    def turning(self) -> bool:
+        """Whether some plan of this arm has a schedule: its slots may rest while a job is launched."""
+        return any(setup.plan.document.get("schedule") for setup in self.setups.values())
 
     @property
     def adapting(self) -> tuple[str, ...]:
