@@ -9,7 +9,7 @@ import typer
 
 from orchestrator.cli.call import Call, Result, Usage, verb
 from orchestrator.cli.events import EventPrinter
-from orchestrator.cli.shared import Jsonl, own_slice
+from orchestrator.cli.shared import Foreground, Jsonl, own_slice
 
 app = typer.Typer()
 
@@ -20,10 +20,10 @@ app = typer.Typer()
     "Make the circuits of a running job's regions follow its traffic.",
     examples="""
 testbed up -t plan.json           a plan whose job has regions, and which says: "adapt": {"every": 4}
-testbed adapt                     run until the job ends, or Ctrl-C
-testbed adapt --background        the same in the background
+testbed adapt                     start it in the background, until the job ends
 testbed adapt --stop              stop it, after the turn under way
-testbed adapt --turns 10          stop after ten turns
+testbed adapt --turns 10          ten turns, in the foreground
+testbed adapt --foreground        run until the job ends, or Ctrl-C
 """,
     more="""
 Ranks say what they are about to send (the program `moe` does). Circuits change while the job computes; meanwhile the region's
@@ -35,16 +35,21 @@ def adapt(
     call: Call,
     jsonl: Jsonl = False,
     stop: Annotated[bool, typer.Option("--stop", help="Stop the running adapter.")] = False,
-    background: Annotated[bool, typer.Option("--background", help="Start it in the background.")] = False,
-    turns: Annotated[int, typer.Option("--turns", metavar="N", min=0, help="Stop after N turns; 0: when the job ends.")] = 0,
+    foreground: Foreground = False,
+    turns: Annotated[int, typer.Option("--turns", metavar="N", min=0, help="End after N turns; 0: when the job ends.")] = 0,
     log: Annotated[Path | None, typer.Option("--log", metavar="FILE", help="Also append events to this file.")] = None,
 ) -> Result:
-    if stop and background:
-        raise Usage("adapt: --stop and --background exclude each other", hint="testbed adapt --stop")
+    if stop and (foreground or turns):
+        raise Usage("adapt: --stop cannot be combined with --foreground or --turns", hint="testbed adapt --stop")
     if stop:
         return _stopped(call)
-    if background:
-        return _started(call, turns)
+    if not (foreground or turns or jsonl):
+        if log is not None:
+            raise Usage(
+                "adapt: --log goes with --foreground, --turns or --jsonl",
+                hint="in the background events go to a file that is named",
+            )
+        return _started(call)
     from orchestrator.engine.adapt.adapt import AdaptOptions
     from orchestrator.engine.adapt.adapt import adapt as work
 
@@ -59,12 +64,12 @@ def adapt(
     return Result(report.to_json(), "" if jsonl else text)
 
 
-def _started(call: Call, turns: int) -> Result:
+def _started(call: Call) -> Result:
     from orchestrator.engine.adapt.process import ADAPTER, log_path
     from orchestrator.results import to_json
 
     slice_ = own_slice(call)
-    started = ADAPTER.start(call.settings, slice_, log_path(call.settings, slice_), ["--turns", str(turns)])
+    started = ADAPTER.start(call.settings, slice_, log_path(call.settings, slice_))
     return Result({"adapter": to_json(started)}, f"adapter: {started}; events in {started.log}", hint="testbed adapt --stop")
 
 

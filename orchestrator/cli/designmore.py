@@ -31,13 +31,15 @@ def predicted(call: Call, run: str) -> Result:
     from orchestrator.cli import designtext
     from orchestrator.engine.profile import count_hops, job_profile, versus
     from orchestrator.results import to_json
+    from orchestrator.session import load_lab
 
     with call.store() as store:
         job = store.latest_job(own_slice(call))
         record = store.get(job.run if run == "last" and job is not None else run)
     if record is None:
         raise Usage(f"{call.verb}: no run {run!r}", hint="testbed history")
-    of_run = (record.id, record.plan_name, record.plan_text, call.settings.run_dir(record.id))
+    lab = load_lab(call.settings.inventory)
+    of_run = (record.id, record.plan_name, record.plan_text, call.settings.run_dir(record.id), lab)
     running = False
     if job is not None and job.run == record.id:
         try:

@@ -29,7 +29,7 @@ Pattern = Annotated[
     typer.Option(
         "--pattern",
         metavar="NAME",
-        help="staggered: each port its own pairs; round-robin: all alike; demand: pairs as often as they have bytes.",
+        help="staggered: each port its own pairs; round-robin: all alike; opera: one port moves at a time; demand: by bytes.",
     ),
 ]
 Out = Annotated[Path | None, typer.Option("--out", "-o", metavar="FILE", help="Write the plan to this file.")]

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 Run = Annotated[str | None, typer.Argument(metavar="[RUN]", help="Run ID, its last digits, or `last`.", autocompletion=runs)]
 ExitCode = Annotated[bool, typer.Option("--exit-code", help="Exit with 8 if there are differences.")]
+Foreground = Annotated[bool, typer.Option("--foreground", help="Do it in this process, and print its events, until Ctrl-C.")]
 Jsonl = Annotated[bool, typer.Option("--jsonl", help="Print each event as one JSON object per line.")]
 GuardJobs = Annotated[
     bool,

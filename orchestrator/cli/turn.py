@@ -9,7 +9,7 @@ import typer
 
 from orchestrator.cli.call import Call, Result, Usage, verb
 from orchestrator.cli.events import EventPrinter
-from orchestrator.cli.shared import Jsonl, own_slice
+from orchestrator.cli.shared import Foreground, Jsonl, own_slice
 
 app = typer.Typer()
 
@@ -19,9 +19,10 @@ app = typer.Typer()
     "turn",
     "Turn the slots of the plan that is up.",
     examples="""
-testbed turn                run until Ctrl-C; `testbed up` of a plan with a schedule starts it in the background
+testbed turn                start it in the background, as `testbed up` of a plan with a schedule does
 testbed turn --stop         the fabric stays in the slot where it is
-testbed turn --once         one cycle
+testbed turn --once         one cycle, in the foreground
+testbed turn --foreground   run until Ctrl-C
 """,
     more="""
 Hosts hold what loses its path before each turn, and follow their own light after it. If the turner is killed it starts again and
@@ -31,15 +32,22 @@ completes the slot; hosts that hear nothing stay in the slot whose light they ha
 def turn(
     call: Call,
     jsonl: Jsonl = False,
+    foreground: Foreground = False,
     stop: Annotated[bool, typer.Option("--stop", help="Stop the running turner.")] = False,
     once: Annotated[bool, typer.Option("--once", help="Turn one cycle, then end.")] = False,
     job: Annotated[bool, typer.Option("--job", help="Launch the plan's job once the slots turn.")] = False,
     log: Annotated[Path | None, typer.Option("--log", metavar="FILE", help="Also append events to this file.")] = None,
 ) -> Result:
-    if stop and (once or job):
-        raise Usage("turn: --stop cannot be combined with --once or --job", hint="testbed turn --stop")
+    if stop and (once or job or foreground):
+        raise Usage("turn: --stop cannot be combined with --once, --job or --foreground", hint="testbed turn --stop")
     if stop:
         return _stopped(call)
+    if not (foreground or once or jsonl):
+        if log is not None:
+            raise Usage(
+                "turn: --log goes with --foreground, --once or --jsonl", hint="in the background events go to a file that is named"
+            )
+        return _started(call, job)
     from orchestrator.engine.schedule.supervise import supervised
     from orchestrator.engine.schedule.verb import TurnOptions
     from orchestrator.engine.schedule.verb import turn as work
@@ -58,6 +66,14 @@ def turn(
     return Result(report.to_json(), "" if jsonl else f"{text}; now in slot {report.slot} of {report.slots}")
 
 
+def _started(call: Call, job: bool) -> Result:
+    from orchestrator.engine.schedule.making import begin
+    from orchestrator.results import to_json
+
+    started = call.work(begin, job=job)
+    return Result({"turner": to_json(started)}, f"turner: {started}; events in {started.log}", hint="testbed turn --stop")
+
+
 def _stopped(call: Call) -> Result:
     from orchestrator.engine.schedule.process import TURNER
     from orchestrator.results import to_json
@@ -69,7 +85,7 @@ def _stopped(call: Call) -> Result:
         report = call.work(stop_left)
         if report is None:
             return Result({"stopped": False}, "No turner was running")
-        text = f"No turner was running; devices that it had left turning rest in slot {report.slot} of {report.slots}"
+        text = f"No turner was running; what the last one left is at rest in slot {report.slot} of {report.slots}"
         return Result({"stopped": True, "turner": report.to_json()}, text, hint="testbed turn")
     left = TURNER.read(TURNER.path(call.settings, own_slice(call))) or stopped
     text = f"Turner of {left.plan} stopped (pid {left.pid}); in slot {left.slot} of {left.slots}"

@@ -67,7 +67,7 @@ class Kind(Generic[S]):
     """One kind of background process: `testbed NAME` starts it, `testbed NAME --stop` ends it.
 
     noun: what messages call it. does: what one of them does with the plan ("watches"). state: the class of its states. start_s:
-    longest time (s) until it works.
+    longest time (s) until it works. options: with which the command does the work itself.
     """
 
     name: str
@@ -75,6 +75,7 @@ class Kind(Generic[S]):
     does: str
     state: type[S]
     start_s: float = START_S
+    options: tuple[str, ...] = ()
 
     def path(self, settings: Settings, slice_: str) -> Path:
         """The file of the process of one slice of a lab."""
@@ -128,7 +129,7 @@ class Kind(Generic[S]):
         """
         if (there := self.running(settings, slice_)) is not None:
             return there
-        process = spawn(settings, [self.name, "--log", str(log), *words], log.with_suffix(".err"))
+        process = spawn(settings, [self.name, *self.options, "--log", str(log), *words], log.with_suffix(".err"))
         give_up = time.monotonic() + self.start_s
         while time.monotonic() < give_up:
             there = self.running(settings, slice_)
@@ -204,10 +205,14 @@ class StateFile(Generic[S]):
 
 TURN_START_S = 90.0
 """A turner gives every host the routes of every slot first: 2 s for twelve hosts and eleven slots, more on a busy machine."""
-TURN = Kind("turn", "turner", "turns", BackgroundState, TURN_START_S)
-ADAPT = Kind("adapt", "adapter", "adapts", BackgroundState)
+ADAPT_START_S = 60.0
+HERE = ("--foreground",)
+TURN = Kind("turn", "turner", "turns", BackgroundState, TURN_START_S, HERE)
+ADAPT = Kind("adapt", "adapter", "adapts", BackgroundState, ADAPT_START_S, HERE)
 MOVERS = (TURN, ADAPT)
 """The kinds that move light, and hold the lab while they do: whoever is to change it stops them first."""
+MOVING = tuple(f"{kind.name} " for kind in MOVERS)
+"""How the reasons of their locks begin."""
 
 
 def stop_movers(settings: Settings, slice_: str) -> list[str]:

@@ -14,7 +14,7 @@ from optics.ranks import host_of_rank, hosts_of
 from orchestrator.engine.change.attempt import GO_TAKES, HOLD_TAKES, MOST_S, Attempt
 from orchestrator.engine.change.job_record import Pause, facts, hosts_of_job, pause_of, ranks_of, with_pause, without_pause
 from orchestrator.engine.change.jobs import Jobs
-from orchestrator.engine.change.locking import holding
+from orchestrator.engine.change.locking import beside, holding, own_turner
 from orchestrator.hosts.by_hand import ByHand, by_hand
 from orchestrator.hosts.failures import one_error
 from orchestrator.inventory.lab import Lab
@@ -113,14 +113,19 @@ def _planned(command: Command, key: str, lab: Lab) -> tuple[CurrentPlan, Job]:
     return current, job
 
 
-async def job_launch(command: Command) -> JobStatus:
-    """Launch the job of the plan that is up, again if it ran before. Raises: Missing - no plan is up, or it has no job."""
+async def job_launch(command: Command, *, anew: bool = True) -> JobStatus:
+    """Launch the job of the plan that is up, again if it ran before; slots that turn turn on. anew: without its
+    checkpoints; else as `up` does (`Jobs.ensure`).
+
+    Raises: Missing - no plan is up, or it has no job.
+    """
     store, settings = command.store, command.settings
     async with _opened(command, "job launch") as jobs:
         session, key = jobs.session, jobs.slice
         current, job = _planned(command, key, session.lab)
         await _connect(session, job.hosts)
-        async with holding(session.lab, command, reach(session.lab, job.hosts), "job launch") as lock:
+        turner = own_turner(session.lab, settings, store)
+        async with holding(session.lab, command, reach(session.lab, job.hosts), beside("job launch", turner)) as lock:
             if store.current(key) != current:
                 raise Locked("another plan came up while this command waited", hint="first check: testbed status")
             run = store.new_run(
@@ -134,20 +139,22 @@ async def job_launch(command: Command) -> JobStatus:
                 owner=settings.owner,
             )
             lock.bind(run)
-            await session.hosts.fence(run.token, job.hosts)
+            if turner is None:
+                await session.hosts.fence(run.token, job.hosts)
+            else:  # its run keeps the hosts: they would obey it no more once they know a newer one
+                session.hosts.token = turner.token
             run_dir = settings.run_dir(run.id)
             with run, Journal(run_dir, run.id, session.lab.name) as journal:
                 environment.note(run_dir, session.lab, command.inventory)
-                record = store.latest_job(key)
-                if record is not None and record.ended is None:
+                recorder, sample, record = Recorder(command.progress, journal), settings.sample_hz > 0, store.latest_job(key)
+                if anew and record is not None and record.ended is None:
                     await jobs.stop(record, "launched again")
-                status = await jobs.start(
-                    run.id,
-                    job,
-                    Recorder(command.progress, journal),
-                    resume=False,
-                    sample=settings.sample_hz > 0,
-                )
+                if anew:
+                    status = await jobs.start(run.id, job, recorder, resume=False, sample=sample)
+                else:
+                    found = await jobs.ensure(run.id, job, recorder, changed=False, launch=True, sample=sample)
+                    assert found is not None
+                    status = found
                 run.finish("ok", summary={"iteration_ms": status.iteration_ms})
                 return status
 
@@ -163,7 +170,8 @@ async def job_stop(command: Command) -> JobStatus:
             if status.state not in ALIVE and not await jobs.left(record):
                 return status
         hosts = hosts_of_job(record, session.lab)
-        async with holding(session.lab, command, reach(session.lab, hosts), "job stop"):
+        reason = beside("job stop", own_turner(session.lab, command.settings, command.store))
+        async with holding(session.lab, command, reach(session.lab, hosts), reason):
             if _latest(jobs).id != record.id:
                 raise Locked("another job was launched while this command waited", hint="again: testbed job stop")
             if (ended := _latest(jobs)).ended is not None:  # but not all of its ranks

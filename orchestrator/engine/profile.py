@@ -17,7 +17,9 @@ from optics.ranks import hosts_of
 from orchestrator.engine.change.iterations import sound
 from orchestrator.engine.change.jobs import Jobs
 from orchestrator.fabric.next_hops import hops
+from orchestrator.inventory.lab import Lab
 from orchestrator.plan.design.design import PAYLOAD
+from orchestrator.plan.design.periodic import forecast
 from orchestrator.plan.reader import read_plan
 from orchestrator.plan.stored import stored_links
 from orchestrator.results import JobStatus, JsonReport, held_up
@@ -148,13 +150,16 @@ async def job_profile(command: Command, *, iterations: int) -> Profile:
 async def count_hops(command: Command, run: str) -> bool:
     """Ask every host how many links lead to each other one, as routes are committed now; keep the answers with `run`.
 
-    False: the plan of `run` is not the one that is up. Raises: Missing - a pair does not answer; an older result is deleted.
+    False: the plan of `run` is not the one that is up, or its links come and go. Raises: Missing - a pair does not answer; an older
+    result is deleted.
     """
     lab, store, settings = load_lab(command.inventory), command.store, command.settings
     current, record = store.current(slice_of(lab, settings)), store.get(run)
     if current is None or record is None or current.plan_text != record.plan_text:
         return False
     plan, links = read_plan(current.plan_text, current.plan_name, lab), stored_links(current.links)
+    if plan.schedule is not None:
+        return False
     asked: dict[HostName, dict[str, int | None]] = {}
     for source, target in hops(links, lab, plan.routes):
         asked.setdefault(source, {})[lab.hosts[target].lane_address(0)] = None
@@ -230,18 +235,22 @@ def records(run_dir: Path) -> list[dict[str, Any]]:
     return sound(files[-1].read_text(encoding="utf-8").splitlines(), ()) if files else []
 
 
-def versus(run: str, plan_name: str, plan_text: str, run_dir: Path) -> Versus:
-    """Figures of a run's job. Raises: Missing - its plan predicts nothing, or its job has made no iterations."""
+def versus(run: str, plan_name: str, plan_text: str, run_dir: Path, lab: Lab) -> Versus:
+    """Figures of a run's job. A plan with a schedule that says no prediction is given that of `testbed design periodic`.
+
+    Raises: Missing - its plan predicts nothing, or its job has made no iterations. BadFile - it is no plan of this lab any more.
+    """
     try:
         plan: Mapping[str, Any] = json.loads(plan_text)
     except ValueError:
         plan = {}
     predicted: Mapping[str, float | None] = plan.get("predicted") or {}
+    if not predicted and plan.get("schedule"):
+        predicted = forecast(read_plan(plan_text, plan_name, lab), lab)
     if not predicted:
-        raise Missing(
-            f"{plan_name or run} predicts nothing",
-            hint="testbed design topoopt --workload examples/workloads/dlrm.yaml --out plan.json",
-        )
+        method = "periodic" if plan.get("schedule") else "topoopt"
+        hint = f"testbed design {method} --workload examples/workloads/dlrm.yaml --out plan.json"
+        raise Missing(f"{plan_name or run} predicts nothing", hint=hint)
     done = records(run_dir)
     seen = done[1:] or done
     if not seen:

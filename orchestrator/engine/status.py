@@ -17,7 +17,7 @@ from orchestrator.engine.change.jobs import Jobs
 from orchestrator.engine.change.locking import holding
 from orchestrator.engine.change.unfinished import left_behind
 from orchestrator.engine.guard.process import GUARD, GuardState
-from orchestrator.engine.schedule.process import TURNER, TurnState
+from orchestrator.engine.schedule.process import TURNER, TurnState, at_rest
 from orchestrator.fabric.circuits import receivers, settings
 from orchestrator.fabric.lightpath import Held, among
 from orchestrator.fabric.lookahead import prewired
@@ -98,7 +98,7 @@ async def status(command: Command) -> StatusReport:
         drift=(*(() if turning else _drift(devices, hosts, current, dark, watcher)), *_halted(turner), *_dead(job, current)),
         unfinished=left_behind(store, key, seen),
         dark=dark,
-        slots=str(turner) if turning else "",
+        slots=str(turner) if turning else "" if _halted(turner) else at_rest(current, lab),
         adapter=str(ADAPTER.running(settings, key) or ""),
         guard=str(watcher) if watcher and (watcher.alive or watcher.around) else "",
         confirm=waiting.report() if waiting is not None else None,
@@ -194,7 +194,7 @@ async def verify(
 
 def _halted(turner: TurnState | None) -> list[str]:
     """Report that the turner of the plan that is up died or gave up; empty if it did not."""
-    if turner is None or turner.alive or (turner.state == "ended" and not turner.error):
+    if turner is None or not turner.halted:
         return []
     where = f"in slot {turner.slot} of {turner.slots}" + (f": {turner.error}" if turner.error else "")
     ended = "gave up" if turner.error else "died"

@@ -6,13 +6,15 @@ break and commit: hosts are armed before the light moves and commit on carrier w
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from optics import HostName, Infeasible, Interlock, Locked, Missing
 from optics.plain import counted
-from optics.plan import Plan
+from optics.plan import Job, Plan
 from orchestrator.engine import job_verbs
 from orchestrator.engine.change.decision import LIVE, Mode
 from orchestrator.engine.change.expiry import confirm, confirmations, settled, watch
@@ -26,6 +28,7 @@ from orchestrator.engine.diagnose import job_diagnose
 from orchestrator.engine.guard.recover import evict, still_silent, with_spares
 from orchestrator.engine.job_verbs import job_env, job_logs, job_status
 from orchestrator.engine.schedule.making import up_slots
+from orchestrator.engine.schedule.process import at_rest
 from orchestrator.engine.stall import stall, stall_curves
 from orchestrator.engine.status import status, verify
 from orchestrator.fabric.rules import hops
@@ -35,7 +38,7 @@ from orchestrator.plan.reader import read_plan
 from orchestrator.plan.relabel import relabelled
 from orchestrator.plan.stored import stored_links
 from orchestrator.plan.target import circuit_rows, dark_time_scale, diff, expected_dark_ms, fingerprint, target
-from orchestrator.results import DownReport, PlanReport, PrewireReport, RelabelReport, UpReport
+from orchestrator.results import DownReport, JobStatus, PlanReport, PrewireReport, RelabelReport, UpReport
 from orchestrator.session import Command, PlanText, load_lab, load_plan
 from orchestrator.settings import Settings
 from orchestrator.store.keys import key_of, slice_of
@@ -224,7 +227,11 @@ async def up(
         chosen_: dict[str, object] = {"launch_job": launch_job, "avoid": avoid, "rollback": rollback, "adopt": adopt}
         chosen_ |= {} if confirm_s is None else {"confirm_s": confirm_s}
         chosen_ |= {"relabel": True} if relabel else {}
-        return await up_slots(command, lab, wanted, text, chosen_)
+        report = await up_slots(command, lab, wanted, text, chosen_, expected=expected)
+        if not report.nothing_to_do or not launch_job or wanted.job is None:
+            return report
+        status = await launched_again(command, wanted.job)
+        return replace(report, nothing_to_do=status is None, job=status)
     labels: RelabelReport | None = None
     if relabel:
         wanted, text, labels = await _by_labels(wanted, text, lab, command)
@@ -234,6 +241,15 @@ async def up(
     options |= {} if job is None else {"job": job}
     report = await change.up(wanted, text, options, expected=expected)
     return replace(report, relabel=labels, segments=_segments(wanted, lab))
+
+
+async def launched_again(command: Command, job: Job) -> JobStatus | None:
+    """Launch the job of slots that turn if it failed, was stopped, or was never launched; None if it runs or has finished."""
+    with suppress(Missing):
+        status = await job_status(command)
+        if status.name == job.name and status.state not in ("failed", "stopped"):
+            return None
+    return await job_verbs.job_launch(command, anew=False)
 
 
 @settled
@@ -287,9 +303,9 @@ async def resume(command: Command, run: str) -> UpReport | DownReport | PrewireR
         case "rollback":
             undone = str(record.options["of"])
             if (before := before_run(store, undone)) is not None:
-                return await change.back(before, options, undone)
+                return _slots_said(await change.back(before, options, undone), command, lab)
         case "restore":
-            return await change.restore(options)
+            return _slots_said(await change.restore(options), command, lab)
         case "turn":
             raise Missing(f"run {record.id} turned slots; it is not resumed, another goes on", hint="testbed turn")
         case "stall" | "adapt":  # neither is continued: circuits and routes become what they were before it
@@ -343,11 +359,20 @@ async def rollback(command: Command, run: str | None) -> UpReport | DownReport:
             )
 
     change = ChangeRun("rollback", lab, command, still)
-    return await change.back(before, {"of": record.id}, record.id)
+    return _slots_said(await change.back(before, {"of": record.id}, record.id), command, lab)
 
 
 @settled
 async def restore(command: Command) -> UpReport:
     """Restore the plan that is up exactly as the store has it, after devices or hosts lost it. Raises: as `up`."""
     lab = load_lab(command.inventory)
-    return await ChangeRun("restore", lab, command).restore({})
+    return _slots_said(await ChangeRun("restore", lab, command).restore({}), command, lab)
+
+
+R = TypeVar("R", bound=UpReport | DownReport)
+
+
+def _slots_said(report: R, command: Command, lab: Lab) -> R:
+    """Note that the slots of what is up again do not turn."""
+    words = at_rest(command.store.current(slice_of(lab, command.settings)), lab)
+    return replace(report, notes=(*report.notes, f"its slots {words}")) if words else report

@@ -42,6 +42,7 @@ SYSCTLS: tuple[tuple[str, str, bool], ...] = (
     ("net.ipv4.tcp_rto_min_us", "5000", False),  # Linux 6.12 and newer; the routes carry rto_min for older ones
     ("net.ipv4.tcp_congestion_control", "cubic", False),  # refused inside a network namespace; the routes carry congctl
     ("net.ipv4.tcp_slow_start_after_idle", "0", False),  # collectives send in bursts
+    ("net.ipv4.tcp_no_metrics_save", "1", False),  # what a closed connection learned was true of the circuits of its time
 )
 PORT_SYSCTLS: tuple[tuple[str, str, bool], ...] = (
     ("rp_filter", "0", True),

@@ -76,7 +76,7 @@ class ScheduleReader:
 
     def either(self, edge: ScheduleEdge) -> None:
         """Slots or a pattern, and a pattern's words only with it."""
-        if edge.slots and edge.pattern is not None:
+        if "slots" in edge.model_fields_set and edge.pattern is not None:
             self.problems.add((*AT, "pattern"), "slots are given too; wanted one of the two")
         elif not edge.slots and edge.pattern is None:
             self.problems.add(AT, "the schedule has no slots: give it slots, or a pattern with ports")

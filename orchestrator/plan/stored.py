@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from optics import Circuit, CrossConnect, DeviceName, HostPort, Link, LinkKind, Port, Setting, Slot, SpectralRoute
-from optics.plan import Plan
+from optics.plan import Plan, Schedule
 from orchestrator.fabric import circuits as light
 from orchestrator.fabric.transition import per_device
 from orchestrator.inventory.lab import Lab
@@ -58,6 +58,17 @@ def stored_plan(text: str, name: str, stored: object, lab: Lab) -> Plan:
     plan = read_plan(text, name, lab)
     slot = stored.get("slot", 0) if isinstance(stored, dict) else 0
     return plan if plan.schedule is None else plan.slot(slot if isinstance(slot, int) else 0)
+
+
+def slot_facts(stored: object) -> dict[str, object]:
+    """What is stored of a schedule: `slot`, the one that is up, and `made`, those that were verified; empty without one."""
+    return {key: stored[key] for key in ("slot", "made") if key in stored} if isinstance(stored, dict) else {}
+
+
+def unmade(schedule: Schedule, stored: object) -> tuple[int, ...]:
+    """The slots that were not made and verified yet when this was stored."""
+    made = slot_facts(stored).get("made")
+    return tuple(slot for slot in range(len(schedule.slots)) if not isinstance(made, list) or slot not in made)
 
 
 def stored_links(stored: object) -> tuple[Link, ...]:

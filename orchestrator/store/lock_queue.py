@@ -13,6 +13,8 @@ from orchestrator.store.scope import Scope
 Kind = Literal["run", "reservation"]
 State = Literal["active", "waiting", "released", "stolen", "expired", "died"]
 LIVE: tuple[State, ...] = ("active", "waiting")
+TURNS, BESIDE = "turn ", " while slots turn"
+"""How the reason of a turner's lock begins, and how that of the launch or stop of a job beside it ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +51,13 @@ class Lock:
 
     def meets(self, other: Lock) -> bool:
         """Whether both cannot be active at the same time: they overlap, and have different owners or both change the lab."""
-        apart = self.owner == other.owner and "reservation" in (self.kind, other.kind)
-        return not apart and self.scope.overlaps(other.scope)
+        return not self.apart(other) and self.scope.overlaps(other.scope)
+
+    def apart(self, other: Lock) -> bool:
+        """Whether one owner has both, and they do not disturb each other: a run within a reservation, a job beside slots."""
+        two = ((self.reason, other.reason), (other.reason, self.reason))
+        beside = any(one.startswith(TURNS) and job.endswith(BESIDE) for one, job in two)
+        return self.owner == other.owner and (beside or "reservation" in (self.kind, other.kind))
 
     def __str__(self) -> str:
         process = f" (pid {self.pid})" if self.kind == "run" else ""
@@ -68,7 +75,7 @@ def clock(at: float) -> str:
 def blockers(wish: Lock, live: Sequence[Lock]) -> list[Lock]:
     """The locks that keep `wish` from being active: conflicting active ones, and earlier requests that conflict with it.
 
-    A waiting request is overtaken only by runs of the owner whose reservation it waits for anyway.
+    A waiting request is overtaken only by runs of the owner whose reservation, or turner, it waits for anyway.
     """
     active = [other for other in live if other.state == "active" and other.id != wish.id]
     found = [other for other in active if wish.meets(other)]
@@ -76,7 +83,7 @@ def blockers(wish: Lock, live: Sequence[Lock]) -> list[Lock]:
     for other in live:
         if other.state != "waiting" or other.seq >= wish.seq or not wish.meets(other) or other.after in by_id:
             continue
-        his_own = [h for h in active if h.kind == "reservation" and h.owner == wish.owner and h.meets(other)]
+        his_own = [h for h in active if h.apart(wish) and h.meets(other)]
         if wish.kind != "run" or not his_own:
             found.append(other)
     return found

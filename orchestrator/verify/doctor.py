@@ -362,7 +362,8 @@ def _store(settings: Settings) -> list[Probe]:
         return [Probe("store", "fail", str(error), getattr(error, "hint", ""), "`lab`, `schema`", "store")]
     checks = [Probe("store", "ok", str(settings.store_path), area="store"), _runs(settings)]
     for run in died[:3]:
-        fix = f"testbed resume {run.id} goes on, testbed rollback {run.id} goes back; testbed status shows the present state"
+        ways = f"testbed resume {run.id} goes on, testbed rollback {run.id} goes back"
+        fix = f"{'testbed turn goes on' if run.verb == 'turn' else ways}; testbed status shows the present state"
         checks.append(Probe("run that died", "warn", f"{run.id}: {run.verb} {run.plan_name}".rstrip(), fix, "everything", "store"))
     if len(died) > 3:
         checks.append(Probe("run that died", "warn", f"{len(died) - 3} more", "testbed history", "everything", "store"))

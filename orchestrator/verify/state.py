@@ -98,7 +98,7 @@ class StatusReport(JsonReport):
     dark: tuple[str, ...] = ()
     """Planned links without light: at which ends, and where the meters show it lost. They are in `drift` too."""
     slots: str = ""
-    """The turner of this plan's slots, empty if none runs."""
+    """The turner of this plan's slots, or that they do not turn and what to type; empty without a schedule, or if it died."""
     adapter: str = ""
     """The adapter of this plan's circuits, empty if none runs."""
     guard: str = ""

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from optics import BadFile
-from orchestrator.plan.design.periodic import ring_iteration_s
+from orchestrator.plan.design.periodic import forecast, ring_iteration_s
 from orchestrator.plan.reader import read_plan
 from tests.house.repository import ROOT
 from tests.plan.test_plan_cases import lab_of
@@ -29,6 +29,8 @@ def test_a_schedule_is_shown_beside_the_plan_without_one_as_on_its_page(cli: Any
     assert plan.job is not None and plan.job.traffic is not None
     assert {(one.step, one.begin, one.end) for group in plan.job.traffic.groups for one in group.schedule} == {(1, 0.0, 1.0)}
     assert plan.job.predicted["iteration_ms"] == pytest.approx(2880, rel=0.02)
+    found = forecast(plan, lab_of("emulated"))
+    assert found == pytest.approx({key: plan.job.predicted[key] for key in found}, rel=1e-3), "also without what the file says"
 
 
 def test_without_a_dwell_light_is_there_for_nine_tenths_of_the_time(cli: Any) -> None:
@@ -44,13 +46,22 @@ def test_all_ports_may_show_the_same_pairs(cli: Any) -> None:
     assert data["slots"] == 11 and data["plan"]["schedule"]["ports"] == ["p1", "p2"] and data["plan"]["name"] == "n"
 
 
+def test_ports_that_move_one_at_a_time_are_dark_for_a_part_of_the_nights(cli: Any) -> None:
+    words = ("design", "periodic", *AT, *DLRM, "--dwell", "0.45", "--ports", "2", "--json")
+    found = {name: cli(*words, "--pattern", name).json["data"] for name in ("opera", "staggered")}
+    assert found["opera"]["plan"]["schedule"] == {"pattern": "opera", "ports": ["p1", "p2"], "dwell_s": 0.45}
+    assert found["opera"]["slots"] == 2 * found["staggered"]["slots"] == 12
+    lost = {name: 1 - data["duty"] for name, data in found.items()}
+    assert lost["opera"] == pytest.approx(lost["staggered"] / 2, rel=0.01)
+
+
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
         ((*DLRM, "--dwell", "0.1"), "schedule.dwell_s: ocs1 takes 50 ms from slot to slot"),
         ((*DLRM, "--dwell", "0"), "--dwell 0: wanted a time above 0"),
         ((*DLRM, "--dwell", "0.45", "--guard", "0.5"), "a guard of 0.5 s leaves nothing of a dwell of 0.45 s"),
-        ((*DLRM, "--pattern", "opera"), "--pattern opera: not one of staggered, round-robin, demand"),
+        ((*DLRM, "--pattern", "oprea"), "--pattern oprea: not one of staggered, round-robin, opera, demand"),
         ((), "design periodic: no workload given"),
     ],
 )

@@ -106,13 +106,14 @@ class Lab:
 
     def holders(self) -> list[str]:
         """The locks of runs at work now; the store is asked, which is quicker than a command."""
-        return self._stored("SELECT id FROM locks WHERE state='active' AND run != ''")
+        return self.stored("SELECT id FROM locks WHERE state='active' AND run != ''")
 
     def steps(self) -> list[str]:
         """The effects begun so far: where there is one, the run has connected to everybody it needs."""
-        return self._stored("SELECT what FROM steps WHERE state != 'planned'")
+        return self.stored("SELECT what FROM steps WHERE state != 'planned'")
 
-    def _stored(self, query: str) -> list[str]:
+    def stored(self, query: str) -> list[str]:
+        """The first column of a query of the store."""
         with closing(sqlite3.connect(self.folder / "data" / "testbed.sqlite3", timeout=10)) as db:
             try:
                 return [row[0] for row in db.execute(query)]

@@ -55,7 +55,7 @@ class Site(Lab):
 
     def adapt(self, *words: str, **env: str) -> Answer:
         """The adapter, to which something happens at one point of its way (tests/drills/deadly.py)."""
-        command = [sys.executable, "-m", "tests.drills.deadly", "adapt", *words, "--json"]
+        command = [sys.executable, "-m", "tests.drills.deadly", "adapt", "--foreground", *words, "--json"]
         process = subprocess.Popen(command, env=self.env | env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT)
         out, err = process.communicate(timeout=120)
         return Answer(process.returncode, json.loads(out.splitlines()[-1]) if out else {}, err)
@@ -167,7 +167,7 @@ def test_a_device_that_restarts_in_a_turn_costs_one_turn(site: Site) -> None:
 
 def test_a_rank_killed_ends_the_adapter_and_routes_stay_confirmed(site: Site) -> None:
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.drills.deadly", "adapt", "--json"],
+        [sys.executable, "-m", "tests.drills.deadly", "adapt", "--foreground", "--json"],
         env=site.env | {"DRILL_POINTS": str(site.folder / "points")},
         stdout=subprocess.PIPE,
         text=True,
@@ -204,9 +204,10 @@ def test_a_fibre_cut_under_a_circuit_costs_its_circuit_and_no_iteration(site: Si
 
 
 def test_an_adapter_in_the_background_stops_after_its_turn_and_before_the_plan_is_taken_down(site: Site) -> None:
-    started = site.testbed("adapt", "--background").must()["adapter"]
+    started = site.testbed("adapt").must()["adapter"]
     assert started["state"] == "adapting"
-    second = site.testbed("adapt")
+    assert site.testbed("adapt").must()["adapter"]["pid"] == started["pid"]
+    second = site.testbed("adapt", "--foreground")
     assert second.exit_code == 4 and "another adapter" in second.envelope["message"]
     time.sleep(5)
     stopped = site.testbed("adapt", "--stop").must()

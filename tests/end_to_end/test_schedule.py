@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from tests.end_to_end.conftest import Lab
+from tests.drills.job_truth import HOSTS, Job
+from tests.end_to_end.conftest import Lab, ring
 
 pytestmark = [pytest.mark.lab, pytest.mark.long, pytest.mark.timeout(600)]
 
-HOSTS = [f"gpu0{k}" for k in range(1, 7)]
 SCHEDULE = {"dwell_s": 0.45, "guard_s": 0.02, "pattern": "round-robin", "ports": ["p1"], "hosts": HOSTS}
 
 
@@ -66,7 +66,7 @@ def settled(lab: Lab) -> None:
     verified = lab.testbed("verify").must()
     assert all(rung["ok"] for rung in verified["rungs"]), verified
     status = lab.testbed("status").must()
-    assert not status["drift"] and len({host["generation"] for host in status["hosts"]}) == 1
+    assert not status["drift"] and len({host["generation"] for host in status["hosts"]} - {None}) == 1
 
 
 def test_slots_turn_and_the_one_where_they_stop_verifies(turning: Lab) -> None:
@@ -78,6 +78,53 @@ def test_slots_turn_and_the_one_where_they_stop_verifies(turning: Lab) -> None:
     assert again["turns"] == 5
     turning.testbed("down", "--yes").must()
     assert not any(turning.glass().values())
+
+
+def test_slots_are_whole_after_the_turner_an_agent_and_a_device_were_killed_in_the_midst_of_them(lab: Lab) -> None:
+    """One of each of the drill below, in slots of four hosts."""
+    lab.up(lab.plan("round", [], schedule=SCHEDULE | {"hosts": HOSTS[:4]})).must()
+    before = until(lab, lambda s: s["cycle"] >= 1)
+    os.kill(before["pid"], signal.SIGKILL)
+    os.kill(agents(lab)[0], signal.SIGKILL)
+    lab.ask("faults.add", device="ocs1", kind="reboot-lose", on="write", count=1)
+    until(lab, lambda s: s["pid"] != before["pid"] and s["state"] == "turning" and s["cycle"] >= 1 and not s["silent"])
+    settled(lab)
+
+
+def test_an_up_that_was_killed_between_slots_is_completed_by_the_next(lab: Lab) -> None:
+    plan = lab.plan("round", [], schedule=SCHEDULE)
+    first, deadline = lab.command("up", "--topology", plan), time.monotonic() + 60
+    while not any('"made": [1, 2]' in text for text in lab.stored("SELECT links FROM current")):
+        assert time.monotonic() < deadline and first.poll() is None
+        time.sleep(0.01)
+    first.kill()
+    first.communicate()
+    assert "were not made and verified" in lab.testbed("status").must()["slots"]
+    assert "were not made and verified" in lab.testbed("turn").envelope["message"]
+    again = lab.up(plan).must()
+    assert again["notes"][0].startswith("3 slots of 5 made and verified")
+    settled(lab)
+    lab.testbed("rollback").must()
+    assert not any(lab.glass().values())
+
+
+def test_a_job_lives_beside_slots_and_dies_and_is_launched_without_touching_them(lab: Lab) -> None:
+    job = {"name": "living", "workload": "allreduce", "ranks": HOSTS, "rings": [HOSTS], "args": {"loop": True, "minbytes": "64K"}}
+    lab.up(lab.plan("both", ring((2, 3)), schedule=SCHEDULE, job=job), "--no-job").must()
+    try:
+        pid, living = state(lab)["pid"], Job(lab)
+        assert lab.testbed("job", "launch").must()["state"] == "running"
+        os.kill(living.ranks("gpu02")[0], signal.SIGKILL)
+        before = state(lab)["cycle"]
+        until(lab, lambda s: s["cycle"] > before + 1 and s["state"] == "turning" and not s["silent"])
+        assert lab.testbed("job", "launch").must()["state"] == "running" and living.advances()
+        [rank] = living.ranks("gpu02")
+        assert b"TESTBED_SLOTS=/var/lib/testbed/slots/" in Path(f"/proc/{rank}/environ").read_bytes()
+        assert lab.testbed("job", "stop").must()["state"] == "stopped"
+        assert state(lab)["pid"] == pid and state(lab)["state"] == "turning"
+        settled(lab)
+    finally:
+        lab.testbed("turn", "--stop")
 
 
 @pytest.mark.parametrize("whose", ["turner", "agent", "both", "device"])
@@ -111,5 +158,6 @@ def test_with_the_turner_and_its_keeper_gone_hosts_stay_in_a_slot_and_the_next_c
     time.sleep(5.0)
     status = turning.testbed("status").must()
     assert any(line.startswith("slots: the turner died in slot ") for line in status["drift"])
+    assert [run["resume"] for run in status["unfinished"]] == ["testbed turn"]
     assert turning.testbed("turn", "--once").must()["turns"] == 5
     settled(turning)

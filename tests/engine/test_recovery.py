@@ -16,6 +16,7 @@ from orchestrator.engine.change.snapshot import Snapshot, before_of, change_back
 from orchestrator.engine.change.unfinished import left_behind
 from orchestrator.engine.change.up import Up
 from orchestrator.plan.reader import read_plan
+from orchestrator.plan.stored import slot_facts
 from orchestrator.plan.target import fingerprint
 from orchestrator.session import Observation
 from orchestrator.store.records import CurrentPlan
@@ -128,6 +129,18 @@ async def test_after_a_power_cut_of_everything_restore_brings_back_what_the_stor
     await bench.back(as_stored(bench.store, SLICE, current, bench.lab), "restore")
     ours = {d: held - {CrossConnect(Port("ocs2", "50"), Port("ocs2", "150"))} for d, held in was[0].items()}
     assert bench.held() == ours and now(bench)[1:] == was[1:]
+
+
+async def test_a_plan_that_is_restored_keeps_which_of_its_slots_is_up_and_which_were_made(bench: Bench) -> None:
+    await before(bench)
+    bench.switches["ocs1"].held = frozenset()
+    bench.fleet.light()
+    current = bench.store.current(SLICE)
+    assert current is not None and isinstance(current.links, dict)
+    slots = {"slot": 2, "made": [0, 1, 2]}
+    current = replace(current, links={**current.links, **slots})
+    await bench.back(as_stored(bench.store, SLICE, current, bench.lab), "restore")
+    assert (up := bench.store.current(SLICE)) is not None and slot_facts(up.links) == slots
 
 
 async def test_a_device_and_a_host_that_the_change_does_not_need_may_be_down(bench: Bench) -> None:

@@ -162,6 +162,22 @@ def test_circuits_follow_the_job_in_an_arm_whose_plan_says_so_and_in_no_other(se
     assert sum(word.startswith("adapt") for word in fake.said) == 4
 
 
+def test_what_a_job_makes_before_its_slots_turn_or_its_circuits_follow_it_is_not_measured(settings: Settings, lab: Lab) -> None:
+    class Slow(Fake):
+        def launch(self) -> JobStatus:
+            found = super().launch()
+            self.sleep(4.0)
+            return found
+
+    runner, _, record = ready(settings, lab, fake=Slow())
+    document = runner.scenario.arms["b"].setups["ann"].plan.document
+    document["schedule"] = {"dwell_s": 1.0}  # type: ignore[index]
+    runner.scenario.arms["c"].setups["ann"].plan.document["adapt"] = {"every": 1}  # type: ignore[index]
+    assert runner.measure()
+    first = {slot["arm"]: slot["jobs"]["ann"][0]["first"] for slot in record.slots}
+    assert first == {"a": 1, "b": 5, "c": 5}
+
+
 def test_a_stall_is_a_result_and_the_others_are_measured_all_the_same(settings: Settings, lab: Lab) -> None:
     runner, fake, record = ready(settings, lab, fake=Fake(slow={"c"}))
     assert runner.measure()

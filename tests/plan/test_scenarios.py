@@ -94,6 +94,8 @@ WRONG = {
     ),
     "an unknown tenant": (("of: b", "of: b, tenant: bob"), "compare[0].tenant: there is no tenant bob"),
     "a tenant that only an arm has": (("b: {plan: b.json}", "b: {tenants: {bob: {plan: b.json}}}"), "there is no tenant bob"),
+    "an arm without tenants": (("b: {plan: b.json}", "b: {tenants: {ann: null}}"), "arms.b.tenants: no tenant takes part"),
+    "a tenant that takes no part": (("b: {plan: b.json}", "b: {tenants: {ann: null}}"), "tenant ann takes no part in arm b"),
     "a mode without a change": (("b: {plan: b.json}", "b: {plan: b.json, mode: live}"), "which `then` names"),
     "a plan without a job": (("plan: b.json", "plan: idle.json"), "idle.json has no job, so nothing can be measured"),
     "a difference that is not declared": (("differs: [plan.links]", "differs: []"), "the arms differ in plan.links, too"),
@@ -110,6 +112,16 @@ def test_every_mistake_is_refused_with_its_place(name: str) -> None:
     (old, new), words = WRONG[name]
     assert old in GOOD
     assert any(words in line for line in wrong(GOOD.replace(old, new))), wrong(GOOD.replace(old, new))
+
+
+def test_a_tenant_takes_no_part_in_an_arm_that_says_so() -> None:
+    text = GOOD.replace("  ann: {plan: a.json}\n", "  ann: {plan: a.json}\n  bob: {plan: b.json}\n").replace(
+        "of: b", "of: b, tenant: ann"
+    )
+    text = text.replace("\n  b: {plan: b.json}", "\n  b: {tenants: {bob: null}}").replace("[plan.links]", "[tenants]")
+    found = read(text)
+    assert [*found.arms["a"].setups] == ["ann", "bob"] and [*found.arms["b"].setups] == ["ann"]
+    assert any("the arms differ in tenants, too" in line for line in wrong(text.replace("[tenants]", "[]")))
 
 
 def test_all_mistakes_are_reported_at_once() -> None:
@@ -185,5 +197,5 @@ def test_a_shipped_scenario_is_named_like_its_folder_fits_the_schema_and_has_its
 def test_the_scenarios_promised_are_there() -> None:
     assert [path.parent.name for path in SHIPPED] == [
         *("direct-connect-small", "live-vs-restart", "mixnet-moe", "rail-only", "reconfiguration-latency", "rotor-12"),
-        *("tdtcp", "topoopt-vs-trees"),
+        *("swss-two-tenants", "tdtcp", "topoopt-vs-trees"),
     ]

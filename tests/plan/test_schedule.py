@@ -134,6 +134,7 @@ def pattern(*ports: str, **more: object) -> dict[str, Any]:
         ("slots: all slots have the same links", slots(TRIANGLE[0], TRIANGLE[0]), {}),
         ("pattern: one slot, which never ends", pattern("p1", "p2", "p3", hosts=HOSTS[:4], pattern="staggered"), {}),
         ("pattern: slots are given too", slots(*TRIANGLE, pattern="opera", ports=["p1"]), {}),
+        ("pattern: slots are given too", pattern("p1", hosts=HOSTS[:4], slots=[]), {}),
         ("ports: slots name their own ports", slots(*TRIANGLE, ports=["p1"]), {}),
         ("slots[0].links[0].b: port gpu02:p1 is already used by links[0]", slots(*TRIANGLE), {"links": ONE}),
         ("slots[0].links[1].a: port gpu02:p1 is already used by schedule.slots[0].links[0]", slots(TRIANGLE[0] + TRIANGLE[1]), {}),

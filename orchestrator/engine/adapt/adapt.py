@@ -31,6 +31,7 @@ from orchestrator.engine.change.job_record import facts, ranks_of
 from orchestrator.engine.change.run import ChangeRun
 from orchestrator.engine.change.snapshot import found as snapshot
 from orchestrator.engine.change.snapshot import held_data
+from orchestrator.engine.change.timeline import record_rungs
 from orchestrator.fabric.circuits import circuits
 from orchestrator.fabric.detour import dead_links, link_text
 from orchestrator.fabric.transition import per_device
@@ -243,7 +244,8 @@ class Adapter:
             if found.state != "running":
                 return None
             if found.error and time.monotonic() > self.began + START_S:
-                raise NotVerified(f"{first} does not say what it sends: {found.error}", hint="testbed job status")
+                hint = "testbed job status; the program moe says it: docs/how-to/adapt-circuits.md"
+                raise NotVerified(f"{first} does not say what it sends: {found.error}", hint=hint)
             if found.step > 2 * at and found.step % 2:
                 break
             if found.step <= 2 * at:
@@ -391,6 +393,7 @@ class Adapter:
             busy = "the job runs"
             lit = circuits(links, self.lab, seen.settings)
             rungs = await ladder(self.session, self.plan, links, lit, seen.settings, seen.hellos, power=False, busy=busy)
+            record_rungs(self.context.recorder, rungs)
             if failed := [rung for rung in rungs if not rung.ok]:
                 raise NotVerified("\n".join(f"{r.name}: {r.detail}" + "".join(f"\n  {e}" for e in r.evidence[:4]) for r in failed))
             phase.detail = ", ".join(rung.detail for rung in rungs)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.engine.background import BackgroundState, Kind
+from orchestrator.engine.background import ADAPT, BackgroundState, Kind
 from orchestrator.results import JsonReport
 from orchestrator.settings import Settings
 
@@ -28,7 +28,7 @@ class AdaptState(BackgroundState):
         return f"{self.state}, {self.where}; iteration {self.iteration}: {did}; {self.last}"
 
 
-ADAPTER = Kind("adapt", "adapter", "adapts", AdaptState, start_s=60.0)
+ADAPTER = Kind(ADAPT.name, ADAPT.noun, ADAPT.does, AdaptState, ADAPT.start_s, ADAPT.options)
 
 
 def log_path(settings: Settings, slice_: str) -> Path:

@@ -15,6 +15,7 @@ from orchestrator.plan.stored import stored_links
 from orchestrator.session import Command
 from orchestrator.settings import Settings
 from orchestrator.store.keys import key_of, slice_key, slice_of
+from orchestrator.store.lock_queue import BESIDE, TURNS, Lock
 from orchestrator.store.locks import HeldLock, hold, locks_of
 from orchestrator.store.one_store import StoreClaim
 from orchestrator.store.ownership import OWNER
@@ -64,6 +65,17 @@ def scope_of(
 
 def _listed(value: object) -> Iterable[object]:
     return value if isinstance(value, (list, tuple)) else ()
+
+
+def own_turner(lab: Lab, settings: Settings, store: Store) -> Lock | None:
+    """The lock under which the owner's slots turn, None if they do not."""
+    there = (lock for lock in locks_of(lab, settings, store).listed() if lock.owner == settings.owner and lock.state == "active")
+    return next((lock for lock in there if lock.kind == "run" and lock.token and lock.reason.startswith(TURNS)), None)
+
+
+def beside(reason: str, turner: Lock | None) -> str:
+    """The reason of a lock that is held beside the owner's turner, if there is one."""
+    return f"{reason}{BESIDE}" if turner is not None else reason
 
 
 @asynccontextmanager

@@ -19,7 +19,7 @@ from orchestrator.fabric.lookahead import ahead
 from orchestrator.fabric.move_order import in_order
 from orchestrator.fabric.transition import per_device
 from orchestrator.inventory.lab import Lab
-from orchestrator.plan.stored import stored_circuits, stored_links, stored_plan
+from orchestrator.plan.stored import slot_facts, stored_circuits, stored_links, stored_plan
 from orchestrator.plan.target import Target
 from orchestrator.results import EqualiseReport, JobStatus
 from orchestrator.session import Observation
@@ -49,7 +49,8 @@ class Restore(Up):
         current = to.current
         assert current is not None
         lab = context.session.lab
-        super().__init__(context, stored_plan(current.plan_text, current.plan_name, current.links, lab), current.plan_text)
+        plan = stored_plan(current.plan_text, current.plan_name, current.links, lab)
+        super().__init__(context, plan, current.plan_text, slots=slot_facts(current.links))
         self.turn = Turn(context, self.plan.transition, "never" if self.plan.transition.live == "never" else "prefer")
         self.to, self.links = to, current.links
 

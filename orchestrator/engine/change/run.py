@@ -95,12 +95,19 @@ class ChangeRun:
         return self.command.settings
 
     async def up(self, plan: Plan, text: str, options: Mapping[str, object], *, expected: str = "") -> UpReport:
-        """Bring `plan` up. options: launch_job, job, rollback; confirm_s: leave it to be confirmed within this time (s)."""
+        """Bring `plan` up. options: launch_job, job, rollback; confirm_s: leave it to be confirmed within this time (s); slots."""
         async with self._running(plan.name, options, plan=plan, text=text) as context:
             waiting = self._confirming(options)
             mode = cast(Mode | None, options.get("job"))
             change = Up(
-                context, plan, text, rollback=bool(options["rollback"]), expected=expected, confirming=waiting, job_mode=mode
+                context,
+                plan,
+                text,
+                rollback=bool(options["rollback"]),
+                expected=expected,
+                confirming=waiting,
+                job_mode=mode,
+                slots=cast(Mapping[str, object] | None, options.get("slots")),
             )
             report = await change.carry_out(launch_job=bool(options["launch_job"]))
             if waiting is not None and waiting.made is not None:

@@ -45,6 +45,8 @@ def standing(
 ) -> Unfinished:
     """What an unfinished run left, as the devices and hosts report now."""
     what = f"{record.verb} {record.plan_name}".rstrip()
+    if record.verb == "turn":  # there is nothing to go back to: it began in a slot and ended in one, or between two
+        return Unfinished(record.id, what, record.status, record.started, resume="testbed turn")
     resume, undo = f"testbed resume {record.id}", f"testbed rollback {record.id}"
     if record.verb in ("rollback", "restore"):
         undo = ""  # it started from a state other runs left unfinished: there is nothing to go back to

@@ -41,7 +41,7 @@ from orchestrator.fabric.lightpath import Held, among
 from orchestrator.fabric.rules import Rules, rules
 from orchestrator.fabric.transition import per_device
 from orchestrator.hosts import Hello
-from orchestrator.plan.stored import link_data, path_data, stored_circuits, stored_links
+from orchestrator.plan.stored import link_data, path_data, slot_facts, stored_circuits, stored_links
 from orchestrator.plan.target import Target, dark_time_scale, diff, expected_dark_ms, fingerprint, target
 from orchestrator.results import EqualiseReport, JobStatus, UpReport
 from orchestrator.session import Observation
@@ -62,6 +62,7 @@ class Up:
 
     rollback: roll back a change that fails or is interrupted. expected: the fingerprint of a saved plan, which must still match.
     confirming: leave it to be confirmed by the operator. job_mode: what becomes of a running job, None for the plan's policy.
+    slots: what the store is to know of the plan's schedule (`slot_facts`).
     """
 
     def __init__(
@@ -74,9 +75,10 @@ class Up:
         expected: str = "",
         confirming: Confirming | None = None,
         job_mode: Mode | None = None,
+        slots: Mapping[str, object] | None = None,
     ) -> None:
         self.context, self.plan, self.text = context, plan, text
-        self.job_mode = job_mode
+        self.job_mode, self.slots = job_mode, dict(slots or {})
         self.rollback, self.expected, self.confirming = rollback, expected, confirming
         self.lab = context.session.lab
         self.hosts = context.session.hosts
@@ -208,11 +210,11 @@ class Up:
         target = {"settings": held_data(goal.wanted), "generation": self.move.generation, "hosts": sorted(wanted)}
         context.run.found(self.before.to_json(), target)
 
-    def _record_up(self, goal: Target, sha: str) -> None:
-        """Record that the plan is up. Raises: Locked - another run has taken the lab."""
+    def _record_up(self, goal: Target, sha: str, run: str = "") -> None:
+        """Record that the plan is up. run: that brought it up, if another. Raises: Locked - another run has taken the lab."""
         self.context.store.set_current(
             self.context.slice,
-            self.context.run.id,
+            run or self.context.run.id,
             plan_name=self.plan.name,
             plan_sha=self.plan.sha256,
             plan_text=self.text,
@@ -220,8 +222,10 @@ class Up:
                 "rules_sha": sha,
                 "links": [link_data(link) for link in goal.links],
                 "paths": [path_data(circuit) for circuit in goal.circuits if len(circuit.path) > 1],
+                **self.slots,
             },
             generation=self.move.generation,
+            by=self.context.run.id,
         )
 
     async def _leave_waiting(self, confirming: Confirming, wanted: Collection[HostName], leaving: Collection[HostName]) -> None:
@@ -368,6 +372,9 @@ class Up:
             await self._found(goal, seen, wanted)
             await self._turn_first()
             self._record_up(goal, sha)
+        elif self.current is not None and self.slots != slot_facts(self.current.links):  # it is like the slot before it
+            self.move.generation = self.current.generation
+            self._record_up(goal, sha, self.current.run)
         recorder = self.context.recorder
         balance = await self._equalise(goal, seen.settings)
         job = await self._job(launch=launch_job, changed=False)

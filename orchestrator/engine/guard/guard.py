@@ -19,7 +19,7 @@ from optics import Circuit, DeviceName, HostName, HostPort, Link, Locked, Missin
 from optics.plain import counted
 from optics.words import short, sort_key
 from orchestrator.deadline import OUTER
-from orchestrator.engine.background import StateFile, ready
+from orchestrator.engine.background import MOVING, StateFile, ready
 from orchestrator.engine.change.apply import finish
 from orchestrator.engine.guard.devices import connected, settings_held
 from orchestrator.engine.guard.jobs import JobWatch
@@ -128,7 +128,7 @@ class Guard:
         self.began = time.monotonic()
         self.tasks: set[asyncio.Task[None]] = set()
         self.one, given = asyncio.Lock(), self.options.budget
-        more = (self.say, self._others, self.one)
+        more = (self.say, lambda: self._others(movers=False), self.one)
         self.jobs = None if given is None else JobWatch(self.session, self.command, self.slice, self.locks, given, *more)
         self.retry_at = 0.0
         self.tries = 0
@@ -309,14 +309,14 @@ class Guard:
 
     # --- others
 
-    def _others(self) -> str:
-        """The run that changes the owner's part of the lab now, empty if none does."""
+    def _others(self, *, movers: bool = True) -> str:
+        """The run that changes the owner's part of the lab now, empty if none does. movers: count the owner's own, too."""
         if self.watched is None:
             return "no plan is up"
-        scope = reach(self.lab, self.watched.hosts)
-        this = (socket.gethostname(), os.getpid())
-        there = (lock for lock in self.locks.listed() if lock.kind == "run" and lock.state == "active")
-        if words := next((str(lock) for lock in there if (lock.host, lock.pid) != this and lock.scope.overlaps(scope)), ""):
+        scope, this = reach(self.lab, self.watched.hosts), (socket.gethostname(), os.getpid())
+        there = [x for x in self.locks.listed() if movers or x.owner != self.locks.who.owner or not x.reason.startswith(MOVING)]
+        there = [x for x in there if x.kind == "run" and x.state == "active" and (x.host, x.pid) != this]
+        if words := next((str(x) for x in there if x.scope.overlaps(scope)), ""):
             return words
         waiting = self.confirmations.pending()
         return f"run {waiting.run} ({waiting.plan}) waits to be confirmed" if waiting is not None else ""

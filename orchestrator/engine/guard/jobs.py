@@ -11,12 +11,13 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Protocol
 
 from optics import HostName, Locked, TestbedError
 from optics.plan import Plan
 from optics.ranks import RankName, by_host, host_of_rank
-from orchestrator.engine.background import TURN
+from orchestrator.engine.background import ADAPT, MOVERS, TURN, BackgroundState, Kind
 from orchestrator.engine.change.job_record import counts_collectives, facts, pause_of, ranks_of
 from orchestrator.engine.change.jobs import Jobs
 from orchestrator.engine.guard.policy import (
@@ -62,7 +63,7 @@ class Says(Protocol):
 @dataclass
 class JobWatch:
     """Recovers the job of one owner's plan. one: held while the guard changes something. others: who else holds the lab, if
-    anyone.
+    anyone but what moves light for the owner in the background: that is stopped meanwhile, and started again.
     """
 
     session: Session
@@ -88,6 +89,7 @@ class JobWatch:
         self.recovered = 0
         self.refused: set[HostName] = set()  # spares of attempts that failed since the last one that did not
         self.begun, self.wait_until = False, 0.0
+        self.movers: dict[Kind[BackgroundState], Path] = {}
 
     async def watch(self) -> None:
         """Look until cancelled; what fails is looked at again."""
@@ -111,11 +113,11 @@ class JobWatch:
         current, record = store.current(self.slice), store.latest_job(self.slice)
         if current is None or record is None or (record.ended is not None and record.ended < current.since):
             return None
-        turner = TURN.running(self.command.settings, self.slice)
-        if self.one.locked() or (turner is None and self.others()):
+        if self.one.locked() or self.others():
             self.quiet_since = time.monotonic()
             return None
-        if turner is not None:  # a job may wait for its slots for a cycle: only one that has ended is recovered
+        moving = self._moving()
+        if TURN in moving:  # a job may wait for its slots for a cycle: only one that has ended is recovered
             self.quiet_since = time.monotonic()
         if self.job != record.id:
             self.job, self.longest_s, self.latest, self.quiet_since = record.id, 0.0, {}, time.monotonic()
@@ -131,6 +133,8 @@ class JobWatch:
         bare = {name for name, hello in self.session.hosts.hellos.items() if not hello.installed}  # `up` installs the agent there
         spares = usable(plan, self.session.lab, attached | bare, tags)
         action, by = decide(sight, past, self.budget, spares), None
+        # An adapter whose job has lost its first rank takes that for the job's end.
+        self.movers = moving if action.kind == "none" else moving | {k: v for k, v in self.movers.items() if k is ADAPT}
         if action.kind == "evict":
             dead = bool(set(action.hosts) & set(sight.silent_s))
             by = _places(action.hosts, [one for one in spares if one not in self.refused], plan, self.session)
@@ -142,19 +146,28 @@ class JobWatch:
                 action = replace(action, kind="report" if dead else "restart", why=why)
         if action.kind in ("wait", "report"):
             self._note(record.id, "job fault", f"{record.name}: {action.why}", action.kind + ",".join(action.hosts))
-        busy = turner is None and self.others()
-        if action.kind not in ("restart", "evict") or busy or time.monotonic() < self.wait_until:
+        if action.kind not in ("restart", "evict") or self.others() or time.monotonic() < self.wait_until:
             return action
         async with self.one:
             settings = self.command.settings
-            if turner is not None:  # it holds the lab
-                await asyncio.to_thread(TURN.stop, settings, self.slice)
+            for kind in moving:  # they hold the lab
+                await asyncio.to_thread(kind.stop, settings, self.slice)
             try:
                 await self._act(action, record, by or {})
             finally:
-                if turner is not None:
-                    await asyncio.to_thread(TURN.start, settings, self.slice, settings.run_dir(turner.run) / "turn.jsonl")
+                ended = (now := store.latest_job(self.slice)) is None or now.ended is not None
+                for kind, log in self.movers.items():
+                    if kind is not ADAPT or not ended:
+                        await asyncio.to_thread(kind.start, settings, self.slice, log)
         return action
+
+    def _moving(self) -> dict[Kind[BackgroundState], Path]:
+        """What moves light for the owner in the background now, and the file of its events."""
+        settings, found = self.command.settings, {}
+        for kind in MOVERS:
+            if (there := kind.running(settings, self.slice)) is not None:
+                found[kind] = Path(there.log) if there.log else kind.path(settings, self.slice).with_suffix(".jsonl")
+        return found
 
     async def sight(self, record: JobRecord, attached: Collection[HostName]) -> Sight:
         """What the hosts say of the job's ranks now. One that was switched off keeps its channel for a while but is silent."""

@@ -34,10 +34,12 @@ class Times:
     def period_s(self) -> float:
         return self.dwell_s + self.night_s
 
-    @property
-    def duty(self) -> float:
-        """The share of time in which a slot's light is there, 0 to 1."""
-        return self.dwell_s / self.period_s
+    def duty(self, *, stored: bool) -> float:
+        """The share of time in which devices pass a slot's light, 0 to 1. stored: they turn by their own clock and keep the night.
+
+        Those that are told each slot pass light as soon as they have settled, `REACTION_S` before the night ends for the hosts.
+        """
+        return (self.dwell_s + (0.0 if stored else REACTION_S)) / self.period_s
 
 
 @dataclass(frozen=True, slots=True)

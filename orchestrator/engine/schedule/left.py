@@ -1,20 +1,19 @@
-"""Devices that turn on by their own clock although nobody follows them any more: stopped on request."""
+"""What a turner left that was killed or gave up, brought to a whole slot on request: half a slot, or devices that turn on."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from drivers.api import Presets
 from optics import Missing
-from orchestrator.engine.schedule.process import TurnReport
+from orchestrator.engine.schedule.process import TURNER, TurnReport
 from orchestrator.engine.schedule.verb import TurnOptions, scheduled, turn
-from orchestrator.results import Json
+from orchestrator.inventory.lab import Lab
 from orchestrator.session import Command, load_lab, open_session
 from orchestrator.store.keys import slice_of
+from orchestrator.store.records import CurrentPlan
 
 
 async def stop_left(command: Command) -> TurnReport | None:
-    """Have devices of the owner's schedule that a killed turner left turning rest in a whole slot; None if there are none.
+    """Leave the fabric of the owner's schedule at rest in a whole slot; None if the last turner did, and no device turns.
 
     Raises: as `turn`; Unreachable, TimedOut - a device that can turn does not say whether it does.
     """
@@ -24,15 +23,18 @@ async def stop_left(command: Command) -> TurnReport | None:
     except Missing:
         return None
     key = slice_of(lab, command.settings)
+    left = TURNER.read(TURNER.path(command.settings, key))
+    if (left is not None and left.plan == current.plan_name and left.halted) or await _turning(command, lab, current):
+        return await turn(command, notify=lambda event: None, options=TurnOptions(stop=True))
+    return None
+
+
+async def _turning(command: Command, lab: Lab, current: CurrentPlan) -> bool:
+    """Whether a device of the owner's turns by its own clock. Raises: as `stop_left`."""
+    key = slice_of(lab, command.settings)
     able = {d for d in {s.ingress.device for s in command.store.owned(key)} if lab.traits_of(d).stored_dwell_s is not None}
     if not able:
-        return None
+        return False
     async with open_session(lab, command.inventory, command.settings.run_dir(current.run)) as session:
         devices = [d for d in (session.devices[name] for name in sorted(able)) if isinstance(d, Presets)]
-        if not any([(await device.position()).turning for device in devices]):
-            return None
-
-    def quiet(event: Mapping[str, Json]) -> None:
-        del event
-
-    return await turn(command, notify=quiet, options=TurnOptions(stop=True))
+        return any([(await device.position()).turning for device in devices])

@@ -9,19 +9,26 @@ from dataclasses import replace
 from optics import Infeasible, Interrupted, RolledBack, TestbedError
 from optics.plain import counted
 from optics.plan import Plan
+from orchestrator.engine.background import TURN
 from orchestrator.engine.change.run import ChangeRun, before_run
 from orchestrator.engine.schedule.goals import naming
 from orchestrator.engine.schedule.process import TURNER, TurnState
+from orchestrator.engine.schedule.verb import scheduled
 from orchestrator.inventory.lab import Lab
+from orchestrator.plan.stored import unmade
 from orchestrator.results import UpReport
-from orchestrator.session import Command
-from orchestrator.store.keys import slice_of
+from orchestrator.session import Command, load_lab
+from orchestrator.store.keys import key_of, slice_of
+from orchestrator.store.store import Store
 
 
-async def up_slots(command: Command, lab: Lab, plan: Plan, text: str, options: Mapping[str, object]) -> UpReport:
-    """Make every slot of `plan` and turn them. options: as `ChangeRun.up`.
+async def up_slots(
+    command: Command, lab: Lab, plan: Plan, text: str, options: Mapping[str, object], *, expected: str = ""
+) -> UpReport:
+    """Make every slot of `plan` and turn them. options, expected: as `ChangeRun.up`.
 
-    If a slot cannot be made, the state before the first is restored. One that is up already is not made again; it turns on.
+    If a slot cannot be made, the state before the first is restored. Of a plan that is up, those are made that were not, and the
+    first one; if its slots turn, they turn on.
     Raises: as `ChangeRun.up`; Infeasible - an option that needs a fabric that stays as it is.
     """
     assert plan.schedule is not None
@@ -34,21 +41,40 @@ async def up_slots(command: Command, lab: Lab, plan: Plan, text: str, options: M
     if known and there is not None:
         return UpReport("", plan.name, lab.name, nothing_to_do=True, notes=(f"its slots turn: {there}",))
     slots = len(plan.schedule.slots)
+    missing = unmade(plan.schedule, current.links if known and current is not None else {})
+    done = set(range(slots)) - set(missing)
+    earlier = _of_it(command.store, lab, current.run) if known and missing and current is not None else []
     made: list[UpReport] = []
-    for slot in [0] if known else [*range(1, slots), 0]:
+    for slot in [*(slot for slot in missing if slot), 0]:
         command.progress.note(f"slot {slot} of {slots}")
+        done.add(slot)
+        chosen = {**options, "launch_job": False, "slots": {"slot": slot, "made": sorted(done)}}
         try:
             with naming(slot):
-                made.append(await ChangeRun("up", lab, command).up(plan.slot(slot), text, {**options, "launch_job": False}))
+                change = ChangeRun("up", lab, command)
+                made.append(await change.up(plan.slot(slot), text, chosen, expected="" if made else expected))
+            earlier.append(made[-1].run)
+            command.store.resolve(earlier, made[-1].run)  # a rollback goes back to before the first
         except (TestbedError, asyncio.CancelledError) as error:
             if not made or not options["rollback"]:
                 raise
             words = str(error) if str(error).startswith(f"slot {slot}: ") else f"slot {slot}: {error}"
             await _undo(command, lab, made, words, error)
-    command.store.resolve([report.run for report in made[:-1]], made[-1].run)  # a rollback goes back to before the first
     job = bool(options["launch_job"]) and plan.job is not None
     state = await start(command, lab, made[-1].run, job=job)
     return _together(made, slots, state)
+
+
+def _of_it(store: Store, lab: Lab, run: str) -> list[str]:
+    """The runs that made slots of the plan that is up; `run`, the last, may have been killed before it resolved the others."""
+    last, found = store.get(run), list[str]()
+    for record in store.history(key_of(lab), 0):
+        if last is None or record.id > run or not record.begun or record.verb == TURN.name:
+            continue
+        if (record.owner, record.verb, record.plan_sha) != (last.owner, last.verb, last.plan_sha):
+            break
+        found.append(record.id)
+    return found
 
 
 async def _undo(command: Command, lab: Lab, made: list[UpReport], why: str, error: BaseException) -> None:
@@ -61,6 +87,15 @@ async def _undo(command: Command, lab: Lab, made: list[UpReport], why: str, erro
     raise kind(f"{why}\nrolled back: everything is as it was before the first slot") from error
 
 
+async def begin(command: Command, *, job: bool) -> TurnState:
+    """Turn the slots of the plan that is up, in the background. job: launch its job meanwhile.
+
+    Raises: as `scheduled`, `Kind.start`.
+    """
+    lab = load_lab(command.inventory)
+    return await start(command, lab, scheduled(command, lab)[0].run, job=job)
+
+
 async def start(command: Command, lab: Lab, run: str, *, job: bool) -> TurnState:
     """Start the turner in the background, and wait until slots turn. Raises: as `Kind.start`."""
     settings, words = command.settings, ["--job"] if job else []
@@ -70,5 +105,6 @@ async def start(command: Command, lab: Lab, run: str, *, job: bool) -> TurnState
 def _together(made: list[UpReport], slots: int, state: TurnState) -> UpReport:
     last = made[-1]
     pairs = (sum(report.pairs_ok or 0 for report in made), sum(report.pairs_total or 0 for report in made))
-    notes = (f"{counted(len(made), 'slot')} of {slots} made and verified, {pairs[0]}/{pairs[1]} pairs", *last.notes)
+    asked = f", {pairs[0]}/{pairs[1]} pairs" if pairs[1] else ""  # of a slot whose links do not join all hosts none is asked for
+    notes = (f"{counted(len(made), 'slot')} of {slots} made and verified{asked}", *last.notes)
     return replace(last, nothing_to_do=False, writes=sum(r.writes for r in made), notes=(*notes, f"its slots turn: {state}"))

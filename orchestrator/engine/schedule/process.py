@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from optics import TestbedError
 from orchestrator.engine.background import TURN, BackgroundState, Kind
+from orchestrator.inventory.lab import Lab
+from orchestrator.plan.reader import read_plan
+from orchestrator.plan.stored import slot_facts, unmade
 from orchestrator.results import JsonReport
+from orchestrator.store.records import CurrentPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +41,30 @@ class TurnState(BackgroundState):
         text += f", {self.late} late" if self.late else ""
         text += f", worst host {self.worst} {self.worst_ms:+.1f} ms" if self.worst else ""
         text += f", silent: {', '.join(self.silent)}" if self.silent else ""
+        text += f", job {self.job}" if self.job.startswith("not launched") else ""
         return f"{text}; {self.where}"
 
+    @property
+    def halted(self) -> bool:
+        """It died or gave up, and nobody has seen to the slot in which it did."""
+        return not self.alive and (self.state != "ended" or bool(self.error))
 
-TURNER = Kind(TURN.name, TURN.noun, TURN.does, TurnState, TURN.start_s)
+
+TURNER = Kind(TURN.name, TURN.noun, TURN.does, TurnState, TURN.start_s, TURN.options)
+
+
+def at_rest(current: CurrentPlan | None, lab: Lab) -> str:
+    """What to do about slots that do not turn although the plan that is up has a schedule, in words; empty if it has none."""
+    try:
+        plan = read_plan(current.plan_text, current.plan_name, lab) if current is not None else None
+    except TestbedError:  # the inventory changed since
+        return ""
+    if current is None or plan is None or plan.schedule is None:
+        return ""
+    slots = len(plan.schedule.slots)
+    if missing := unmade(plan.schedule, current.links):
+        return f"do not turn, and {len(missing)} of {slots} were not made and verified: testbed up with the plan makes them"
+    return f"do not turn; slot {slot_facts(current.links).get('slot')} of {slots} stays; to turn them: testbed turn"
 
 
 @dataclass(frozen=True, slots=True)

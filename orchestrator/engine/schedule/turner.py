@@ -96,6 +96,11 @@ class Turner:
         lit, whole = (sum(pair[i] for pair in self.lit) for i in (0, 1))
         return lit / whole if whole else 0.0
 
+    @property
+    def planned_duty(self) -> float:
+        """What `duty` is if nothing is late."""
+        return self.times.duty(stored=self.stored is not None)
+
     def end_ns(self) -> int:
         """When the present slot ends."""
         return self.origin_ns + self.count * self.period_ns
@@ -116,7 +121,7 @@ class Turner:
                 cycle=self.count // len(self.goals),
                 late=self.late,
                 duty=round(self.duty, 4),
-                planned_duty=round(self.times.duty, 4),
+                planned_duty=round(self.planned_duty, 4),
                 worst=worst,
                 worst_ms=round(error_ms, 3),
                 silent=tuple(sorted(self.watch.silent)),

@@ -10,7 +10,8 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, replace
 
 from optics import Change, DeviceName, Missing, TestbedError
-from optics.plan import Plan, Schedule
+from optics.plain import counted
+from optics.plan import Job, Plan, Schedule
 from orchestrator.deadline import OUTER
 from orchestrator.engine.background import StateFile
 from orchestrator.engine.change.apply import finish
@@ -36,11 +37,12 @@ from orchestrator.fabric.lightpath import among
 from orchestrator.fabric.transition import per_device
 from orchestrator.inventory.lab import Lab
 from orchestrator.plan.reader import read_plan
-from orchestrator.plan.stored import link_data, path_data
+from orchestrator.plan.stored import link_data, path_data, unmade
 from orchestrator.processes import process_mark
 from orchestrator.session import Command, load_lab, open_session
 from orchestrator.store.confirmations import Confirmations
 from orchestrator.store.keys import key_of, slice_of
+from orchestrator.store.lock_queue import BESIDE, TURNS
 from orchestrator.store.locks import who
 from orchestrator.store.records import CurrentPlan
 from orchestrator.store.scope import reach
@@ -64,13 +66,16 @@ class TurnOptions:
 
 
 def scheduled(command: Command, lab: Lab) -> tuple[CurrentPlan, Plan, Schedule]:
-    """The plan that is up and its schedule. Raises: Missing - none is up, or it has none."""
+    """The plan that is up and its schedule. Raises: Missing - none is up, it has none, or not all of its slots were made."""
     current = command.store.current(slice_of(lab, command.settings))
     if current is None:
         raise Missing(f"no plan is up on {lab.name}, so there is nothing to turn", hint="testbed up with a schedule")
     plan = read_plan(current.plan_text, current.plan_name, lab)
     if plan.schedule is None:
         raise Missing(f"{plan.name} has no schedule, so there is nothing to turn", hint="docs/how-to/run-a-schedule.md")
+    if missing := unmade(plan.schedule, current.links):
+        words = f"of {plan.name} {counted(len(missing), 'slot')} of {len(plan.schedule.slots)} were not made and verified"
+        raise Missing(f"{words}: its `up` did not get so far", hint="testbed up with the plan makes them")
     return current, plan, plan.schedule
 
 
@@ -81,7 +86,7 @@ async def turn(command: Command, *, notify: Notify, options: TurnOptions) -> Tur
     """
     if (outer := OUTER.get()) is not None:
         outer.reschedule(None)
-    lab = load_lab(command.inventory)
+    lab, silent = load_lab(command.inventory), replace(command, progress=Silent())
     current, plan, schedule = scheduled(command, lab)
     settings = command.settings
     keeper = os.getppid() if options.kept else 0
@@ -93,13 +98,16 @@ async def turn(command: Command, *, notify: Notify, options: TurnOptions) -> Tur
         keeper=keeper,
         mark=process_mark(keeper) if keeper else "",
     )
-    with StateFile(TURNER, TURNER.path(settings, slice_of(lab, settings)), own) as file, _said(file):
-        async with _running(command, lab, plan) as context:
+    path = TURNER.path(settings, slice_of(lab, settings))
+    if keeper and (killed := TURNER.read(path)) is not None and killed.kept == own.kept and killed.job:
+        own, options = replace(own, job=killed.job), replace(options, job=False)  # it may have been stopped since
+    with StateFile(TURNER, path, own) as file, _said(file):
+        async with _running(silent, lab, plan) as context:
             if (now := command.store.current(slice_of(lab, settings))) is None or now.run != current.run:
                 raise Missing(f"{plan.name} is not up any more, so there is nothing to turn", hint="testbed status")
             began = time.monotonic()
             turner = await _prepared(context, lab, current, plan, schedule, file, notify)
-            await _turned(turner, plan, options)
+            await _turned(turner, plan, options, silent)
             await finish(_left(turner, plan))
             turner.say("ended", f"stopped in slot {turner.slot}")
             report = TurnReport(
@@ -112,7 +120,7 @@ async def turn(command: Command, *, notify: Notify, options: TurnOptions) -> Tur
                 len(turner.goals),
                 round(time.monotonic() - began, 1),
                 round(turner.duty, 4),
-                round(turner.times.duty, 4),
+                round(turner.planned_duty, 4),
             )
             context.run.finish("ok", summary={"turns": turner.turns, "late": turner.late, "duty": report.duty})
             return report
@@ -133,16 +141,17 @@ def _said(file: StateFile[TurnState]) -> Iterator[None]:
 async def _running(command: Command, lab: Lab, plan: Plan) -> AsyncIterator[Context]:
     """Take the lock, record the run, keep its journal, open the lab."""
     settings, store = command.settings, command.store
-    silent = replace(command, progress=Silent())
-    async with holding(lab, silent, reach(lab, plan.hosts), f"turn {plan.name}") as lock:
+    async with holding(lab, command, reach(lab, plan.hosts), f"{TURNS}{plan.name}") as lock:
         waiting = Confirmations(store, slice_of(lab, settings), who(settings)).pending()
         if waiting is not None:
             raise TestbedError(str(waiting), hint="testbed confirm")
+        current = store.current(slice_of(lab, settings))
         run = store.new_run(
             "turn",
             key_of(lab),
             plan_name=plan.name,
             plan_sha=plan.sha256,
+            plan_text=current.plan_text if current is not None else "",  # a job is of the run that launched it
             inventory=command.inventory,
             user=settings.user,
             owner=settings.owner,
@@ -216,7 +225,7 @@ def _distance(changes: Mapping[DeviceName, Change]) -> int:
     return sum(len(c.remove) + len(c.add) for c in changes.values())
 
 
-async def _turned(turner: Turner, plan: Plan, options: TurnOptions) -> None:
+async def _turned(turner: Turner, plan: Plan, options: TurnOptions, command: Command) -> None:
     """Turn until cancelled or done; the job is launched meanwhile."""
     hosts = turner.context.session.hosts
     events = hosts.subscribe()
@@ -226,7 +235,7 @@ async def _turned(turner: Turner, plan: Plan, options: TurnOptions) -> None:
             await turner.finish(turner.begin())
             _record_current(turner, plan)
             if options.job and plan.job is not None:
-                tasks.append(asyncio.create_task(_launched(turner, plan)))
+                tasks.append(asyncio.create_task(_launched(turner, plan.job, command)))
             await turner.turn(0 if options.stop else len(turner.goals) if options.once else None)
     except BaseException:
         with suppress(TestbedError):
@@ -240,14 +249,15 @@ async def _turned(turner: Turner, plan: Plan, options: TurnOptions) -> None:
         hosts.unsubscribe(events)
 
 
-async def _launched(turner: Turner, plan: Plan) -> None:
+async def _launched(turner: Turner, job: Job, command: Command) -> None:
     """Launch the plan's job while slots turn; what became of it is in the state file."""
-    context = turner.context
+    context, lab = turner.context, turner.context.session.lab
     try:
-        status = await context.jobs.ensure(context.run.id, plan.job, context.recorder, changed=True, launch=True)
+        async with holding(lab, command, reach(lab, job.hosts), f"job launch{BESIDE}"):
+            status = await context.jobs.ensure(context.run.id, job, context.recorder, changed=True, launch=True)
         words = f"{status.name}: {status.state}" if status is not None else ""
     except TestbedError as error:
-        words = str(error).splitlines()[0]
+        words = f"not launched: {str(error).splitlines()[0]}"
     turner.file.say(replace(turner.file.state, job=words))
     turner.say("job", words)
 
@@ -270,6 +280,7 @@ def _record_current(turner: Turner, plan: Plan) -> None:
             "links": [link_data(link) for link in goal.links],
             "paths": [path_data(circuit) for circuit in goal.circuits if len(circuit.path) > 1],
             "slot": turner.slot,
+            "made": list(range(len(turner.goals))),
         },
         generation=turner.days[turner.slot],
         by=context.run.id,

@@ -114,7 +114,11 @@ def _tiles(c: Context, source: Source) -> None:
 
 def _topology(c: Context, found: Topology, source: Source) -> None:
     section = Section("topology", "Topology before and after")
-    if found.hosts:
+    if source.record.verb == "adapt" and found.before:
+        section = Section("topology", "Topology before")
+        words = "The links that were up when the adapter began. It changed circuits in every turn, which are listed below."
+        section.drawings.append(Drawing("topology", "topology before", words, figures.topologies([("before", found.before)])))
+    elif found.hosts:
         reached = found.after or stood(source.record)
         drawn = figures.topology(found, "after" if reached else "as far as it got")
         section.drawings.append(Drawing("topology", "topology before and after", _topology_words(found), drawn))
@@ -123,7 +127,7 @@ def _topology(c: Context, found: Topology, source: Source) -> None:
     if names := planned_switches(source):
         shown = "squares in the figure" if found.switches else "their hosts were not recorded"
         section.notes.append(f"The plan goes over packet switches ({shown}): {', '.join(names)}. No light is moved for them.")
-    if source.plan.get("links") and found.asked and not found.after:
+    if source.plan.get("links") and found.asked and not found.after and source.record.verb != "adapt":
         section.notes.append("The journal has no circuit made by this run: the right side shows the request, not the result.")
     c.sections.append(section)
 

@@ -116,7 +116,8 @@ def _adapt(c: Context, run: str) -> None:
         f"SELECT what, iteration, gain FROM adapt WHERE run = {quoted(run)} AND gain IS NOT NULL ORDER BY time_ns"
     ).fetchall()
     words = (
-        "Predicted time of an exchange over the circuits of then, divided by that over the proposed ones. Predicted, not measured."
+        "Predicted time of an exchange over the circuits of then, divided by that over the proposed ones; 1 where the traffic was"
+        " as at the last look. Predicted, not measured."
     )
     if (drawn := _gains(looks)) is not None:
         made.drawings.append(Drawing("adapt-gain", "predicted gain at each look", words, drawn))
@@ -134,8 +135,9 @@ def _adapt(c: Context, run: str) -> None:
     else:
         del c.book.answers["adapt_turns"]
     made.notes.append(
-        "The times of an exchange are predicted, all others measured. Turn: the first host's drain to the last commit. Exposed: of"
-        " the turn, what fell into the job's exchanges. Skew: bytes of the largest pair of hosts over the mean of all pairs."
+        "The times of an exchange (one all-to-all; an iteration may have several) are predicted, all others measured. Planned in:"
+        " circuits to settings and routes. Turn: the first host's drain to the last commit. Exposed: of the turn, what fell into"
+        " the job's exchanges. Skew: bytes of the largest pair of hosts over the mean of all pairs."
     )
     c.sections.append(made)
 
@@ -165,5 +167,5 @@ def _gains(looks: list[tuple[str, int, float]]) -> Figure | None:
         axes.set_xlabel("iteration of the job")
         axes.set_ylabel("predicted gain")
         axes.grid(True)
-        axes.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=3, borderaxespad=0.2)
+        axes.legend(loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=3, borderaxespad=0.2)  # seen without scrolling
     return figure

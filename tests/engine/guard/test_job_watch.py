@@ -14,6 +14,7 @@ import pytest
 
 from optics import Interlock, Interrupted, Locked, TestbedError, Unreachable
 from optics.ranks import RankName, host_of_rank
+from orchestrator.engine.background import BackgroundState
 from orchestrator.engine.change.job_record import with_pause
 from orchestrator.engine.change.jobs import Jobs, Pause
 from orchestrator.engine.change.locking import holding
@@ -21,7 +22,6 @@ from orchestrator.engine.guard import jobs as watching
 from orchestrator.engine.guard import policy, recover
 from orchestrator.engine.guard.jobs import JobWatch
 from orchestrator.engine.guard.policy import HANG_LEAST_S, PROGRAM_LEAST_S, Budget
-from orchestrator.engine.schedule.process import TurnState
 from orchestrator.hosts import Beat
 from orchestrator.hosts.api import Hello, JobState, RankTimes
 from orchestrator.hosts.late import SAVE_S, START_S
@@ -611,26 +611,35 @@ async def test_a_guard_that_is_stopped_while_it_moves_a_job_ends(bench: Bench, m
     assert bench.said[-1] == ("not recovered", "mlp: everything is as before")
 
 
-async def test_slots_do_not_turn_while_a_job_is_recovered_and_turn_again_after_it(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("what", ["TURN", "ADAPT"])
+async def test_what_moves_light_stands_still_while_a_job_is_recovered_and_goes_on_after_it(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     done: list[str] = []
 
-    class Turner:
-        def running(self, *_: object) -> TurnState | None:
-            return None if done else TurnState(1, run="2026-11-22-0001", state="turning")
+    class Mover:
+        there = True
+
+        def running(self, *_: object) -> BackgroundState | None:
+            return BackgroundState(1, log="events.jsonl") if self.there else None
 
         def stop(self, *_: object) -> None:
             done.append("stop")
-            bench.busy = ""
 
-        def start(self, *_: object) -> None:
+        def start(self, settings: object, slice_: object, log: Path) -> None:
             record = bench.store.latest_job(bench.slice)
-            done.append(f"start {record.state if record else ''}")
+            done.append(f"start {log} {record.state if record else ''}")
 
-    monkeypatch.setattr(watching, "TURN", Turner())
-    bench.busy = "turn ring"
+    mover = Mover()
+    monkeypatch.setattr(watching, what, mover)
+    monkeypatch.setattr(watching, "MOVERS", (mover,))
     await bench.launch()
+    assert await bench.look() == "none" and done == []
     bench.end(gpu02="killed")
     assert await bench.look() == "restart"
-    assert done == ["stop", "start running"]
+    assert done == ["stop", "start events.jsonl running"]
+    mover.there = False
+    bench.end(gpu01="killed")
+    assert await bench.look() == "restart"
+    again = ["start events.jsonl running"] if what == "ADAPT" else []
+    assert done[2:] == again, "an adapter ends by itself when the job loses its first rank; slots that stand were stopped"

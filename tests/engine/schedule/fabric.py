@@ -31,6 +31,7 @@ from orchestrator.settings import Settings, load
 from orchestrator.store.keys import key_of, slice_of
 from orchestrator.store.store import Store
 from orchestrator.telemetry.progress import Silent
+from tests.engine.fleet import Killed
 from tests.properties.labs import lab, macs
 
 HERE = lab(4, 1)
@@ -121,12 +122,15 @@ class Switch:
         self.slow_s = 0.0
 
     async def read(self) -> frozenset[Setting]:
+        self.fabric.alive()
         await asyncio.sleep(self.slow_s)
         return self.held
 
     async def apply(self, change: Change, ready: Ready = at_once) -> Outcome:
         await asyncio.sleep(self.slow_s)
         await ready()
+        self.fabric.point()
+        self.fabric.alive()
         sent = time.monotonic_ns()
         self.changes.append(sent)
         if self.broken:
@@ -136,9 +140,13 @@ class Switch:
             raise error
         self.held -= change.remove
         self.fabric.shine()
+        self.fabric.point()
         await asyncio.sleep(SETTLE_S)
+        self.fabric.alive()
         self.held |= change.add
         self.fabric.shine()
+        self.fabric.point()
+        self.fabric.alive()
         return Outcome(self.name, self.held, sent, sent, sent, time.monotonic_ns(), len(change.remove) + len(change.add), {})
 
 
@@ -153,7 +161,17 @@ class Fabric:
         self.gone: set[str] = set()
         self.light_s = 0.0  # carriers come so much later than the device says
         self.networks: Mapping[str, Mapping[str, Any]] = {}
+        self.points, self.kill, self.dead = 0, 0, False
         self.congctl: list[tuple[str, int]] = []  # of what was staged, and of how many hosts networks were loaded before
+
+    def point(self) -> None:
+        """The turner is about to do something, or did it; at the point `kill` it is killed, and from then on does nothing."""
+        self.points += 1
+        self.dead = self.dead or self.points == self.kill
+
+    def alive(self) -> None:
+        if self.dead:
+            raise Killed
 
     def shine(self) -> None:
         """Give every port the carrier that what the devices hold gives it."""
@@ -193,12 +211,16 @@ class Fabric:
         self, generations: Mapping[int, Mapping[str, Rules]], timeout_s: float = 5.0, *, congctl: str = "cubic"
     ) -> None:
         self.congctl.append((congctl, len(self.networks)))
+        self.point()
+        self.alive()
         for number, hosts in generations.items():
             for host, rules in hosts.items():
                 self.hosts[host].staged[number] = rules
 
     async def load_slots(self, requests: Mapping[str, Mapping[str, Any]]) -> None:
         for name, request in requests.items():
+            self.point()
+            self.alive()
             self.hosts[name].load(request)
 
     async def tick_slots(
@@ -207,6 +229,9 @@ class Fabric:
         failed: dict[str, TestbedError] = {}
         for name in names:
             machine, now = self.hosts[name].machine, time.monotonic_ns()
+            self.point()
+            if self.dead:
+                return failed
             if name in self.gone or machine is None:
                 failed[name] = Unreachable(f"{name}: gone")
                 continue
@@ -226,6 +251,7 @@ class Fabric:
             self.queue.put_nowait(HostEvent(name, "boundary", time.monotonic_ns(), {"iteration": iteration}))
 
     async def stop_slots(self, names: Collection[str], timeout_s: float = 5.0) -> Mapping[str, TestbedError]:
+        self.alive()
         for name in names:
             machine, self.hosts[name].machine = self.hosts[name].machine, None
             if machine is not None:
@@ -252,7 +278,7 @@ class Bench:
         self.settings: Settings = load(env=places, cwd=folder)
         self.store = Store(self.settings.store_path, durable=False)
         self.key, self.slice = key_of(HERE), slice_of(HERE, self.settings)
-        self.fabric, self.said = Fabric(), list[dict[str, Any]]()
+        self.fabric, self.said, self.at = Fabric(), list[dict[str, Any]](), 0
         self.text = text or plan_text()
         self.plan = read_plan(self.text, "round", HERE)
         run = self.store.new_run("up", self.key, plan_name="round", user=self.settings.user, owner=self.settings.owner)
@@ -263,7 +289,7 @@ class Bench:
         self.fabric.shine()
         self.store.own(self.slice, run.id, [s for of in held.values() for s in of])
         run.finish("ok")
-        links = {"links": [link_data(link) for link in goal.links]}
+        links = {"links": [link_data(link) for link in goal.links], "slot": 0, "made": [0, 1, 2]}
         more = {"plan_name": "round", "plan_sha": self.plan.sha256, "plan_text": self.text}
         self.store.set_current(self.slice, run.id, **more, links=links, generation=1)
 

@@ -4,18 +4,28 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from optics import Infeasible, Missing, Refused, TimedOut
+from optics.plan import Job
+from orchestrator.engine import job_verbs
+from orchestrator.engine.change.jobs import Jobs
 from orchestrator.engine.guard.recover import rewritten
+from orchestrator.engine.schedule import verb
 from orchestrator.engine.schedule.making import up_slots
 from orchestrator.engine.schedule.process import TURNER
 from orchestrator.engine.schedule.verb import TurnOptions
 from orchestrator.engine.status import _halted
+from orchestrator.engine.verbs import launched_again
+from orchestrator.results import JobStatus
 from orchestrator.session import Command
+from orchestrator.store.records import JobRecord
 from orchestrator.telemetry.progress import Silent
+from tests.engine.fleet import Killed
 from tests.engine.schedule.fabric import HERE, PAIRS, Bench, plan_text
 
 
@@ -192,6 +202,36 @@ def test_a_turner_that_starts_on_half_a_slot_completes_it(bench: Bench) -> None:
     whole(bench)
 
 
+@pytest.mark.parametrize("kill", [pytest.param(k, marks=[] if k % 11 == 1 else [pytest.mark.long]) for k in range(1, 48)])
+def test_a_turner_killed_at_any_point_is_followed_by_one_that_has_a_whole_slot_within_two(bench: Bench, kill: int) -> None:
+    """Points: requests to hosts and devices, before and after each."""
+    found: list[int] = []
+
+    def look() -> bool:
+        with suppress(AssertionError, ValueError):
+            found.append(whole(bench))
+        return bool(found) or max(counts(bench)) > bench.at + 2
+
+    async def killed(task: asyncio.Task[object]) -> None:
+        bench.fabric.kill = kill
+        with pytest.raises(Killed):
+            await task
+        bench.fabric.dead = False
+        bench.said.clear()
+        again: asyncio.Task[object] = asyncio.create_task(bench.turn())
+        try:
+            await bench.until(lambda: bench.said)
+            bench.at = max(counts(bench))
+            await bench.until(look)
+        finally:
+            again.cancel()
+            await asyncio.gather(again, return_exceptions=True)
+
+    story(bench, killed)
+    assert found
+    whole(bench)
+
+
 def test_a_host_that_is_gone_for_a_while_is_brought_back_into_the_slot(bench: Bench) -> None:
     async def gone(_: object) -> None:
         await bench.until(lambda: min(counts(bench)) >= 1)
@@ -220,6 +260,55 @@ def test_by_phases_a_slot_lasts_until_every_host_ended_an_iteration(tmp_path: Pa
 
     report = story(bench, phases)
     assert report.turns >= 3 and whole(bench) == report.slot  # type: ignore[attr-defined]
+
+
+def test_a_job_is_launched_and_stopped_while_slots_turn_and_the_hosts_stay_the_turners(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = {"name": "sums", "workload": "allreduce", "ranks": ["gpu01", "gpu02", "gpu03", "gpu04"]}
+    bench = Bench(tmp_path, monkeypatch, plan_text(job={"rings": [job["ranks"]], **job}))
+    status = JobStatus("sums", "running", "allreduce", "gloo", 4, 4, 10.0, None, None)
+    did: list[tuple[str, int]] = []
+
+    async def start(jobs: Jobs, run: str, wanted: Job, *_: object, **__: object) -> JobStatus:
+        number = jobs.store.add_job(jobs.slice, run, wanted.name, {"on_hosts": "sums", "backend": "gloo", "wanted": {"ranks": []}})
+        jobs.store.set_job(number, "running")
+        did.append(("launched", bench.fabric.token))
+        return status
+
+    async def stop(jobs: Jobs, record: JobRecord, why: str) -> JobStatus:
+        did.append((why, bench.fabric.token))
+        return status
+
+    async def asked(*_: object) -> JobStatus:
+        return replace(status, state="failed") if did and did[-1][0] == "stopped by the operator" else status
+
+    async def ensure(jobs: Jobs, *_: object, **__: object) -> JobStatus:
+        did.append(("launched by up", bench.fabric.token))
+        return status
+
+    for name, what in (("start", start), ("stop", stop), ("status", asked), ("ensure", ensure)):
+        monkeypatch.setattr(Jobs, name, what)
+    monkeypatch.setattr(job_verbs, "load_lab", lambda _: HERE)
+    monkeypatch.setattr(Command, "opened", lambda *_: verb.open_session())  # type: ignore[call-arg]
+    command = Command(Silent(), bench.store, bench.settings)
+
+    async def launched(_: object) -> None:
+        await bench.until(lambda: min(counts(bench)) >= 1)
+        bench.fabric.token = 0
+        await job_verbs.job_launch(command)
+        await job_verbs.job_launch(command)
+        assert bench.plan.job is not None and await launched_again(command, bench.plan.job) is None
+        await job_verbs.job_stop(command)
+        assert await launched_again(command, bench.plan.job) is not None
+        at = min(counts(bench))
+        await bench.until(lambda: min(counts(bench)) >= at + 2)
+
+    report = story(bench, launched)
+    turning = next(run for run in bench.store.history(bench.key, 0) if run.verb == "turn")
+    words = ["launched", "launched again", "launched", "stopped by the operator", "launched by up"]
+    assert did == [(what, turning.token) for what in words]
+    assert whole(bench) == report.slot  # type: ignore[attr-defined]
 
 
 def test_a_plan_without_a_schedule_does_not_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,143 @@
+"""`up` of a schedule that ends between two slots, slots that do not turn, and what a killed turner left: the next command knows."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from optics import Missing
+from optics.plan import Plan
+from orchestrator.engine.background import StateFile
+from orchestrator.engine.change.unfinished import standing
+from orchestrator.engine.schedule import left, making
+from orchestrator.engine.schedule.process import TURNER, at_rest
+from orchestrator.plan.stored import stored_plan
+from orchestrator.results import UpReport
+from orchestrator.session import Command, Observation
+from orchestrator.telemetry.progress import Silent
+from tests.engine.fleet import Killed
+from tests.engine.schedule.fabric import HERE, PAIRS, Bench
+
+OPTIONS: dict[str, object] = {"launch_job": False, "rollback": True, "adopt": ()}
+
+
+class Made(Bench):
+    """Slots that come up at once. kill: before this one; killed_after: before anything else is written after this one."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        super().__init__(folder, monkeypatch)
+        self.store.clear_current(self.slice)
+        self.asked: list[tuple[object, str]] = []
+        self.kill: object = None
+        self.killed_after: object = None
+        bench = self
+
+        class Change:
+            def __init__(self, *_: object) -> None:
+                pass
+
+            async def up(self, plan: Plan, text: str, options: Mapping[str, Any], *, expected: str = "") -> UpReport:
+                slots = options["slots"]
+                if slots["slot"] == bench.kill:
+                    raise Killed
+                bench.asked.append((slots["slot"], expected))
+                run = bench.store.new_run("up", bench.key, plan_name=plan.name, plan_sha=plan.sha256)
+                run.found({}, {})
+                more = {"plan_name": plan.name, "plan_sha": plan.sha256, "plan_text": text}
+                bench.store.set_current(bench.slice, run.id, **more, links={"links": [], **slots}, generation=2)
+                run.finish("ok")
+                if slots["slot"] == bench.killed_after:
+                    raise Killed
+                return UpReport(run.id, plan.name, HERE.name)
+
+        async def start(*_: object, **__: object) -> object:
+            return "turning"
+
+        monkeypatch.setattr(making, "ChangeRun", Change)
+        monkeypatch.setattr(making, "start", start)
+        monkeypatch.setattr(left, "load_lab", lambda _: HERE)
+
+    @property
+    def command(self) -> Command:
+        return Command(Silent(), self.store, self.settings)
+
+    def up(self, expected: str = "") -> UpReport:
+        return asyncio.run(making.up_slots(self.command, HERE, self.plan, self.text, OPTIONS, expected=expected))
+
+
+@pytest.fixture
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Made:
+    return Made(tmp_path, monkeypatch)
+
+
+def test_slots_that_an_up_did_not_reach_are_made_by_the_next_one_and_only_they(bench: Made) -> None:
+    bench.kill = 2
+    with pytest.raises(Killed):
+        bench.up()
+    current = bench.store.current(bench.slice)
+    assert current is not None and [slot for slot, _ in bench.asked] == [1]
+    assert at_rest(current, HERE) == "do not turn, and 2 of 3 were not made and verified: testbed up with the plan makes them"
+    up = stored_plan(current.plan_text, current.plan_name, current.links, HERE)
+    assert {link.hosts for link in up.links} == set(PAIRS[1])
+    with pytest.raises(Missing, match=r"of round 2 slots of 3 were not made and verified: its `up` did not get so far"):
+        asyncio.run(bench.turn())
+    bench.kill = None
+    report = bench.up()
+    history = bench.store.history(bench.key, 0)
+    assert {run.resolved_by for run in history if run.plan_name == "round" and run.id != report.run} == {"", report.run}
+    assert sum(run.resolved_by == report.run for run in history) == 2, "a rollback goes back to before slot 1"
+    assert [slot for slot, _ in bench.asked] == [1, 2, 0] and report.notes[0].startswith("2 slots of 3 made")
+    assert at_rest(bench.store.current(bench.slice), HERE) == "do not turn; slot 0 of 3 stays; to turn them: testbed turn"
+    bench.up()
+    assert [slot for slot, _ in bench.asked] == [1, 2, 0, 0]
+
+
+def test_a_rollback_goes_back_to_before_the_first_slot_wherever_an_up_was_killed(bench: Made) -> None:
+    bench.killed_after = 2
+    with pytest.raises(Killed):
+        bench.up()
+    bench.killed_after = None
+    report = bench.up()
+    made = [run for run in bench.store.history(bench.key, 0) if run.plan_name == "round"]
+    assert [run.resolved_by for run in made][:3] == ["", report.run, report.run]
+
+
+def test_a_saved_plan_is_compared_before_its_first_slot_is_made_and_only_then(bench: Made) -> None:
+    bench.up(expected="0123456789ab")
+    assert bench.asked == [(1, "0123456789ab"), (2, ""), (0, "")]
+
+
+def test_a_turner_that_died_is_followed_by_another_or_ended_in_a_whole_slot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Bench(tmp_path, monkeypatch)
+    monkeypatch.setattr(left, "load_lab", lambda _: HERE)
+    command = Command(Silent(), bench.store, bench.settings)
+    assert asyncio.run(left.stop_left(command)) is None
+    dead = bench.store.new_run("turn", bench.key, plan_name="round", user=bench.settings.user, owner=bench.settings.owner)
+    dead.finish("failed")
+    record = bench.store.get(dead.id)
+    assert record is not None
+    lines = standing(replace(record, status="died"), None, None, Observation({}, {}, {})).lines()
+    assert lines == [f"run {dead.id} (turn round) died before its end", "  continue: testbed turn"]
+    path = TURNER.path(bench.settings, bench.slice)
+    with StateFile(TURNER, path, replace(TURNER.own(bench.settings), plan="round", state="turning")):
+        pass
+    [switch] = bench.fabric.devices.values()
+    switch.held = frozenset(sorted(switch.held, key=str)[:3])
+    report = asyncio.run(left.stop_left(command))
+    state = TURNER.read(path)
+    assert report is not None and report.slot == 0 and state is not None and not state.halted
+    assert bench.pairs() == set(PAIRS[0])
+
+
+def test_a_schedule_whose_lab_changed_says_nothing_of_slots(bench: Made) -> None:
+    bench.up()
+    current = bench.store.current(bench.slice)
+    assert current is not None
+    assert at_rest(replace(current, plan_text=current.plan_text.replace("gpu01", "gpu99")), HERE) == "" == at_rest(None, HERE)
