@@ -14,6 +14,7 @@ NAMES = (
     "rotor",
     "slots",
     "slot_holds",
+    "gated",
     "transports",
     "adapt",
     "fabric_rate",

@@ -57,17 +57,35 @@ class BenchLab:
         data = envelope["data"]
         return data if isinstance(data, dict) else {}
 
+    def job_figures(self, path: Path, quiet_s: float, within_s: float) -> dict[str, dict[str, Any]]:
+        """Bring the plan `path` up, run its job, and return the rows of `testbed design compare` by figure.
+
+        quiet_s: nobody asks for the job for so long, as that takes time from it. Raises: RuntimeError - as `job_output`.
+        """
+        self.call("up", "--topology", path, "--no-job")
+        self.call("job", "launch")
+        time.sleep(quiet_s)
+        status = self.ended(within_s)
+        if status["state"] != "finished":
+            raise RuntimeError(f"job {status['name']}: {status['state']}: {status['detail']}")
+        return {row["figure"]: row for row in self.call("design", "compare")["figures"]}
+
+    def ended(self, within_s: float) -> dict[str, Any]:
+        """The state of the job once it has ended. Raises: RuntimeError - it still runs after `within_s`."""
+        deadline_s = time.monotonic() + within_s
+        while (status := self.call("job", "status", check=False))["state"] in ("starting", "running"):
+            if time.monotonic() > deadline_s:
+                raise RuntimeError(f"job {status['name']}: still {status['state']} after {within_s:g} s")
+            time.sleep(0.5)
+        return status
+
     def job_output(self, path: Path, within_s: float, lines: int = 200) -> list[str]:
         """Bring the plan `path` up, wait for its job to finish and return the last `lines` lines of rank 0.
 
         Raises: RuntimeError - the job failed, or still runs after `within_s`.
         """
         self.call("up", "--topology", path)
-        deadline_s = time.monotonic() + within_s
-        while (status := self.call("job", "status", check=False))["state"] in ("starting", "running"):
-            if time.monotonic() > deadline_s:
-                raise RuntimeError(f"job {status['name']}: still {status['state']} after {within_s:g} s")
-            time.sleep(0.5)
+        status = self.ended(within_s)
         logs = self.call("job", "logs", "--lines", str(lines))["lines"]
         if status["state"] != "finished":
             raise RuntimeError(f"job {status['name']}: {status['state']}: {status['detail']}: {logs}")

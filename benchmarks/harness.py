@@ -22,7 +22,11 @@ def undisturbed() -> None:
 
 
 def ahead() -> None:
-    """Run from here on, children included, ahead of most others, where the kernel lets us; unlike `undisturbed` all take turns."""
+    """Run from here on, children included, ahead of most others, where the kernel lets us; unlike `undisturbed` all take turns.
+
+    Where the kernel groups processes by session (sched_autogroup_enabled) that is ahead of its own session's alone; a job's ranks
+    have a session each and ordinary priority, so whatever else runs on the machine slows them.
+    """
     with suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, 0, -15)
 

@@ -8,7 +8,6 @@ the machine's processors: twelve ranks wait for each other 22 times in an all-re
 from __future__ import annotations
 
 import sys
-import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -36,17 +35,7 @@ def measured(lab: BenchLab, method: str, workload: str, backend: str, size: floa
     base: list[str | Path] = ["design", method, "--workload", needs, "--backend", backend]
     scale = lab.call(*base)["scale"] * size
     predicted_ms = lab.call(*base, "--out", plan, "--scale", str(scale), "--iterations", str(ITERATIONS))["here"]["iteration_ms"]
-    lab.call("up", "--topology", plan, "--no-job")
-    lab.call("job", "launch")
-    time.sleep(predicted_ms / 1e3 * ITERATIONS)  # every poll of the job takes time from it
-    deadline_s = time.monotonic() + WITHIN_S
-    while (status := lab.call("job", "status", check=False))["state"] in ("starting", "running"):
-        if time.monotonic() > deadline_s:
-            raise RuntimeError(f"job {status['name']}: still {status['state']} after {WITHIN_S:g} s")
-        time.sleep(0.5)
-    if status["state"] != "finished":
-        raise RuntimeError(f"job {status['name']}: {status['state']}: {status['detail']}")
-    figures = {row["figure"]: row for row in lab.call("design", "compare")["figures"]}
+    figures = lab.job_figures(plan, predicted_ms / 1e3 * ITERATIONS, WITHIN_S)
     return scale, {name: figures[name]["off"] for name in ("iteration", "all-reduce")}
 
 

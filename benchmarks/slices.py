@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import statistics
 import sys
-import time
 from fractions import Fraction
 from itertools import combinations, permutations, product
 from math import comb
@@ -80,18 +79,7 @@ def counted() -> int:
 
 def measured(lab: BenchLab, plan: Path, predicted_ms: float) -> float:
     """The time (ms) of an iteration's transfers, the median of one run of the plan's job."""
-    lab.call("up", "--topology", plan, "--no-job")
-    lab.call("job", "launch")
-    time.sleep(predicted_ms / 1e3 * ITERATIONS)  # every poll of the job takes time from it
-    deadline_s = time.monotonic() + WITHIN_S
-    while (status := lab.call("job", "status", check=False))["state"] in ("starting", "running"):
-        if time.monotonic() > deadline_s:
-            raise RuntimeError(f"job {status['name']}: still {status['state']} after {WITHIN_S:g} s")
-        time.sleep(0.5)
-    if status["state"] != "finished":
-        raise RuntimeError(f"job {status['name']}: {status['state']}: {status['detail']}")
-    figures = {row["figure"]: row["measured"] for row in lab.call("design", "compare")["figures"]}
-    return float(figures["transfers"])
+    return float(lab.job_figures(plan, predicted_ms / 1e3 * ITERATIONS, WITHIN_S)["transfers"]["measured"])
 
 
 def main() -> int:

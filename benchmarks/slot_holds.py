@@ -83,7 +83,7 @@ def turning(lab: BenchLab, arm: str) -> Iterator[None]:
         timeout = "200000" if arm == OWN else "5000"
         command = ["nsenter", "-t", str(pid), "-n", "sysctl", "-qw", f"net.ipv4.tcp_rto_min_us={timeout}"]
         subprocess.run(command, check=False, stderr=subprocess.DEVNULL)  # kernels before 6.12 have it in the routes alone
-    command = [sys.executable, __file__, "testbed", arm, "turn", "--json"]
+    command = [sys.executable, __file__, "testbed", arm, "turn", "--foreground", "--json"]
     said = (lab.folder / "turn.said").open("ab")
     with said, subprocess.Popen(command, env=lab.env, stdout=said, stderr=said) as turner:
         try:

@@ -36,6 +36,7 @@ from benchmarks.harness import verdict
 from benchmarks.rotor import STAMP, ahead_ns
 from benchmarks.slot_rig import Span, address, flows, lit, overlap, pids, turns, within
 from conformance.truth import NoTruth
+from orchestrator.plan.schedule import REACTION_S
 
 HOSTS = [f"gpu{n:02d}" for n in range(1, 5)]
 OFF_HOST, OFF_S = "gpu02", 10.0
@@ -296,7 +297,7 @@ def run(lab: BenchLab, slots: int) -> tuple[dict[str, Any], bool]:
         (file,) = (lab.folder / "data" / "turn").glob("*.json")
         planned = float(json.loads(file.read_text().partition("\n")[0])["planned_duty"])
         with busy(spinning):
-            seen, spans, (begin, end), senders = window(lab, slots, DWELL_S / planned)
+            seen, spans, (begin, end), senders = window(lab, slots, DWELL_S + SETTLE_S + REACTION_S)
         late = int(json.loads(file.read_text().partition("\n")[0])["late"])
         judged, share = judge(seen, spans), duty(spans, begin, end)
         off = 100 * abs(share / planned - 1)
