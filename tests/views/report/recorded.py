@@ -160,6 +160,22 @@ class Lab:
         run.finish("ok")
         return run.id
 
+    def adapt(self) -> str:
+        """An adapter of a plan of four links, which climbed the ladder twice."""
+        plan = json.dumps({"name": "adapted", "links": [{"a": a, "b": b} for a, b in RING]})
+        run = self.store.new_run(
+            "adapt", KEY, plan_name="adapted", plan_sha="cd" * 32, plan_text=plan, inventory="/nowhere", user="ann"
+        )
+        run.found({"current": _current(("adapted", RING))}, {})
+        with Journal(self.settings.run_dir(run.id), run.id, "emulated", clock=self.clock) as journal:
+            look = {"iteration": 9, "why": "", "skew": 3.0, "gain": 2.0, "now_ms": 90.0, "then_ms": 45.0, "turn_ms": 64.0}
+            journal.point("adapt", {"plan": "adapted", "what": "turned"}, look, self.clock.now_ns)
+            for took in (40.0, 60.0):
+                climbed = {"reconfig_id": "", "ok": 1, "duration_ms": took, "detail": "4/4 circuits lit", "passed": 4, "total": 4}
+                journal.point("verify", {"rung": "circuits"}, climbed, self.clock.now_ns)
+        run.finish("ok")
+        return run.id
+
     def change(self, *, slow: bool = True, light: bool = True, ok: bool = True, mode: str = "ride", status: str = "ok") -> str:
         """A change during which the job of the latest `up` goes on: 60 iterations of 212 ms, of which the ranks turn after the
         31st while light moves for 60 ms; from there 172 ms. slow: that one takes 400 ms and a later one 500 ms, for no reason."""
