@@ -2,12 +2,15 @@
 
 While a generation that holds is active (`Generations.commit`), a pair without a path has no route: TCP keeps its packets in the
 socket, and would look again only when its backed-off timer expires. Setting TCP_NODELAY makes the kernel push what a socket has to
-send (`__tcp_sock_set_nodelay` in net/ipv4/tcp.c). pidfd_getfd (Linux 5.6) reaches the sockets of any program, and the option is put
-back to what it was. A kernel or sandbox without it, or without sock_diag: nothing is pushed, and replies say why.
+send (`__tcp_sock_set_nodelay` in net/ipv4/tcp.c). What the far end has received but could not acknowledge, as it holds, too, still
+counts as in flight: ending a repair that never began (TCP_REPAIR) sends a window probe, which is answered with what is there.
+pidfd_getfd (Linux 5.6) reaches the sockets of any program, and the option is put back to what it was. A kernel or sandbox without
+it, or without sock_diag: nothing is pushed, and replies say why.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import struct
@@ -33,6 +36,7 @@ LONG_NS, REST = 20_000_000, 50
 times before a schedule asks for the next one."""
 STATES = 1 << 1 | 1 << 8  # TCP_ESTABLISHED and TCP_CLOSE_WAIT: those that may still send (net/tcp_states.h)
 INFO = 2  # INET_DIAG_INFO: struct tcp_info, of which tcpi_unacked is at byte 24 (linux/tcp.h)
+REPAIR, REPAIR_OFF = 19, 0  # TCP_REPAIR; linux/tcp.h
 PIDFD_GETFD = 438  # the number of the system call on every architecture but alpha; Python has no wrapper
 
 
@@ -192,6 +196,8 @@ class Kick:
             s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if not before:
                 s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 0)
+            with contextlib.suppress(OSError):  # a sandbox without CAP_NET_ADMIN
+                s.setsockopt(socket.IPPROTO_TCP, REPAIR, REPAIR_OFF)
         return True
 
     def forget(self) -> None:

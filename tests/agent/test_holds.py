@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -242,6 +243,36 @@ def test_what_a_foreign_program_sent_in_a_hold_leaves_with_the_commit_and_its_so
         assert committed["kick"]["pushed"] == 1 and "skipped" not in committed["kick"]
         assert listener.stdout.readline() == "1000\n"
         assert send(sender, 20) == nodelay
+
+
+def test_what_the_far_end_could_not_acknowledge_is_asked_for_with_the_commit(host: Space, pair: Peer) -> None:
+    far = host.far  # type: ignore[attr-defined]
+    back = ("10.255.0.1/32", "dev", "opt1", "src", "10.255.0.2", "scope", "link")
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1]); from agent import kick\n"
+        "print([s['unacked'] for s in kick.sockets(['10.255.0.1'])])"
+    )
+    unacked = host.argv(sys.executable, "-S", "-E", "-c", code, str(AGENT.parents[1]))
+
+    def in_flight() -> str:
+        return subprocess.run(unacked, check=True, capture_output=True, text=True).stdout.strip()
+
+    with (
+        program(far, "v4", "listen", "10.255.0.2") as listener,
+        program(host, "v4", "send", "10.255.0.1", "10.255.0.2", "1") as sender,
+    ):
+        assert listener.stdout is not None
+        assert send(sender, 10) == "1" and listener.stdout.readline() == "10\n"
+        assert wait_for(lambda: in_flight() == "[0]")
+        far.ip("route", "del", *back)
+        send(sender, 1000)
+        assert listener.stdout.readline() == "1000\n"
+        hold(pair)
+        time.sleep(1.5)  # an acknowledgement that was put off is lost by then, and the sender tries once in seconds
+        far.ip("route", "replace", *back)
+        assert in_flight() == "[1]"
+        assert pair.ask("commit", generation=NEW, revert_after_s=30)["kick"]["pushed"] == 1
+        assert in_flight() == "[0]"
 
 
 def test_without_a_kick_no_socket_is_touched(host: Space, pair: Peer) -> None:
