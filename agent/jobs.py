@@ -160,8 +160,8 @@ class Jobs:
         until = time.monotonic_ns() + SLICE_NS
         try:
             ended = all(time.monotonic_ns() < until for _ in steps)
-        except OSError as e:
-            sys.stderr.write(f"agent: what a job left behind is not looked for: {e}\n")
+        except Exception as e:  # whatever it is, jobs that wait for this search must start and stop
+            sys.stderr.write(f"agent: what a job left behind is not looked for: {e!r}\n")
             sys.stderr.flush()
             ended = True
         if ended:
@@ -188,7 +188,8 @@ class Jobs:
         self.swept(lambda: attempt(lambda: self.launch(request, where, user)), self.left(where))
 
     def launch(self, request: Json, where: str, user: pwd.struct_passwd | None) -> Json:
-        """Start a job whose request is right. Raises: Failure - one was started meanwhile, or there is no such program."""
+        """Start a job whose request is right. Raises: Failure - one was started or a newer run came meanwhile, or no such program."""
+        self.server.fence.check("job.start", request)
         self.refuse_running(request, where)
         argv, env = request["argv"], request.get("env", {})
         if request["name"] in self.watched:  # it ended a moment ago

@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from agent import jobs
+from agent import fence, jobs
 from agent.basics import Failure
+from agent.fence import Fence
 from agent.jobs import Jobs
 
 US = 1000
@@ -29,6 +30,7 @@ class Daemon:
         self.handoff = SimpleNamespace(clean=lambda: None)
         self.slots = SimpleNamespace(notices=SimpleNamespace(clean=lambda: None))
         self.facts: dict[str, Any] = {}
+        self.fence = Fence(lambda: None)
 
     def timer(self, at_ns: int, function: Callable[[], object]) -> int:
         self.timers.append(function)
@@ -54,7 +56,8 @@ class Daemon:
 
 @pytest.fixture
 def daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Daemon:
-    monkeypatch.setattr(jobs, "VAR", str(tmp_path))
+    for module in (jobs, fence):
+        monkeypatch.setattr(module, "VAR", str(tmp_path))
     (tmp_path / "jobs").mkdir()
     return Daemon()
 
@@ -75,12 +78,13 @@ def test_a_long_search_gives_way_and_the_next_begins_after_it(daemon: Daemon) ->
     assert order == ["first"] * 31 + ["first done", "second", "second done"]
 
 
-def test_a_search_that_fails_ends_and_what_waits_for_it_goes_on(daemon: Daemon) -> None:
+@pytest.mark.parametrize("error", [OSError("no descriptor is left"), AttributeError("this Python has no pidfd_open")])
+def test_a_search_that_fails_ends_and_what_waits_for_it_goes_on(daemon: Daemon, error: Exception) -> None:
     here, done = Jobs(daemon), list[str]()  # type: ignore[arg-type]
 
     def failing() -> Iterator[None]:
         yield
-        raise OSError("no descriptor is left")
+        raise error
 
     here.swept(lambda: done.append("first"), failing())
     here.swept(lambda: done.append("second"), iter(()))
@@ -110,3 +114,12 @@ def test_what_a_job_left_is_killed_before_the_next_of_its_name_starts_and_that_o
     finally:
         left.kill()
         left.wait()
+
+
+def test_a_job_that_waited_for_a_search_is_not_started_once_a_newer_run_has_the_host(daemon: Daemon) -> None:
+    here = Jobs(daemon)  # type: ignore[arg-type]
+    daemon.fence.check("fence", {"token": 4})
+    here.start({"name": "mine", "argv": ["true"], "token": 4}, daemon.attempt)
+    daemon.fence.check("fence", {"token": 5})
+    daemon.go_on()
+    assert daemon.said == ["job.start of a run with token 4: a newer run, with token 5, holds this host"]
