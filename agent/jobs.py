@@ -188,7 +188,7 @@ class Jobs:
         self.swept(lambda: attempt(lambda: self.launch(request, where, user)), self.left(where))
 
     def launch(self, request: Json, where: str, user: pwd.struct_passwd | None) -> Json:
-        """Start a job whose request is right. Raises: Failure - one was started or a newer run came meanwhile, or no such program."""
+        """Start a job whose request is right. Raises: Failure - a newer run came or one was started meanwhile; no such program."""
         self.server.fence.check("job.start", request)
         self.refuse_running(request, where)
         argv, env = request["argv"], request.get("env", {})

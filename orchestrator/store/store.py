@@ -108,9 +108,10 @@ class Store(Database):
         return [record for record in map(_run, rows) if record.unfinished]
 
     def resolve(self, runs: Iterable[str], by: str) -> None:
-        """Record that another run repaired what these runs left half done."""
+        """Record that another run repaired what these runs, and those that they had repaired, left half done."""
         with self.transaction() as db:
-            db.executemany("UPDATE runs SET resolved_by=? WHERE id=? AND id<>?", [(by, run, by) for run in runs])
+            words = "UPDATE runs SET resolved_by=?1 WHERE (id=?2 OR resolved_by=?2) AND id<>?1"
+            db.executemany(words, [(by, run) for run in runs])
 
     def steps(self, run: str) -> list[StepRecord]:
         """The journalled effects of a run in their planned order."""

@@ -41,6 +41,7 @@ async def up_slots(
     if known and there is not None:
         return UpReport("", plan.name, lab.name, nothing_to_do=True, notes=(f"its slots turn: {there}",))
     slots = len(plan.schedule.slots)
+    launch = bool(options.get("launch_after", options["launch_job"]))  # the former: of an `up` that is resumed
     missing = unmade(plan.schedule, current.links if known and current is not None else {})
     done = set(range(slots)) - set(missing)
     earlier = _of_it(command.store, lab, current.run) if known and missing and current is not None else []
@@ -48,7 +49,7 @@ async def up_slots(
     for slot in [*(slot for slot in missing if slot), 0]:
         command.progress.note(f"slot {slot} of {slots}")
         done.add(slot)
-        chosen = {**options, "launch_job": False, "slots": {"slot": slot, "made": sorted(done)}}
+        chosen = {**options, "launch_job": False, "launch_after": launch, "slots": {"slot": slot, "made": sorted(done)}}
         try:
             with naming(slot):
                 change = ChangeRun("up", lab, command)
@@ -60,8 +61,7 @@ async def up_slots(
                 raise
             words = str(error) if str(error).startswith(f"slot {slot}: ") else f"slot {slot}: {error}"
             await _undo(command, lab, made, words, error)
-    job = bool(options["launch_job"]) and plan.job is not None
-    state = await start(command, lab, made[-1].run, job=job)
+    state = await start(command, lab, made[-1].run, job=launch and plan.job is not None)
     return _together(made, slots, state)
 
 
@@ -69,9 +69,9 @@ def _of_it(store: Store, lab: Lab, run: str) -> list[str]:
     """The runs that made slots of the plan that is up; `run`, the last, may have been killed before it resolved the others."""
     last, found = store.get(run), list[str]()
     for record in store.history(key_of(lab), 0):
-        if last is None or record.id > run or not record.begun or record.verb == TURN.name:
+        if last is None or record.id > run or not record.begun or record.verb == TURN.name or record.owner != last.owner:
             continue
-        if (record.owner, record.verb, record.plan_sha) != (last.owner, last.verb, last.plan_sha):
+        if (record.verb, record.plan_sha) != (last.verb, last.plan_sha):
             break
         found.append(record.id)
     return found
@@ -79,10 +79,10 @@ def _of_it(store: Store, lab: Lab, run: str) -> list[str]:
 
 async def _undo(command: Command, lab: Lab, made: list[UpReport], why: str, error: BaseException) -> None:
     """Go back to before the first slot. Raises: RolledBack, Interrupted - it is done; as `ChangeRun.back` where it cannot be."""
-    before = before_run(command.store, made[0].run)
+    before = before_run(command.store, made[-1].run)  # of all that it completed
     if before is not None:
         command.progress.note(f"{why}; going back")
-        await ChangeRun("rollback", lab, command).back(before, {}, made[0].run)
+        await ChangeRun("rollback", lab, command).back(before, {}, made[-1].run)
     kind = Interrupted if isinstance(error, asyncio.CancelledError) else RolledBack
     raise kind(f"{why}\nrolled back: everything is as it was before the first slot") from error
 

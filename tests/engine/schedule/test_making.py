@@ -21,20 +21,24 @@ from orchestrator.results import UpReport
 from orchestrator.session import Command, Observation
 from orchestrator.telemetry.progress import Silent
 from tests.engine.fleet import Killed
-from tests.engine.schedule.fabric import HERE, PAIRS, Bench
+from tests.engine.schedule.fabric import HERE, PAIRS, Bench, plan_text
 
 OPTIONS: dict[str, object] = {"launch_job": False, "rollback": True, "adopt": ()}
 
 
 class Made(Bench):
-    """Slots that come up at once. kill: before this one; killed_after: before anything else is written after this one."""
+    """Slots that come up at once. kill: before this one; killed_in: in the midst of it; killed_after: before anything else is
+    written after it. launched: whether a turner was started with the job.
+    """
 
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        super().__init__(folder, monkeypatch)
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, text: str = "") -> None:
+        super().__init__(folder, monkeypatch, text)
         self.store.clear_current(self.slice)
         self.asked: list[tuple[object, str]] = []
         self.kill: object = None
+        self.killed_in: object = None
         self.killed_after: object = None
+        self.launched: list[object] = []
         bench = self
 
         class Change:
@@ -46,16 +50,25 @@ class Made(Bench):
                 if slots["slot"] == bench.kill:
                     raise Killed
                 bench.asked.append((slots["slot"], expected))
-                run = bench.store.new_run("up", bench.key, plan_name=plan.name, plan_sha=plan.sha256)
+                other = bench.store.new_run("up", bench.key, plan_name="another", owner="project:other")
+                other.found({}, {})
+                other.finish("ok")
+                mine = {"user": bench.settings.user, "owner": bench.settings.owner, "options": options}
+                run = bench.store.new_run("up", bench.key, plan_name=plan.name, plan_sha=plan.sha256, **mine)
                 run.found({}, {})
+                if slots["slot"] == bench.killed_in:
+                    run.finish("failed")
+                    raise Killed
                 more = {"plan_name": plan.name, "plan_sha": plan.sha256, "plan_text": text}
                 bench.store.set_current(bench.slice, run.id, **more, links={"links": [], **slots}, generation=2)
                 run.finish("ok")
+                bench.store.resolve([one.id for one in bench.store.unfinished(bench.key, bench.settings.owner)], run.id)
                 if slots["slot"] == bench.killed_after:
                     raise Killed
                 return UpReport(run.id, plan.name, HERE.name)
 
-        async def start(*_: object, **__: object) -> object:
+        async def start(*_: object, job: bool) -> object:
+            bench.launched.append(job)
             return "turning"
 
         monkeypatch.setattr(making, "ChangeRun", Change)
@@ -97,14 +110,28 @@ def test_slots_that_an_up_did_not_reach_are_made_by_the_next_one_and_only_they(b
     assert [slot for slot, _ in bench.asked] == [1, 2, 0, 0]
 
 
-def test_a_rollback_goes_back_to_before_the_first_slot_wherever_an_up_was_killed(bench: Made) -> None:
-    bench.killed_after = 2
+@pytest.mark.parametrize("how, runs", [("killed_in", 4), ("killed_after", 3)])
+def test_a_rollback_goes_back_to_before_the_first_slot_wherever_an_up_was_killed(bench: Made, how: str, runs: int) -> None:
+    setattr(bench, how, {"killed_in": 1, "killed_after": 2}[how])
     with pytest.raises(Killed):
         bench.up()
-    bench.killed_after = None
+    setattr(bench, how, None)
     report = bench.up()
-    made = [run for run in bench.store.history(bench.key, 0) if run.plan_name == "round"]
-    assert [run.resolved_by for run in made][:3] == ["", report.run, report.run]
+    made = [run for run in bench.store.history(bench.key, 0) if run.plan_name == "round" and run.begun]
+    assert [run.resolved_by for run in made] == ["", *[report.run] * (runs - 1)]
+
+
+def test_an_up_that_is_resumed_launches_the_job_that_it_was_to_launch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hosts = [*HERE.hosts][:4]
+    job = {"name": "mlp", "workload": "train", "ranks": hosts, "rings": [hosts]}
+    bench = Made(tmp_path, monkeypatch, plan_text(job))
+    bench.killed_in = 2
+    with pytest.raises(Killed):
+        asyncio.run(making.up_slots(bench.command, HERE, bench.plan, bench.text, {**OPTIONS, "launch_job": True}))
+    bench.killed_in = None
+    kept = bench.store.history(bench.key, 1)[0].options
+    asyncio.run(making.up_slots(bench.command, HERE, bench.plan, bench.text, {**kept, "resumes": "x"}))
+    assert bench.launched == [True]
 
 
 def test_a_saved_plan_is_compared_before_its_first_slot_is_made_and_only_then(bench: Made) -> None:
