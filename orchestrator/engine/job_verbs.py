@@ -14,7 +14,7 @@ from optics.ranks import host_of_rank, hosts_of
 from orchestrator.engine.change.attempt import GO_TAKES, HOLD_TAKES, MOST_S, Attempt
 from orchestrator.engine.change.job_record import Pause, facts, hosts_of_job, pause_of, ranks_of, with_pause, without_pause
 from orchestrator.engine.change.jobs import Jobs
-from orchestrator.engine.change.locking import beside, holding, own_turner
+from orchestrator.engine.change.locking import beside, holding, obeyed, own_turner
 from orchestrator.hosts.by_hand import ByHand, by_hand
 from orchestrator.hosts.failures import one_error
 from orchestrator.inventory.lab import Lab
@@ -139,10 +139,7 @@ async def job_launch(command: Command, *, anew: bool = True) -> JobStatus:
                 owner=settings.owner,
             )
             lock.bind(run)
-            if turner is None:
-                await session.hosts.fence(run.token, job.hosts)
-            else:  # its run keeps the hosts: they would obey it no more once they know a newer one
-                session.hosts.token = turner.token
+            await obeyed(session, run, job.hosts, turner)
             run_dir = settings.run_dir(run.id)
             with run, Journal(run_dir, run.id, session.lab.name) as journal:
                 environment.note(run_dir, session.lab, command.inventory)

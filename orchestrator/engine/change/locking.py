@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Sequence
 from contextlib import asynccontextmanager
 
 from optics import HostName
@@ -12,13 +12,14 @@ from orchestrator.deadline import OUTER
 from orchestrator.engine.change.snapshot import Snapshot, before_of, hosts_of
 from orchestrator.inventory.lab import Lab
 from orchestrator.plan.stored import stored_links
-from orchestrator.session import Command
+from orchestrator.session import Command, Session
 from orchestrator.settings import Settings
 from orchestrator.store.keys import key_of, slice_key, slice_of
 from orchestrator.store.lock_queue import BESIDE, TURNS, Lock
 from orchestrator.store.locks import HeldLock, hold, locks_of
 from orchestrator.store.one_store import StoreClaim
 from orchestrator.store.ownership import OWNER
+from orchestrator.store.run import Run
 from orchestrator.store.scope import Scope, of_settings, reach
 from orchestrator.store.store import Store
 
@@ -76,6 +77,14 @@ def own_turner(lab: Lab, settings: Settings, store: Store) -> Lock | None:
 def beside(reason: str, turner: Lock | None) -> str:
     """The reason of a lock that is held beside the owner's turner, if there is one."""
     return f"{reason}{BESIDE}" if turner is not None else reason
+
+
+async def obeyed(session: Session, run: Run, names: Collection[HostName], turner: Lock | None) -> None:
+    """Have these hosts obey `run`. Beside a turner they keep its run: they would obey it no more once they know a newer one."""
+    if turner is None:
+        await session.hosts.fence(run.token, names)
+    else:
+        session.hosts.token = turner.token
 
 
 @asynccontextmanager

@@ -63,7 +63,8 @@ class Says(Protocol):
 @dataclass
 class JobWatch:
     """Recovers the job of one owner's plan. one: held while the guard changes something. others: who else holds the lab, if
-    anyone but what moves light for the owner in the background: that is stopped meanwhile, and started again.
+    anyone but what moves light for the owner in the background: that is stopped meanwhile, and started again. Slots turn on while
+    a job is restarted.
     """
 
     session: Session
@@ -131,7 +132,7 @@ class JobWatch:
         past = [Attempt(one.job, one.hosts, one.age_s, one.idle_s, one.outcome) for one in recoveries(store, self.slice)]
         tags = Tagouts(store, lab_of(self.slice), self.locks.who).listed()
         bare = {name for name, hello in self.session.hosts.hellos.items() if not hello.installed}  # `up` installs the agent there
-        spares = usable(plan, self.session.lab, attached | bare, tags)
+        spares = usable(plan, self.session.lab, attached | bare, tags) if plan.schedule is None else ()  # as `rewritten` refuses
         action, by = decide(sight, past, self.budget, spares), None
         # An adapter whose job has lost its first rank takes that for the job's end.
         self.movers = moving if action.kind == "none" else moving | {k: v for k, v in self.movers.items() if k is ADAPT}
@@ -150,9 +151,12 @@ class JobWatch:
             return action
         async with self.one:
             settings = self.command.settings
-            for kind in moving:  # they hold the lab
-                await asyncio.to_thread(kind.stop, settings, self.slice)
+            if action.kind == "restart":  # beside slots that turn: over those that rest not all ranks meet
+                moving.pop(TURN, None)
+                self.movers.pop(TURN, None)
             try:
+                for kind in moving:  # they hold the lab
+                    await asyncio.to_thread(kind.stop, settings, self.slice)
                 await self._act(action, record, by or {})
             finally:
                 ended = (now := store.latest_job(self.slice)) is None or now.ended is not None

@@ -13,7 +13,7 @@ from orchestrator.engine.change.expiry import settled
 from orchestrator.engine.change.interlock import Moves, tagged
 from orchestrator.engine.change.job_record import hosts_of_job, launched
 from orchestrator.engine.change.jobs import Jobs
-from orchestrator.engine.change.locking import holding
+from orchestrator.engine.change.locking import beside, holding, obeyed, own_turner
 from orchestrator.engine.change.run import ChangeRun
 from orchestrator.hosts import Hello
 from orchestrator.hosts.launch import rehearse, resumable
@@ -44,14 +44,16 @@ FINISHED = ("stopped", "finished")
 
 
 async def restart(jobs: Jobs, command: Command, record: JobRecord, why: str, begin: Begin) -> JobStatus:
-    """Stop what is left of a broken job and launch it again, from the newest checkpoint that its ranks have in common.
+    """Stop what is left of a broken job and launch it again, from the newest checkpoint that its ranks have in common. Slots that
+    turn turn on.
 
     Raises: Locked - another command holds the lab, or another job was launched; nothing is changed. As `Jobs.start`.
     """
     lab, store, settings = jobs.session.lab, jobs.store, command.settings
     job = launched(record, lab)
     current = store.current(jobs.slice)
-    async with holding(lab, command, reach(lab, job.hosts), f"guard restarts {record.name}") as lock:
+    turner = own_turner(lab, settings, store)
+    async with holding(lab, command, reach(lab, job.hosts), beside(f"guard restarts {record.name}", turner)) as lock:
         now = store.latest_job(jobs.slice)
         if now is None or now.id != record.id or now.state in FINISHED:
             raise Locked(f"job {record.name} was stopped or launched again meanwhile", hint="testbed job status")
@@ -73,7 +75,7 @@ async def restart(jobs: Jobs, command: Command, record: JobRecord, why: str, beg
                 environment.note(settings.run_dir(run.id), lab, command.inventory)
                 recorder = Recorder(Silent(), journal)
                 async with deadline(command.timeout_s, "job restart"):
-                    await jobs.session.hosts.fence(run.token, hosts_of_job(record, lab))
+                    await obeyed(jobs.session, run, hosts_of_job(record, lab), turner)
                     with recorder.phase("job", f"stopping what is left of {record.name}"):
                         with suppress(TestbedError):  # its last iterations; none of them decides anything
                             await jobs.status(record)

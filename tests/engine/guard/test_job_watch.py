@@ -394,6 +394,22 @@ async def test_where_no_spare_is_like_the_host_a_job_is_restarted_unless_the_hos
     assert "no usable spare is like gpu02" in bench.said[-1][1] and len(bench.hosts.launched) == (3 if dead else 4)
 
 
+async def test_hosts_of_a_schedule_are_not_replaced_by_spares(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = _spare(monkeypatch)
+    turns = {"pattern": "round-robin", "ports": ["p4"], "hosts": FOUR, "dwell_s": 60}
+    text = json.dumps({**json.loads(TEXT), "schedule": turns})
+    bench.store.set_current(bench.slice, "r1", plan_name="ring", plan_sha="x", plan_text=text, links={"links": []}, generation=1)
+    await bench.launch()
+    for _ in range(3):
+        bench.end(gpu02="killed")
+        assert await bench.look() == "restart"
+    bench.hosts.gone = {"gpu02"}
+    bench.end(gpu01="75")
+    await bench.look()
+    bench.watch.silent_since["gpu02"] -= 60.0
+    assert await bench.look() == "report" and "no usable spares for 1 host" in bench.said[-1][1] and not asked
+
+
 def _fails(monkeypatch: pytest.MonkeyPatch, error: Exception) -> list[Mapping[str, str]]:
     """What `evict` is asked for, which fails before it begins."""
     asked: list[Mapping[str, str]] = []
@@ -611,9 +627,8 @@ async def test_a_guard_that_is_stopped_while_it_moves_a_job_ends(bench: Bench, m
     assert bench.said[-1] == ("not recovered", "mlp: everything is as before")
 
 
-@pytest.mark.parametrize("what", ["TURN", "ADAPT"])
-async def test_what_moves_light_stands_still_while_a_job_is_recovered_and_goes_on_after_it(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, what: str
+async def test_an_adapter_stands_still_while_a_job_is_recovered_and_goes_on_after_it(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done: list[str] = []
 
@@ -631,7 +646,7 @@ async def test_what_moves_light_stands_still_while_a_job_is_recovered_and_goes_o
             done.append(f"start {log} {record.state if record else ''}")
 
     mover = Mover()
-    monkeypatch.setattr(watching, what, mover)
+    monkeypatch.setattr(watching, "ADAPT", mover)
     monkeypatch.setattr(watching, "MOVERS", (mover,))
     await bench.launch()
     assert await bench.look() == "none" and done == []
@@ -641,5 +656,33 @@ async def test_what_moves_light_stands_still_while_a_job_is_recovered_and_goes_o
     mover.there = False
     bench.end(gpu01="killed")
     assert await bench.look() == "restart"
-    again = ["start events.jsonl running"] if what == "ADAPT" else []
-    assert done[2:] == again, "an adapter ends by itself when the job loses its first rank; slots that stand were stopped"
+    assert done[2:] == ["start events.jsonl running"], "an adapter ends by itself when the job loses its first rank"
+
+
+async def test_a_job_is_restarted_while_slots_turn_for_over_those_that_rest_not_all_ranks_meet(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Turner:
+        def running(self, *_: object) -> BackgroundState | None:
+            return BackgroundState(1, log="events.jsonl")
+
+        def stop(self, *_: object) -> None:
+            pytest.fail("slots rest")
+
+        def start(self, *_: object) -> None:
+            pytest.fail("they were stopped")
+
+    turner = Turner()
+    monkeypatch.setattr(watching, "TURN", turner)
+    monkeypatch.setattr(watching, "MOVERS", (turner,))
+    await bench.launch()
+    bench.end(gpu02="killed")
+    bench.hosts.fenced = 0
+    async with holding(HERE, bench.command, reach(HERE, FOUR), "turn ring") as lock:
+        run = bench.store.new_run("turn", bench.key, user=bench.settings.user, owner=bench.settings.owner)
+        lock.bind(run)
+        assert await bench.look() == "restart"
+        run.finish("ok")
+    record = bench.store.latest_job(bench.slice)
+    assert record is not None and record.state == "running" and [event for event, _ in bench.said][-1] == "recovered"
+    assert (bench.hosts.fenced, bench.hosts.token) == (0, run.token), "the turner's run keeps the hosts"
