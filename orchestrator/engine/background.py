@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import socket
 import time
 from collections.abc import Mapping, Sequence
@@ -125,11 +126,13 @@ class Kind(Generic[S]):
         """Start one in the background and wait until it works; one that runs already is returned as it is.
 
         words: further options of the command. Its events go to `log`, one JSON object a line.
-        Raises: TestbedError - it ended at once, with its own message. TimedOut.
+        Raises: TimedOut; its own error if it ended at once.
         """
         if (there := self.running(settings, slice_)) is not None:
             return there
-        process = spawn(settings, [self.name, *self.options, "--log", str(log), *words], log.with_suffix(".err"))
+        errors = log.with_suffix(".err")
+        before = errors.stat().st_size if errors.exists() else 0  # what earlier ones wrote
+        process = spawn(settings, [self.name, *self.options, "--log", str(log), *words], errors)
         give_up = time.monotonic() + self.start_s
         while time.monotonic() < give_up:
             there = self.running(settings, slice_)
@@ -137,10 +140,8 @@ class Kind(Generic[S]):
                 Daemon.detach(process)
                 return there
             if process.poll() is not None:
-                said = log.with_suffix(".err").read_text(errors="replace").strip().splitlines()
-                raise TestbedError(
-                    f"the {self.noun} ended at once: {said[0] if said else f'exit {process.returncode}'}", hint=f"see {log}"
-                )
+                said = errors.read_bytes()[before:].decode(errors="replace").strip()
+                raise _own_error(f"the {self.noun} ended at once: ", said or f"exit {process.returncode}", f"see {errors}")
             time.sleep(0.02)
         process.terminate()
         process.wait()
@@ -164,6 +165,15 @@ class Kind(Generic[S]):
         if not ended:
             raise TimedOut(f"the {self.noun} (pid {there.pid}) does not end", hint=f"see {there.log}")
         return there
+
+
+def _own_error(begin: str, said: str, hint: str) -> TestbedError:
+    """The error that a command printed. said: its stderr, of which the last line counts if there is no error in it."""
+    if found := re.search(r"^(E-[A-Z-]+) (.+?)(?:\nnext: (.+))?\Z", said, re.DOTALL | re.MULTILINE):
+        code, words, own_hint = found.groups()
+        kinds = (kind for kind in TestbedError.__subclasses__() if kind.code == code and "__init__" not in vars(kind))
+        return next(kinds, TestbedError)(begin + words, hint=own_hint or hint)
+    return TestbedError(begin + said.splitlines()[-1], hint=hint)
 
 
 class StateFile(Generic[S]):

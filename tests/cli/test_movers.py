@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from optics import Locked, Missing, TestbedError
+from orchestrator.engine import background
 from orchestrator.engine.adapt.process import ADAPTER, AdaptState
 from orchestrator.engine.background import ADAPT, TURN, BackgroundState, Kind
 from orchestrator.engine.schedule import making
 from orchestrator.engine.schedule.process import TURNER, TurnState
+from orchestrator.settings import Settings, load
 
 
 def test_both_start_a_process_that_does_the_work_itself(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,3 +50,32 @@ def test_both_start_a_process_that_does_the_work_itself(cli: Any, monkeypatch: p
 def test_words_that_mean_two_things_are_refused(cli: Any, words: list[str], said: str) -> None:
     answer = cli(*words, "--json")
     assert answer.code == 2 and said in answer.json["message"]
+
+
+def test_a_start_that_fails_says_why_this_one_did_and_not_an_earlier_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = load(env={f"TESTBED_{n}_DIR": str(tmp_path / n.lower()) for n in ("DATA", "STATE", "LOCK")}, cwd=tmp_path)
+    wrote = [
+        "E-MISSING no plan is up on lab, so there is nothing to adapt\nnext: testbed --as ann up\n",
+        "E-LOCKED p1 is locked by bob\n  p2 is locked by bob\nnext: ask bob\n",
+        "Traceback (most recent call last):\nMemoryError\n",
+        "",
+    ]
+
+    def spawn(settings: Settings, words: Sequence[str], said: Path) -> Any:
+        with said.open("a") as file:
+            file.write(wrote.pop(0))
+        return SimpleNamespace(poll=lambda: 2, returncode=2)
+
+    monkeypatch.setattr(background, "spawn", spawn)
+    (tmp_path / "data").mkdir()
+    log = tmp_path / "data" / "adapt.jsonl"
+
+    def failed(kind: type[TestbedError]) -> tuple[str, str]:
+        with pytest.raises(kind) as error:
+            ADAPT.start(settings, "lab/ann", log)
+        return str(error.value).removeprefix("the adapter ended at once: "), error.value.hint
+
+    assert failed(Missing) == ("no plan is up on lab, so there is nothing to adapt", "testbed --as ann up")
+    assert failed(Locked) == ("p1 is locked by bob\n  p2 is locked by bob", "ask bob")
+    assert failed(TestbedError) == ("MemoryError", f"see {log.with_suffix('.err')}")
+    assert failed(TestbedError)[0] == "exit 2"
