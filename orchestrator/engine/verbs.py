@@ -227,6 +227,7 @@ async def up(
         chosen_: dict[str, object] = {"launch_job": launch_job, "avoid": avoid, "rollback": rollback, "adopt": adopt}
         chosen_ |= {} if confirm_s is None else {"confirm_s": confirm_s}
         chosen_ |= {"relabel": True} if relabel else {}
+        chosen_ |= {} if job is None else {"job": job}
         report = await up_slots(command, lab, wanted, text, chosen_, expected=expected)
         if not report.nothing_to_do or not launch_job or wanted.job is None:
             return report

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
 
-from optics import Infeasible, Interrupted, RolledBack, TestbedError
+from optics import Infeasible, Interrupted, Refused, RolledBack, TestbedError
 from optics.plain import counted
 from optics.plan import Plan
 from orchestrator.engine.background import TURN
@@ -21,6 +21,9 @@ from orchestrator.session import Command, load_lab
 from orchestrator.store.keys import key_of, slice_of
 from orchestrator.store.store import Store
 
+OPTIONS = {"confirm_s": "--confirm-within", "avoid": "--avoid", "relabel": "--relabel", "job": "--job"}
+"""Those of `up` that a plan whose circuits move by a schedule cannot have."""
+
 
 async def up_slots(
     command: Command, lab: Lab, plan: Plan, text: str, options: Mapping[str, object], *, expected: str = ""
@@ -32,7 +35,7 @@ async def up_slots(
     Raises: as `ChangeRun.up`; Infeasible - an option that needs a fabric that stays as it is.
     """
     assert plan.schedule is not None
-    for option, words in (("confirm_s", "--confirm-within"), ("avoid", "--avoid"), ("relabel", "--relabel")):
+    for option, words in OPTIONS.items():
         if options.get(option):
             raise Infeasible(f"{words} cannot be used with a plan whose circuits move by a schedule", hint="leave it out")
     key = slice_of(lab, command.settings)
@@ -90,9 +93,12 @@ async def _undo(command: Command, lab: Lab, made: list[UpReport], why: str, erro
 async def begin(command: Command, *, job: bool) -> TurnState:
     """Turn the slots of the plan that is up, in the background. job: launch its job meanwhile.
 
-    Raises: as `scheduled`, `Kind.start`.
+    Raises: as `scheduled`, `Kind.start`; Refused - they turn already, so that this would not launch the job.
     """
     lab = load_lab(command.inventory)
+    there = TURNER.running(command.settings, slice_of(lab, command.settings))
+    if job and there is not None:
+        raise Refused(f"the slots of {there.plan} turn already; nothing was launched", hint="testbed job launch")
     return await start(command, lab, scheduled(command, lab)[0].run, job=job)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from optics import Missing
+from optics import Missing, Refused
 from optics.plan import Plan
 from orchestrator.engine.background import StateFile
 from orchestrator.engine.change.unfinished import standing
@@ -168,3 +168,13 @@ def test_a_schedule_whose_lab_changed_says_nothing_of_slots(bench: Made) -> None
     current = bench.store.current(bench.slice)
     assert current is not None
     assert at_rest(replace(current, plan_text=current.plan_text.replace("gpu01", "gpu99")), HERE) == "" == at_rest(None, HERE)
+
+
+def test_slots_that_turn_already_launch_no_job_and_say_so(bench: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench.up()
+    monkeypatch.setattr(making, "load_lab", lambda _: HERE)
+    with StateFile(TURNER, TURNER.path(bench.settings, bench.slice), replace(TURNER.own(bench.settings), plan="round")):
+        with pytest.raises(Refused, match="the slots of round turn already; nothing was launched") as error:
+            asyncio.run(making.begin(bench.command, job=True))
+        assert error.value.hint == "testbed job launch"
+        assert asyncio.run(making.begin(bench.command, job=False)) == "turning"

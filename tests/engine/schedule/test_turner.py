@@ -322,7 +322,7 @@ def test_a_plan_without_a_schedule_does_not_turn(tmp_path: Path, monkeypatch: py
         asyncio.run(bench.turn())
 
 
-@pytest.mark.parametrize("option", ["--confirm-within", "--avoid", "--relabel"])
+@pytest.mark.parametrize("option", ["--confirm-within", "--avoid", "--relabel", "--job"])
 def test_what_needs_a_fabric_that_stays_as_it_is_is_refused(bench: Bench, option: str) -> None:
     command = Command(Silent(), bench.store, bench.settings)
     named = {option.removeprefix("--").replace("confirm-within", "confirm_s"): 1}
