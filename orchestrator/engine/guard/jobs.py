@@ -17,7 +17,7 @@ from typing import Protocol
 from optics import HostName, Locked, TestbedError
 from optics.plan import Plan
 from optics.ranks import RankName, by_host, host_of_rank
-from orchestrator.engine.background import ADAPT, MOVERS, TURN, BackgroundState, Kind
+from orchestrator.engine.background import ADAPT, TURN
 from orchestrator.engine.change.job_record import counts_collectives, facts, pause_of, ranks_of
 from orchestrator.engine.change.jobs import Jobs
 from orchestrator.engine.guard.policy import (
@@ -63,8 +63,7 @@ class Says(Protocol):
 @dataclass
 class JobWatch:
     """Recovers the job of one owner's plan. one: held while the guard changes something. others: who else holds the lab, if
-    anyone but what moves light for the owner in the background: that is stopped meanwhile, and started again. Slots turn on while
-    a job is restarted.
+    anyone but what moves light for the owner in the background: an adapter is stopped meanwhile, and started again; slots turn on.
     """
 
     session: Session
@@ -90,7 +89,7 @@ class JobWatch:
         self.recovered = 0
         self.refused: set[HostName] = set()  # spares of attempts that failed since the last one that did not
         self.begun, self.wait_until = False, 0.0
-        self.movers: dict[Kind[BackgroundState], Path] = {}
+        self.adapter: Path | None = None
 
     async def watch(self) -> None:
         """Look until cancelled; what fails is looked at again."""
@@ -117,8 +116,9 @@ class JobWatch:
         if self.one.locked() or self.others():
             self.quiet_since = time.monotonic()
             return None
-        moving = self._moving()
-        if TURN in moving:  # a job may wait for its slots for a cycle: only one that has ended is recovered
+        adapting = self._adapting()
+        # A job may wait for its slots for a cycle: only one that has ended is recovered.
+        if TURN.running(self.command.settings, self.slice) is not None:
             self.quiet_since = time.monotonic()
         if self.job != record.id:
             self.job, self.longest_s, self.latest, self.quiet_since = record.id, 0.0, {}, time.monotonic()
@@ -135,7 +135,7 @@ class JobWatch:
         spares = usable(plan, self.session.lab, attached | bare, tags) if plan.schedule is None else ()  # as `rewritten` refuses
         action, by = decide(sight, past, self.budget, spares), None
         # An adapter whose job has lost its first rank takes that for the job's end.
-        self.movers = moving if action.kind == "none" else moving | {k: v for k, v in self.movers.items() if k is ADAPT}
+        self.adapter = adapting if action.kind == "none" else adapting or self.adapter
         if action.kind == "evict":
             dead = bool(set(action.hosts) & set(sight.silent_s))
             by = _places(action.hosts, [one for one in spares if one not in self.refused], plan, self.session)
@@ -151,27 +151,22 @@ class JobWatch:
             return action
         async with self.one:
             settings = self.command.settings
-            if action.kind == "restart":  # beside slots that turn: over those that rest not all ranks meet
-                moving.pop(TURN, None)
-                self.movers.pop(TURN, None)
             try:
-                for kind in moving:  # they hold the lab
-                    await asyncio.to_thread(kind.stop, settings, self.slice)
+                if adapting is not None:  # it holds the lab
+                    await asyncio.to_thread(ADAPT.stop, settings, self.slice)
                 await self._act(action, record, by or {})
             finally:
                 ended = (now := store.latest_job(self.slice)) is None or now.ended is not None
-                for kind, log in self.movers.items():
-                    if kind is not ADAPT or not ended:
-                        await asyncio.to_thread(kind.start, settings, self.slice, log)
+                if self.adapter is not None and not ended:
+                    await asyncio.to_thread(ADAPT.start, settings, self.slice, self.adapter)
         return action
 
-    def _moving(self) -> dict[Kind[BackgroundState], Path]:
-        """What moves light for the owner in the background now, and the file of its events."""
-        settings, found = self.command.settings, {}
-        for kind in MOVERS:
-            if (there := kind.running(settings, self.slice)) is not None:
-                found[kind] = Path(there.log) if there.log else kind.path(settings, self.slice).with_suffix(".jsonl")
-        return found
+    def _adapting(self) -> Path | None:
+        """The file of the events of the owner's adapter, None if none runs."""
+        settings = self.command.settings
+        if (there := ADAPT.running(settings, self.slice)) is None:
+            return None
+        return Path(there.log) if there.log else ADAPT.path(settings, self.slice).with_suffix(".jsonl")
 
     async def sight(self, record: JobRecord, attached: Collection[HostName]) -> Sight:
         """What the hosts say of the job's ranks now. One that was switched off keeps its channel for a while but is silent."""

@@ -647,7 +647,6 @@ async def test_an_adapter_stands_still_while_a_job_is_recovered_and_goes_on_afte
 
     mover = Mover()
     monkeypatch.setattr(watching, "ADAPT", mover)
-    monkeypatch.setattr(watching, "MOVERS", (mover,))
     await bench.launch()
     assert await bench.look() == "none" and done == []
     bench.end(gpu02="killed")
@@ -672,9 +671,7 @@ async def test_a_job_is_restarted_while_slots_turn_for_over_those_that_rest_not_
         def start(self, *_: object) -> None:
             pytest.fail("they were stopped")
 
-    turner = Turner()
-    monkeypatch.setattr(watching, "TURN", turner)
-    monkeypatch.setattr(watching, "MOVERS", (turner,))
+    monkeypatch.setattr(watching, "TURN", Turner())
     await bench.launch()
     bench.end(gpu02="killed")
     bench.hosts.fenced = 0
