@@ -21,7 +21,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.bench_lab import BenchLab, bench_lab
 from benchmarks.harness import verdict
-from benchmarks.slot_rig import Flow, flows, lit, overlap
+from benchmarks.slot_rig import Flow, flows
 from drivers.session import routes
 from optics import Change, Setting, TestbedError
 from orchestrator.plan.reader import read_plan
@@ -95,7 +95,7 @@ async def told(lab: BenchLab, settings: frozenset[Setting]) -> str:
 
 
 def shared(lab: BenchLab, alone: float) -> dict[str, float]:
-    """What A and C carry by turns, of what A carries alone; the share that the plan gives each, and the light's at the glass."""
+    """What A and C carry by turns, of what A carries alone; the share that the plan gives each."""
     slots = [{"links": [{"a": f"{a}:p1", "b": f"{b}:p1"}]} for a, b in (A, C)]
     job = {"name": "none", "workload": "allreduce", "ranks": list(A), "rings": [list(A)]}  # only these must meet
     by_turns = plan(lab, "by-turns", schedule={"slots": slots, "dwell_s": DWELL_S, "guard_s": GUARD_S}, job=job)
@@ -104,12 +104,10 @@ def shared(lab: BenchLab, alone: float) -> dict[str, float]:
         time.sleep(4 * DWELL_S)
         rate, begin, end = carried(one, 2 * CYCLES * (DWELL_S + SETTLE_S))
         rates = [rate, sum(flow.rate(begin, end) for flow in other)]
-    spans = lit(lab)
-    light = [overlap(spans.get(pair, []), begin, end) / (end - begin) for pair in (A, C)]
     (state,) = (lab.folder / "data" / "turn").glob("*.json")
     duty = float(json.loads(state.read_text().partition("\n")[0])["planned_duty"]) / 2
     lab.call("turn", "--stop")
-    return {"duty": duty, "a": rates[0] / alone, "c": rates[1] / alone, "light_a": light[0], "light_c": light[1]}
+    return {"duty": duty, "a": rates[0] / alone, "c": rates[1] / alone}
 
 
 def main() -> int:
@@ -124,7 +122,7 @@ def main() -> int:
     print(f"  one wavelength at once: the planner says: {planner or 'NOTHING'}\n    the device says: {device or 'NOTHING'}")
     print(
         f"  one wavelength by turns: A carries {found['a']:.3f} and C {found['c']:.3f} of what A carries alone; by the plan"
-        f" {found['duty']:.3f}, light at the glass {found['light_a']:.3f} and {found['light_c']:.3f} of the time"
+        f" {found['duty']:.3f}"
     )
     also = off <= DUTY_SHARE and bool(planner) and bool(device)
     figures = {name: round(value, 4) for name, value in found.items()}
