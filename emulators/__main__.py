@@ -97,6 +97,8 @@ def _start(config: LabConfig, dialects: dict[str, AnyDialect], with_hosts: bool,
     try:
         devices = {name: _open(device) for name, device in config.devices.items()}
         hosts = {name: _bind(name, host.ssh_port) for name, host in config.hosts.items()} if with_hosts else {}
+        served = [s for s in config.segments if s.functions and with_hosts]
+        functions = {s.name: _bind(f"functions of segment {s.name}", s.control_port) for s in served}
         control = _bind_control(config.state)
     except CannotStart:
         remove((folder, TRACES))
@@ -105,7 +107,7 @@ def _start(config: LabConfig, dialects: dict[str, AnyDialect], with_hosts: bool,
     def live(ready: Callable[[], None]) -> int:
         os.ftruncate(lock, 0)
         os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
-        return _live(config, dialects, devices, hosts, control, folder, ready)
+        return _live(config, dialects, devices, hosts, functions, control, folder, ready)
 
     def report_ready(fd: int) -> None:
         with suppress(OSError):
@@ -137,6 +139,7 @@ def _live(
     dialects: dict[str, AnyDialect],
     devices: dict[str, socket.socket | Line],
     hosts: dict[str, socket.socket],
+    functions: dict[str, socket.socket],
     control: socket.socket,
     folder: int,
     ready: Callable[[], None],
@@ -156,7 +159,7 @@ def _live(
 
     def root(forked: Callable[[], None]) -> int:
         try:
-            fabric = Fabric(config, keys, hosts, machine_proc)
+            fabric = Fabric(config, keys, hosts, machine_proc, functions)
         except CannotBuild as problem:
             print(f"error: {problem}", file=sys.stderr, flush=True)
             return EXIT_MISSING
@@ -166,7 +169,7 @@ def _live(
         return 0
 
     def surrender() -> None:
-        for sock in (*devices.values(), *hosts.values(), control):
+        for sock in (*devices.values(), *hosts.values(), *functions.values(), control):
             sock.close()
 
     return contain(root, surrender=surrender, traces=(folder, traces))

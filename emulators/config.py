@@ -10,7 +10,7 @@ import os
 import stat
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +18,15 @@ import yaml
 
 from emulators.addresses import Address, parse
 from emulators.families import WHERE, family
+from emulators.functions.offer import read_offer, too_large
 from emulators.light import edges_mhz, fibre_loss_db
 from emulators.lines import LineConfig, overloaded, read_line
 from emulators.transports.pty import DEFAULT_BAUD
 
 MAX_BYTES = 8 << 20
 MAX_DEPTH = 64
+MOST_SEGMENTS = 250
+"""Of those with functions: their number is an octet of an address."""
 
 
 class BadInventory(ValueError):
@@ -95,13 +98,16 @@ class Trunk:
 class Segment:
     """Packet switches that join host ports. `ports` maps a host to its port; rates are per direction.
 
-    racks: the hosts of each leaf switch, and the rate of its uplinks to the spine; none: one switch.
+    racks: the hosts of each leaf switch, and the rate of its uplinks to the spine; none: one switch. functions: what the switch
+    does with packets, and how much of it; control_port: the loopback port where that is asked for.
     """
 
     name: str
     ports: Mapping[str, int]
     rate_bps: int
     racks: tuple[tuple[tuple[str, ...], int], ...] = ()
+    functions: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    control_port: int = 0
 
     @property
     def cables(self) -> Mapping[str, tuple[str, int]]:
@@ -208,6 +214,9 @@ def read_config(inventory: Path) -> LabConfig:
             problems.append(f"fibres.yml: segments: {entry}: {_words(problem)}")
     problems += [f"fibres.yml: {what}" for what in _unplugged(segments, [*fibres, *trunks], hosts)]
     rate_bps, mtu = round(float(extra.get("link_rate_mbps", 250)) * 1_000_000), int(extra.get("mtu", 9000))
+    problems += [f"fibres.yml: {s.name}: {why}" for s in segments if (why := too_large(s.functions, mtu))]
+    if any(segment.functions for segment in segments[MOST_SEGMENTS:]):
+        problems.append(f"fibres.yml: segments: only the first {MOST_SEGMENTS} may have functions")
     rates = dict.fromkeys(((f.host, f.port) for f in fibres), rate_bps) | {
         port: segment.rate_bps for segment in segments for port in segment.ports.items()
     }
@@ -320,7 +329,7 @@ def _segment(entry: Mapping[str, Any]) -> Segment:
     racks = tuple((tuple(map(str, rack["hosts"])), _bps(rack["uplink_mbps"])) for rack in entry.get("racks") or ())
     if racks and sorted(host for hosts, _ in racks for host in hosts) != sorted(dict(ports)):
         raise ValueError("every host is in one rack, or there are no racks")
-    return Segment(str(entry["name"]), dict(ports), _bps(entry["link_mbps"]), racks)
+    return Segment(str(entry["name"]), dict(ports), _bps(entry["link_mbps"]), racks, *read_offer(entry))
 
 
 def _bps(mbps: Any) -> int:

@@ -26,6 +26,7 @@ from dataclasses import asdict
 from emulators.fabric import linux
 from emulators.fabric.build import Host
 from emulators.fabric.doors import listen
+from emulators.fabric.functions import Functions
 from emulators.fabric.glass import HostPort
 from emulators.injector import Injector
 from emulators.lab import Lab
@@ -51,6 +52,14 @@ def _turning(plant: Optic) -> Words | None:
         return None
     times = {"start_ns": turning.start_ns, "dwell_ns": turning.dwell_ns, "night_ns": turning.night_ns}
     return {**times, "slots": [sorted(turning.map(turn)) for turn in range(len(turning.slots))]}
+
+
+def _functions(process: Functions) -> Words:
+    """What a packet switch's functions are doing; `running` false, and why, if they answer nothing."""
+    try:
+        return {"running": True, **process.order(do="state")}
+    except OSError as problem:
+        return {"running": False, "error": str(problem)}
 
 
 def _ours(writer: asyncio.StreamWriter) -> bool:
@@ -183,6 +192,7 @@ class Control:
             "fibres": [{**asdict(f), "cut": f.name in lab.light.cut} for f in lab.config.fibres],
             "trunks": [{**asdict(t), "cut": t.name in lab.light.cut} for t in lab.config.trunks],
             "segments": [{**asdict(s), "cables": sorted(s.cables)} for s in lab.config.segments],
+            "functions": {name: _functions(process) for name, process in lab.functions.items()},
             "unplugged": sorted(lab.unplugged),
         }
 

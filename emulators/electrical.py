@@ -1,9 +1,10 @@
 """The packet switches of a generated lab: which hosts they join, at what rates, as written in fibres.yml.
 
-A specification is KIND[:NUMBER][@MBPS]. `ideal`: one switch. `fat-tree`: racks whose uplinks carry all that their hosts can send;
-`oversubscribed:F`: 1/F of it. `domains:K`: a switch for every K hosts in a row. `rails:K`: a switch for all hosts at the same of K
-places. Each takes one port of every host. `dual:K`: two fat-trees (planes) side by side, whose leaf switches have K hosts each; it
-takes two ports of every host, so that each is at two leaf switches.
+A specification is KIND[:NUMBER][@MBPS][+FUNCTION...]. `ideal`: one switch. `fat-tree`: racks whose uplinks carry all that their
+hosts can send; `oversubscribed:F`: 1/F of it. `domains:K`: a switch for every K hosts in a row. `rails:K`: a switch for all hosts
+at the same of K places. Each takes one port of every host. `dual:K`: two fat-trees (planes) side by side, whose leaf switches have
+K hosts each; it takes two ports of every host, so that each is at two leaf switches. `+aggregate`, `+cache`: what the switches can
+do with packets.
 """
 
 from __future__ import annotations
@@ -14,26 +15,42 @@ from dataclasses import dataclass
 
 KINDS = ("ideal", "fat-tree", "oversubscribed", "domains", "rails", "dual")
 UNSHAPED_MBPS = 25_000
+FUNCTIONS = {
+    "aggregate": "{slots: 64, slot_bytes: 8192, jobs: 2}",
+    "cache": "{entries: 1024, entry_bytes: 1024}",
+}
 MOST_MBPS = 10_000_000
 """The highest rate an inventory accepts for a port or an uplink."""
 
 
 @dataclass(frozen=True, slots=True)
 class Electrical:
-    """One specification. number: the factor of an oversubscribed tree, the K of the others. mbps: 0 where it names none."""
+    """One specification. number: the factor of an oversubscribed tree, the K of the others. mbps: 0 where it names none.
+
+    functions: of its switches, by name.
+    """
 
     kind: str
     number: float = 0.0
     mbps: float = 0.0
+    functions: tuple[str, ...] = ()
 
     @property
     def ports(self) -> int:
         """Ports of every host that it takes."""
         return 2 if self.kind == "dual" else 1
 
+    def controls(self, hosts: int) -> int:
+        """How many of its switches have functions, and so a port where they are controlled."""
+        several = {"domains": hosts // max(1, int(self.number)), "rails": int(self.number), "dual": 2}
+        return several.get(self.kind, 1) if self.functions else 0
+
 
 def parse(text: str) -> Electrical:
     """Read a specification. Raises ValueError: the problem, and a correct form."""
+    text, *functions = text.split("+")
+    if unknown := [name for name in functions if name not in FUNCTIONS]:
+        raise ValueError(f"{text}: no function {unknown[0]!r}: wanted {' or '.join(f'+{name}' for name in FUNCTIONS)}")
     found = re.fullmatch(r"([a-z-]+)(?::(\d+(?:\.\d+)?))?(?:@(\d+(?:\.\d+)?))?", text)
     if found is None or found[1] not in KINDS:
         raise ValueError(
@@ -48,17 +65,26 @@ def parse(text: str) -> Electrical:
         raise ValueError(f"{text!r}: {kind} of {number:g} hosts: wanted a whole number")
     if found[3] and not mbps:
         raise ValueError(f"{text!r}: a rate of 0 Mb/s carries nothing")
-    return Electrical(kind, number, mbps)
+    return Electrical(kind, number, mbps, tuple(dict.fromkeys(functions)))
 
 
-def segments(specs: Sequence[Electrical], hosts: Sequence[str], first_port: int, default_mbps: float, rack: int) -> list[str]:
+def segments(
+    specs: Sequence[Electrical],
+    hosts: Sequence[str],
+    first_port: int,
+    default_mbps: float,
+    rack: int,
+    controls: Sequence[int] = (),
+) -> list[str]:
     """The lines of fibres.yml. default_mbps: of all ports of a specification that names no rate; rack: hosts of a leaf switch.
+
+    controls: loopback ports, one for each switch that has functions.
 
     Raises ValueError: domains or rails that the hosts do not divide into, or of a single host; a rate that no inventory accepts.
     """
     lines = ["# Packet switches: a port of every host listed, all joined. uplink_mbps: of a rack, per direction.", "segments:"]
     used: dict[str, int] = {}
-    port = first_port
+    port, control = first_port, iter(controls)
     for spec in specs:
         mbps = _rate(spec.mbps or default_mbps / spec.ports or UNSHAPED_MBPS, "a port")
         used[spec.kind] = used.get(spec.kind, 0) + 1
@@ -72,6 +98,9 @@ def segments(specs: Sequence[Electrical], hosts: Sequence[str], first_port: int,
                 uplinks = [_rate(len(part) * mbps / factor, f"an uplink of {len(part)} hosts") for part in racks]
                 each = (f"{{hosts: [{', '.join(p)}], uplink_mbps: {up:.10g}}}" for p, up in zip(racks, uplinks, strict=True))
                 lines[-1] += f",\n     racks: [{', '.join(each)}]"
+            if spec.functions:
+                functions = ", ".join(f"{function}: {FUNCTIONS[function]}" for function in spec.functions)
+                lines[-1] += f",\n     address: 127.0.0.1:{next(control)}, functions: {{{functions}}}"
             lines[-1] += "}"
         port += spec.ports
     return lines

@@ -25,8 +25,9 @@ class Wanted:
     """The lab to write. `state` is where its keys and its control socket live; ports are loopback TCP ports.
 
     settle_s: the devices' switching time (s); in a lab of one family 0 means the family's own. electrical: packet switches beside
-    the devices; rack: hosts of a leaf switch. lines: at a port number of all hosts, delay (ms) and queue (packets). wavelengths:
-    so many, which hosts take in turn where the devices route spectrum; 0: each host has one of its own.
+    the devices; rack: hosts of a leaf switch; control_ports: where those with functions are controlled. lines: at a port number of
+    all hosts, delay (ms) and queue (packets). wavelengths: so many, which hosts take in turn where the devices route spectrum; 0:
+    each host has one of its own.
     """
 
     ssh_ports: tuple[int, ...]
@@ -38,7 +39,8 @@ class Wanted:
     lab: str = "emulated"
     electrical: tuple[Electrical, ...] = ()
     rack: int = 4
-    lines: tuple[tuple[int, float, int], ...] = ()
+    control_ports: tuple[int, ...] = ()
+    lines: tuple[tuple[int, float, int, float], ...] = ()
     wavelengths: int = 0
 
 

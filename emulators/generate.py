@@ -24,6 +24,7 @@ from emulators.lookahead import texts_of_lookahead
 MAX_HOSTS = 250  # host ids are the last byte of addresses
 POLATIS_SIZES = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 CALIENT_MODULE = 8  # ports per module
+FIRST_CONTROL_PORT = 27_001  # of the functions of packet switches
 
 
 def polatis_size(hosts: int) -> int:
@@ -143,7 +144,7 @@ def _fibres(wanted: Wanted) -> str:
             )
     if wanted.electrical:
         names = [host_name(host, count) for host in range(1, count + 1)]
-        lines += segments(wanted.electrical, names, total + 1, total * wanted.rate_mbps, wanted.rack)
+        lines += segments(wanted.electrical, names, total + 1, total * wanted.rate_mbps, wanted.rack, wanted.control_ports)
     return "\n".join([*lines, ""])
 
 
@@ -168,9 +169,11 @@ def _emulator(wanted: Wanted) -> str:
         lines.append(f"  ocs{device}: {{size: {size}x{size}, settle_s: {wanted.settle_s}{bulk}}}")
     if wanted.lines:
         lines.append("lines:                 # what these ports send takes time")
-    for port, delay_ms, queue in wanted.lines:
+    for port, delay_ms, queue, loss in wanted.lines:
         ports = ", ".join(f"{host_name(host, count)}:p{port}" for host in range(1, count + 1))
-        lines.append(f"  - {{ports: [{ports}], delay_ms: {delay_ms:g}, queue_packets: {queue}}}")
+        lines.append(
+            f"  - {{ports: [{ports}], delay_ms: {delay_ms:g}, queue_packets: {queue}{f', loss: {loss:g}' if loss else ''}}}"
+        )
     return "\n".join([*lines, ""])
 
 
@@ -198,13 +201,14 @@ def main(arguments: list[str] | None = None) -> int:
         metavar="KIND",
         help="packet switches in addition to the optical ones, at a further port of every host: ideal, fat-tree, oversubscribed:F, "
         "domains:K, rails:K, or dual:K (two planes with leaf switches of K hosts, at two ports); @MBPS for another rate than that "
-        "of all optical ports together (dual: half of it a port); may be repeated, at most 8 ports",
+        "of all optical ports together (dual: half of it a port); +aggregate, +cache for switches with these functions; "
+        "may be repeated, at most 8 ports",
     )
     parser.add_argument(
         "--line",
         action="append",
         default=[],
-        metavar="PORT:MS:PACKETS",
+        metavar="PORT:MS:PACKETS[:LOST]",
         help="what all hosts send at this port number passes a queue of so many packets and takes so long; may be repeated",
     )
     parser.add_argument(
@@ -251,21 +255,24 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def line_of(text: str) -> tuple[int, float, int]:
-    """A line as `--line` has it: port, milliseconds, packets. Raises: ValueError."""
+def line_of(text: str) -> tuple[int, float, int, float]:
+    """A line as `--line` has it: port, milliseconds, packets, and the share that is lost. Raises: ValueError."""
     words = text.split(":")
-    if len(words) != 3:
-        raise ValueError(f"--line {text}: wanted PORT:MS:PACKETS, such as 1:20:16")
-    return int(words[0]), float(words[1]), int(words[2])
+    if len(words) not in (3, 4):
+        raise ValueError(f"--line {text}: wanted PORT:MS:PACKETS or PORT:MS:PACKETS:LOST, such as 1:20:16 or 1:20:16:0.01")
+    return int(words[0]), float(words[1]), int(words[2]), float(words[3]) if words[3:] else 0.0
 
 
 def write_default(options: argparse.Namespace) -> str:
     """Write a lab of Polatis and Calient switches; return what it has."""
+    controls = sum(spec.controls(options.hosts) for spec in options.electrical)
     if options.free_ports:
-        ports = free_ports(options.hosts + options.ports)
-        ssh, devices = ports[: options.hosts], ports[options.hosts :]
+        ports = free_ports(options.hosts + options.ports + controls)
+        ssh, devices = ports[: options.hosts], ports[options.hosts : options.hosts + options.ports]
+        control_ports = ports[options.hosts + options.ports :]
     else:
         ssh = tuple(options.port_base + n for n in range(1, options.hosts + 1))
+        control_ports = tuple(range(FIRST_CONTROL_PORT, FIRST_CONTROL_PORT + controls))
         base = options.device_port_base
         devices = tuple(
             (base if base is not None else 25_000 if is_polatis(k, options.ports) else 23_080) + k
@@ -273,6 +280,7 @@ def write_default(options: argparse.Namespace) -> str:
         )
     settle_s = 0.05 if options.settle_s is None else options.settle_s
     more = {"electrical": options.electrical, "rack": options.rack, "lines": tuple(map(line_of, options.line))}
+    more["control_ports"] = control_ports
     generate(options.out, Wanted(ssh, devices, options.state or DEFAULT_STATE, settle_s, options.rate_mbps, **more))
     ports_of = sum(spec.ports for spec in options.electrical)
     switches = f", {ports_of} electrical ports a host" if options.electrical else ""

@@ -27,6 +27,8 @@ HOST_FAULTS: Mapping[str, str] = {
     "tor": "the packet switch of the host, that of its rack where there are racks, is down",
     "clock-drift": "the monotonic clock of programs started from now on is `offset_s` ahead, and more by `ppm`",
     "host-down": "the host is switched off, until the lab is started anew",
+    "function-loss": "the functions of the segment lose `percent` of their packets, in each direction",
+    "function-restart": "the functions of the segment forget all their allocations, once",
     "storm": "a fault on one of the hosts every `per_s` on average, for `seconds` on average",
 }
 _TIMES = frozenset({"at_s", "for_s", "per_s", "count", "probability"})
@@ -40,11 +42,15 @@ _TAKES: Mapping[str, tuple[frozenset[str], frozenset[str]]] = {
     "tor": (frozenset(), _TIMES | {"port"}),
     "clock-drift": (frozenset(), frozenset({"at_s", "for_s", "offset_s", "ppm"})),
     "host-down": (frozenset(), frozenset({"at_s", "probability"})),
+    "function-loss": (frozenset({"percent"}), _TIMES),
+    "function-restart": (frozenset(), _TIMES - {"for_s"}),
     "storm": (frozenset({"per_s"}), frozenset({"at_s", "for_s", "count", "seed", "seconds"})),
 }
 """The fields each kind needs, and those it may have."""
-ONCE = frozenset({"kill-rank", "host-down"})
+ONCE = frozenset({"kill-rank", "host-down", "function-restart"})
 """They happen and are over; what they did is not undone."""
+AT_SWITCHES = frozenset({"tor", "function-loss", "function-restart"})
+"""Faults of packet switches: the place may be a segment."""
 EVERYWHERE = "all"
 """In place of a host's name: a storm over all hosts."""
 LEAST_MBPS, MOST_THREADS = 0.1, 64
@@ -170,6 +176,11 @@ def _check_place(made: HostFault, host: str, config: LabConfig) -> None:
     if made.kind == "tor":
         switch_ports(config, host, made.port)
         return
+    if made.kind.startswith("function-"):
+        able = [segment.name for segment in config.segments if segment.functions]
+        if host not in able:
+            raise ValueError(f"fault {made.kind}: no segment {host} with functions; there are {', '.join(able) or 'none'}")
+        return
     if made.kind == "storm" and host == EVERYWHERE:
         return
     if host not in config.hosts:
@@ -208,7 +219,8 @@ def switch_ports(config: LabConfig, at: str, port: int | None = None) -> tuple[s
 class Effects:
     """What the active faults do together.
 
-    rates: bits per second; losses: 0 to 1; threads: of hogs, by host; clocks: seconds ahead, and how much more per second.
+    rates: bits per second; losses: 0 to 1; threads: of hogs, by host; clocks: seconds ahead, and how much more per second;
+    functions: the share that a segment's functions lose.
     """
 
     rates: Mapping[HostPort, int]
@@ -216,6 +228,7 @@ class Effects:
     down: frozenset[HostPort]
     threads: Mapping[str, int]
     clocks: Mapping[str, tuple[float, float]]
+    functions: Mapping[str, float]
 
 
 def effects(active: Iterable[tuple[str, HostFault]], config: LabConfig) -> Effects:
@@ -225,12 +238,15 @@ def effects(active: Iterable[tuple[str, HostFault]], config: LabConfig) -> Effec
     down: set[HostPort] = set()
     threads: dict[str, int] = {}
     clocks: dict[str, tuple[float, float]] = {}
+    functions: dict[str, float] = {}
     for host, fault in active:
         at = HostPort(host, fault.port or 0)
         if fault.kind == "slow-link" and fault.mbps is not None:
             rates[at] = min(rates.get(at, 1 << 62), round(fault.mbps * 1e6))
         elif fault.kind == "loss" and fault.percent is not None:
             losses[at] = 1 - (1 - losses.get(at, 0.0)) * (1 - fault.percent / 100)
+        elif fault.kind == "function-loss" and fault.percent is not None:
+            functions[host] = 1 - (1 - functions.get(host, 0.0)) * (1 - fault.percent / 100)
         elif fault.kind == "link-down":
             down.add(at)
         elif fault.kind == "tor":
@@ -240,7 +256,7 @@ def effects(active: Iterable[tuple[str, HostFault]], config: LabConfig) -> Effec
         elif fault.kind == "clock-drift":
             ahead_s, rate = clocks.get(host, (0.0, 0.0))
             clocks[host] = ahead_s + fault.offset_s, rate + fault.ppm * 1e-6
-    return Effects(rates, losses, frozenset(down), threads, clocks)
+    return Effects(rates, losses, frozenset(down), threads, clocks, functions)
 
 
 def drawn(chance: random.Random, storm: HostFault, where: str, config: LabConfig) -> tuple[str, HostFault]:

@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from typing import cast
 
 from emulators.fabric.glass import HostPort
-from emulators.hostfaults import Effects, Event, HostFaults, effects, host_fault, switch_ports
+from emulators.hostfaults import AT_SWITCHES, Effects, Event, HostFaults, effects, host_fault, switch_ports
 from emulators.lab import Lab, log
 
 LOG_ENTRIES = 10_000
-NOTHING = Effects({}, {}, frozenset(), {}, {})
+NOTHING = Effects({}, {}, frozenset(), {}, {}, {})
 
 
 class Injector:
@@ -106,7 +106,7 @@ class Injector:
         """Do what happens once as a fault begins or ends; what lasts is settled afterwards."""
         fault, host = event.fault, self._lab.hosts.get(event.host)
         words = fault.said()
-        if event.begins and fault.kind not in ("tor", "storm") and (host is None or not host.pid):
+        if event.begins and fault.kind not in AT_SWITCHES | {"storm"} and (host is None or not host.pid):
             raise ValueError(f"no running host {event.host}")
         if fault.kind == "tor":
             words["switch"] = switch_ports(self._lab.config, event.host, fault.port)[0]
@@ -116,6 +116,8 @@ class Injector:
                 self._burden(event.host)
             case "kill-rank":
                 self._strike(event.host, "SIGKILL", fault.rank)
+            case "function-restart" if event.begins:
+                self._lab.functions[event.host].order(do="restart")
             case "host-down" if host is not None:
                 os.kill(host.pid, signal.SIGKILL)
             case "hang-rank":
@@ -168,5 +170,8 @@ class Injector:
             if before.clocks.get(name) != (clock := self._done.clocks.get(name)):
                 ahead_s, rate = clock or (0.0, 0.0)
                 self._lab.hosts[name].order(do="clock", ahead_s=ahead_s, rate=rate)
+        for name in sorted({*before.functions, *self._done.functions}):
+            if before.functions.get(name) != (share := self._done.functions.get(name)) and self._lab.functions[name].pid:
+                self._lab.functions[name].order(do="loss", share=share or 0.0)
         if self._lab.fabric is not None:
             self._lab.fabric.impair(self._done.rates, self._done.losses)

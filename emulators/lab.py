@@ -15,6 +15,7 @@ from emulators.config import BadInventory, DeviceConfig, Fibre, LabConfig, Trunk
 from emulators.dialects.base import AnyDialect
 from emulators.fabric import linux
 from emulators.fabric.build import Fabric, Host, laid
+from emulators.fabric.functions import Functions
 from emulators.fabric.gate import lack
 from emulators.fabric.glass import HostPort, Relight
 from emulators.fabric.sshd import Keys
@@ -87,6 +88,11 @@ class Lab:
         """The running hosts; none in a lab of devices alone."""
         return self.fabric.hosts if self.fabric else {}
 
+    @property
+    def functions(self) -> Mapping[str, Functions]:
+        """The functions of packet switches, by segment; none in a lab of devices alone."""
+        return self.fabric.functions if self.fabric else {}
+
     async def run(self, control: Control, ready: Callable[[], None]) -> None:
         """Serve until stopped; calls `ready` when every device listens and every host's sshd has shown its banner."""
         loop = asyncio.get_running_loop()
@@ -98,6 +104,8 @@ class Lab:
         listener = await asyncio.start_server(control.talk, sock=self.doors.control)
         if self.fabric:
             await self._wait_for_banners()
+            for process in self.functions.values():
+                loop.add_reader(process.control.fileno(), self._functions_said, process)
             for host in self.hosts.values():
                 loop.add_reader(host.control.fileno(), self._host_died, host)
                 loop.add_reader(host.ports.fileno(), self._ports_switched, host)
@@ -171,6 +179,13 @@ class Lab:
         log(f"host {host.name}: its first process ended; the host is gone until the lab starts anew")
         for number in self.config.hosts[host.name].interfaces:
             self._transmit(HostPort(host.name, number), False)
+
+    def _functions_said(self, process: Functions) -> None:
+        if not process.ended():
+            return
+        asyncio.get_running_loop().remove_reader(process.control.fileno())
+        process.pid = 0
+        log(f"segment {process.segment.name}: the process of its functions ended; they are gone until the lab starts anew")
 
     async def _wait_for_banners(self) -> None:
         assert self.doors.machine_net is not None

@@ -21,7 +21,7 @@ from functools import partial
 from pathlib import Path
 
 from emulators.config import LabConfig
-from emulators.fabric import linux, relay
+from emulators.fabric import functions, linux, relay
 from emulators.fabric.gate import Gates
 from emulators.fabric.glass import Glass, HostPort, Relight, Strand, Tie
 from emulators.fabric.host import FIRST_PORT_INDEX, HOME, LOOPBACK, MGMT_INDEX, ORDER_BYTES, HostPlan, live
@@ -129,8 +129,15 @@ class Host:
 class Fabric:
     """The hosts, their fibres and the light in them. Lives in the lab's own namespaces; nothing needs taking down."""
 
-    def __init__(self, config: LabConfig, keys: Keys, doors: Mapping[str, socket.socket], machine_proc: int) -> None:
-        """Build everything. Takes over the listening sockets in `doors`. Raises: CannotBuild."""
+    def __init__(
+        self,
+        config: LabConfig,
+        keys: Keys,
+        doors: Mapping[str, socket.socket],
+        machine_proc: int,
+        function_doors: Mapping[str, socket.socket] | None = None,
+    ) -> None:
+        """Build everything. Takes over the listening sockets, by host and by segment with functions. Raises: CannotBuild."""
         self.config = config
         self.glass = laid(config)
         self.cables = cables(config.segments)
@@ -150,7 +157,7 @@ class Fabric:
         self._one_flush = threading.Lock()
         self.hosts = self._start_hosts(keys, doors, machine_proc)
         nets = {h.name: os.open(f"/proc/{h.pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC) for h in self.hosts.values()}
-        self._lay_fibres(nets)
+        self._lay_fibres(nets, function_doors or {})
         for host in self.hosts.values():
             host.control.send(b"go")
         deadline = time.monotonic() + BUILD_DEADLINE_S
@@ -300,7 +307,7 @@ class Fabric:
             host.machine_pid = int(str(host.receive(deadline)["made"]))
         return hosts
 
-    def _lay_fibres(self, nets: Mapping[str, int]) -> None:
+    def _lay_fibres(self, nets: Mapping[str, int], function_doors: Mapping[str, socket.socket]) -> None:
         ocs = linux.new_network()
         with linux.inside(ocs):
             for scope in ("all", "default"):  # glass does not speak: no router solicitations out of its ends
@@ -336,15 +343,19 @@ class Fabric:
             mac = f"02:0a:ff:{host.number >> 8:02x}:{host.number & 255:02x}:00"
             patches.append(veth(End(index, f"m{host.number}"), End(MGMT_INDEX, "mgmt", mac, net=nets[name])))
             patches.append(enslave(index, BRIDGE_INDEX))
-        fibres += switched(self.config.segments, self._index, self.config.mtu)
         self.gates = Gates(self._ocs, self.glass, self._entry, self._index)
         try:
+            ends = functions.ends(self.config.segments, self.config.mtu)
+            fibres += switched(self.config.segments, self._index, self.config.mtu, ends)
             self._ocs.send(fibres)
+            self.functions = functions.start(self.config.segments, ends, function_doors)
             if self.config.lines:
                 self._lay_lines(ocs)
             lab = Netlink()
             lab.send(patches)
             lab.close()
+            for process in self.functions.values():
+                process.ready(time.monotonic() + BUILD_DEADLINE_S)
         except OSError as problem:
             raise CannotBuild(_explain(problem)) from problem
         os.close(ocs)

@@ -33,8 +33,13 @@ def limited(index: int, rate_bps: int, queues: int = 1) -> list[Message]:
     return shaper(index, rate_bps, limit_bytes=queues * QUEUE_BYTES) if 0 < rate_bps < UNLIMITED_BPS else []
 
 
-def switched(segments: Iterable[Segment], index: Mapping[HostPort, int], mtu: int) -> Iterator[Message]:
-    """Build the switches of all segments and plug the cables in; index: of the glass's end of each host port."""
+def switched(
+    segments: Iterable[Segment], index: Mapping[HostPort, int], mtu: int, functions: Mapping[str, End] | None = None
+) -> Iterator[Message]:
+    """Build the switches of all segments and plug the cables in; index: of the glass's end of each host port.
+
+    functions: far end of a cable without a limit, to the functions of a segment, by its name.
+    """
     fresh = iter(range(FIRST_INDEX, 1 << 20))
     for number, segment in enumerate(segments):
         spine = next(fresh)
@@ -59,6 +64,10 @@ def switched(segments: Iterable[Segment], index: Mapping[HostPort, int], mtu: in
             yield redirect(outer, cable)
             yield link_state(outer, True)
             yield link_state(cable, True)
+        if functions and segment.name in functions:
+            inner = next(fresh)
+            yield veth(End(inner, f"sw{number}f", mtu=mtu), functions[segment.name])
+            yield enslave(inner, spine)
 
 
 def _bridge(index: int, name: str) -> tuple[Message, Message]:

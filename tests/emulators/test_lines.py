@@ -12,7 +12,7 @@ import yaml
 from emulators.config import BadInventory, LabConfig, read_config
 from emulators.electrical import parse
 from emulators.fabric.line import NIGHT, Line, Network
-from emulators.generate import Wanted, generate, main
+from emulators.generate import Wanted, generate, line_of, main
 
 PACKET = bytes(1250)  # 10 ms at a megabit a second
 
@@ -129,3 +129,9 @@ def test_a_generated_lab_has_its_lines_at_the_port_of_every_host(tmp_path: Path)
     assert found == [((("gpu01", 1), ("gpu02", 1)), 100e6, 0.02, 16), ((("gpu01", 2), ("gpu02", 2)), 10e6, 0.05, 8)]
     with pytest.raises(SystemExit):
         main(["--line", "1:20", "--out", str(tmp_path / "other")])
+
+
+def test_a_line_of_the_command_line_may_lose() -> None:
+    assert line_of("1:20:16") == (1, 20.0, 16, 0.0) and line_of("2:0.5:4:0.01") == (2, 0.5, 4, 0.01)
+    with pytest.raises(ValueError, match="wanted PORT:MS:PACKETS or PORT:MS:PACKETS:LOST"):
+        line_of("1:20")

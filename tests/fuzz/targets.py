@@ -17,7 +17,7 @@ MOST_S = 1.0
 """Far more than any reader needs for so little, and far less than a person waits."""
 MARK = b"\x1e"
 """Between the parts of an input that has several: answers of a device, files."""
-MODULES = ("line_codecs", "tree_codecs", "whole_drivers", "files", "emulated")
+MODULES = ("line_codecs", "tree_codecs", "whole_drivers", "files", "emulated", "functions")
 INSTRUMENTED = ("drivers", "optics", "conformance", "orchestrator", "emulators")
 
 _TARGETS: dict[str, Fuzz] = {}
