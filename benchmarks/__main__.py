@@ -15,6 +15,7 @@ NAMES = (
     "slots",
     "slot_holds",
     "gated",
+    "spectral",
     "transports",
     "adapt",
     "fabric_rate",
@@ -44,6 +45,7 @@ NAMES = (
     "ui_latency",
     "rehearsal",
     "diagnosis",
+    "count_action",
 )
 
 

@@ -1,4 +1,4 @@
-"""Loads small BPF classifiers by bpf(2). No compiler is needed: the instructions are assembled here."""
+"""Loads small BPF programs by bpf(2). No compiler is needed: the instructions are assembled here."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Step = tuple[int, int, int, int]
 """Operation, registers (target + 16 x source), jump, constant."""
 
 SYSTEM_CALL = {"x86_64": 321, "aarch64": 280, "riscv64": 280, "s390x": 351, "ppc64le": 361}
-LOAD, SCHED_CLS = 5, 3  # BPF_PROG_LOAD, BPF_PROG_TYPE_SCHED_CLS
+LOAD, SCHED_CLS, XDP = 5, 3, 6  # BPF_PROG_LOAD, BPF_PROG_TYPE_SCHED_CLS, BPF_PROG_TYPE_XDP
 SHOT, GO_ON = 2, 0xFFFFFFFF  # TC_ACT_SHOT; TC_ACT_UNSPEC: the next filter decides
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -31,8 +31,8 @@ def wide(register: int, number: int) -> tuple[Step, Step]:
     return (0x18, register, 0, number & 0xFFFFFFFF), (0, 0, 0, number >> 32)
 
 
-def loaded(code: bytes, purpose: str) -> int:
-    """Load a classifier; return its descriptor, which the caller closes once a filter uses it.
+def loaded(code: bytes, purpose: str, kind: int = SCHED_CLS) -> int:
+    """Load a classifier, or a program of another kind; return its descriptor, which the caller closes once it is attached.
 
     Raises: OSError - this kernel, or the rights of this process, allow no BPF; `purpose` is named.
     """
@@ -40,7 +40,7 @@ def loaded(code: bytes, purpose: str) -> int:
     if number is None:
         raise OSError(f"{purpose}: the number of bpf(2) on {platform.machine()} is unknown")
     held, licence = ctypes.create_string_buffer(code, len(code)), ctypes.create_string_buffer(b"Dual MIT/GPL")
-    wanted = struct.pack("=IIQQIIQII", SCHED_CLS, len(code) // 8, ctypes.addressof(held), ctypes.addressof(licence), 0, 0, 0, 0, 0)
+    wanted = struct.pack("=IIQQIIQII", kind, len(code) // 8, ctypes.addressof(held), ctypes.addressof(licence), 0, 0, 0, 0, 0)
     fd = int(_libc.syscall(ctypes.c_long(number), ctypes.c_int(LOAD), ctypes.create_string_buffer(wanted, 128), ctypes.c_uint(128)))
     if fd < 0:
         problem = ctypes.get_errno()

@@ -202,6 +202,12 @@ def _no_bpf(index: int, side: int, info: int) -> Message:
     return Message(DELTFILTER, 0, _tc(index, 1, side, info) + attribute(1, "bpf"), f"no filter bpf on {index}", absent_ok=True)
 
 
+def xdp(index: int, program: int) -> Message:
+    """Let the XDP program behind descriptor `program` see what interface `index` receives, in its driver; never the generic way."""
+    options = _nest(43, attribute(1, program), attribute(3, 4))  # IFLA_XDP; its FD and FLAGS: XDP_FLAGS_DRV_MODE
+    return Message(NEWLINK, 0, _ifinfo(index) + options, f"XDP program on {index}")
+
+
 class Netlink:
     """A route socket of the network namespace it was opened in."""
 

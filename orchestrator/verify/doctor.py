@@ -41,7 +41,6 @@ _PROGRAMS = {
     "unshare": ("util-linux", "hardware labs"),
     "nsenter": ("util-linux", "hardware labs"),
 }
-_GATE = "BPF at the glass (rotors with short slots)"
 _FREE_MB = 500
 _WITHOUT = "everything; what is measured is kept in the run's journal"
 
@@ -66,7 +65,7 @@ _KERNEL = (
 
 def examine(settings: Settings) -> list[Probe]:
     """Run all checks, the machine's and the lab's at the same time; the machine first, then the store, then the inventory."""
-    machine = (_python, _packages, _versions, _path, _programs, _rights, _kernel, _gate, _networks)
+    machine = (_python, _packages, _versions, _path, _programs, _rights, _kernel, _gate, _xdp, _networks)
     with ThreadPoolExecutor(2 + len(machine), "doctor") as threads:
         lab = threads.submit(lab_checks, settings)
         found = [threads.submit(check) for check in machine]
@@ -286,17 +285,29 @@ def _networks() -> list[Probe]:
 
 
 def _gate() -> list[Probe]:
-    """Whether emulated rotors can have short slots, tried by the emulators themselves."""
-    done = subprocess.run(
-        [sys.executable, "-P", "-m", "emulators.fabric.gate"], capture_output=True, text=True, timeout=30, check=False
-    )
-    if done.returncode == 0:
-        return [Probe(_GATE, "ok", "tried")]
-    said = (done.stdout or done.stderr).strip().splitlines()
+    """Whether emulated rotors can have short slots."""
     fix = (
         "run testbed as root (CAP_BPF, CAP_NET_ADMIN) on a kernel with CONFIG_BPF_SYSCALL and CONFIG_NET_CLS_BPF (modprobe cls_bpf)"
     )
-    return [Probe(_GATE, "warn", said[-1] if said else "not tried", fix, "everything but emulated rotors with slots under 100 ms")]
+    return _tried_by(
+        "gate", "BPF at the glass (rotors with short slots)", fix, "everything but emulated rotors with slots under 100 ms"
+    )
+
+
+def _xdp() -> list[Probe]:
+    """Whether a program in a driver can be run by a thread that the scheduler places."""
+    fix = "run testbed as root on Linux 5.12 or newer with CONFIG_BPF_SYSCALL, CONFIG_BPF_JIT and CONFIG_VETH"
+    return _tried_by("xdp", "XDP in a scheduled thread (threaded NAPI)", fix, "everything but the benchmark xdp")
+
+
+def _tried_by(module: str, what: str, fix: str, works: str) -> list[Probe]:
+    """Let a module of the emulators try it, in a process of its own."""
+    command = [sys.executable, "-P", "-m", f"emulators.fabric.{module}"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    if done.returncode == 0:
+        return [Probe(what, "ok", "tried")]
+    said = (done.stdout or done.stderr).strip().splitlines()
+    return [Probe(what, "warn", said[-1] if said else "not tried", fix, works)]
 
 
 def _disk(settings: Settings) -> list[Probe]:

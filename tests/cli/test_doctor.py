@@ -12,8 +12,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ import pytest
 
 from optics import Identity
 from orchestrator.inventory.lab import Lab, read_lab
+from orchestrator.inventory.segments import Segment
 from orchestrator.settings import load
 from orchestrator.store.keys import key_of
 from orchestrator.store.locks import locks_of, who
@@ -96,10 +98,10 @@ def test_a_kernel_feature_that_cannot_be_used_is_told(monkeypatch: pytest.Monkey
 
 
 def test_a_kernel_without_bpf_is_a_warning_that_says_what_it_is_for_and_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    def tried(said: str, status: int) -> doctor.Probe:
+    def tried(said: str, status: int, check: Callable[[], list[doctor.Probe]] = doctor._gate) -> doctor.Probe:
         done = subprocess.CompletedProcess([], status, f"{said}\n", "")
         monkeypatch.setattr(subprocess, "run", lambda *_, **__: done)
-        (probe,) = doctor._gate()
+        (probe,) = check()
         return probe
 
     lacks = tried(
@@ -108,6 +110,10 @@ def test_a_kernel_without_bpf_is_a_warning_that_says_what_it_is_for_and_how_to_g
     assert lacks.state == "warn" and "Operation not permitted" in lacks.detail
     assert "CONFIG_NET_CLS_BPF" in lacks.fix and "under 100 ms" in lacks.works
     assert tried("ok", 0).state == "ok"
+    lacks = tried("[Errno 95] XDP program on 12: Operation not supported", 1, doctor._xdp)
+    assert lacks.state == "warn" and "Operation not supported" in lacks.detail
+    assert "5.12" in lacks.fix and lacks.works == "everything but the benchmark xdp"
+    assert tried("ok", 0, doctor._xdp).state == "ok"
 
 
 @pytest.mark.parametrize(
@@ -376,6 +382,8 @@ def test_a_port_that_somebody_else_has_is_told_with_who() -> None:
         port = free.getsockname()[1]
         taken = doctorlab.ports_taken(lab_at(f"tcp://127.0.0.1:{port}", port=port))
         assert taken.state == "fail" and f"127.0.0.1:{port}" in taken.detail and "--free-ports" in taken.fix
+        lab = replace(lab_at(), segments={"ideal": Segment("ideal", {}, 1.0, (), {"cache": {}}, f"127.0.0.1:{port}")})
+        assert f"ideal wants 127.0.0.1:{port}: taken" in doctorlab.ports_taken(lab).detail
     assert doctorlab.ports_taken(lab_at(f"tcp://127.0.0.1:{port}", port=port)).state == "ok"
 
 

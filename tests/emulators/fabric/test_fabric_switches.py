@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import random
+import select
 import socket
 import struct
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,11 +16,12 @@ import pytest
 from emulators.config import BadInventory, Segment, read_config
 from emulators.electrical import parse
 from emulators.fabric.glass import HostPort
-from emulators.fabric.netlink import NEWTCLASS, Netlink
+from emulators.fabric.netlink import NEWTCLASS, Netlink, address, link_mtu, subnet_route
 from emulators.fabric.switches import switched
 from emulators.generate import Wanted, free_ports, generate, main
 from optics import BadFile
 from tests.emulators.fabric.emulated import EmulatedLab, eventually
+from tests.emulators.functions.workers import Worker, exact, read, vectors
 
 ETHERTYPE = 0x88B5
 EVERYBODY = b"\xff" * 6
@@ -25,10 +29,11 @@ EVERYBODY = b"\xff" * 6
 
 @pytest.fixture(scope="module")
 def switches(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmulatedLab]:
-    """Four hosts with an optical port, one at a single switch and one at a tree of two racks."""
-    folder, numbers = tmp_path_factory.mktemp("lab"), free_ports(5)
-    kinds = (parse("ideal@50"), parse("oversubscribed:2@50"))
-    generate(folder / "inventory", Wanted(numbers[:4], numbers[4:], str(folder / "state"), 0.02, electrical=kinds, rack=2))
+    """Four hosts with an optical port, one at a single switch that has functions, and one at a tree of two racks."""
+    folder, numbers = tmp_path_factory.mktemp("lab"), free_ports(6)
+    kinds = (parse("ideal@50+aggregate+cache"), parse("oversubscribed:2@50"))
+    more = {"electrical": kinds, "rack": 2, "control_ports": numbers[5:]}
+    generate(folder / "inventory", Wanted(numbers[:4], numbers[4:5], str(folder / "state"), 0.02, **more))  # type: ignore[arg-type]
     running = EmulatedLab(folder / "inventory")
     yield running
     assert running.stop() == 0, running.log.read_text()
@@ -84,6 +89,52 @@ def test_a_cable_that_is_pulled_takes_the_carrier_of_its_host_alone(switches: Em
     switches.ask("link", host="gpu03", port=2, up=True)
     assert switches.ask("fibre", name="ideal-gpu02", cut=False)["cut"] == []
     assert eventually(lambda: carrier(switches, "gpu02", 2) and carrier(switches, "gpu03", 2))
+
+
+@pytest.mark.lab
+def test_hosts_get_their_sums_over_their_cables_whatever_the_switch_loses(switches: EmulatedLab) -> None:
+    port = switches.ask("status")["segments"][0]["control_port"]
+    with socket.create_connection(("127.0.0.1", port), 5) as talk:
+        file = talk.makefile("rwb")
+        own = [f"10.255.0.{n}" for n in (1, 2, 3)]
+        ask = {"op": "allocate", "function": "aggregate", "job": "a", "workers": own, "slots": 4, "lease_s": 60}
+        file.write(json.dumps(ask).encode() + b"\n")
+        file.flush()
+        made = json.loads(file.readline())
+    assert made["ok"] and switches.ask("status")["functions"]["ideal"]["allocations"][0]["job"] == "a"
+    lossy = switches.ask("faults.add", host="ideal", kind="function-loss", percent=20)["number"]
+    parts = vectors(random.Random(1), 3, 30, 2048)
+    workers = [Worker(made, n, parts[n], 4, 1) for n in range(3)]
+    socks = [switch_socket(switches, f"gpu0{n + 1}", at, made) for n, at in enumerate(own)]
+    deadline = time.monotonic() + 30
+    while any(worker.waiting for worker in workers) and time.monotonic() < deadline:
+        for worker, sock in zip(workers, socks, strict=True):
+            for packet in worker.ask():
+                sock.send(packet)
+        while heard := select.select(socks, [], [], 0.05)[0]:
+            for sock in heard:
+                kind, number, chunk, payload = read(sock.recv(9000))
+                workers[number].hear(kind, chunk, payload)
+    for sock in socks:
+        sock.close()
+    wanted = exact(parts)
+    assert all(worker.sums[chunk] == wanted[chunk].tobytes() for worker in workers for chunk in range(30))
+    state = switches.ask("status")["functions"]["ideal"]
+    assert state["totals"]["lost"] > 0 and state["totals"]["foreign"] == 0
+    assert switches.ask("faults.remove", host="ideal", number=lossy)["ok"]
+    assert switches.ask("faults.add", host="ideal", kind="function-restart")["ok"]
+    assert switches.ask("status")["functions"]["ideal"]["allocations"] == []
+
+
+def switch_socket(lab: EmulatedLab, host: str, own: str, made: dict[str, str]) -> socket.socket:
+    """A host's socket to the functions of segment `ideal`: its port there is number 2, of index 102."""
+    with lab.inside(host):
+        netlink = Netlink()
+        netlink.send([link_mtu(102, 9000), address(102, own, 32), subnet_route(102, made["address"], 32, own)])
+        netlink.close()
+        sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    sock.connect((made["address"], made["port"]))
+    return sock
 
 
 def test_uplinks_are_limited_both_ways_and_a_fast_cable_is_not() -> None:
