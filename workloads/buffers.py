@@ -6,6 +6,9 @@ import ctypes
 import itertools
 from typing import Any
 
+SUMMED = ("torch.float32", "torch.float16")
+"""Types of numbers that can be summed on their way."""
+
 
 def pieces(length: int, parts: int) -> list[tuple[int, int]]:
     """Return the `parts` near-equal contiguous [start, stop) pieces of `length` elements; later ones may be empty."""
@@ -30,12 +33,12 @@ class Buffer:
 
     @classmethod
     def of(cls, flat: Any) -> Buffer:
-        """The memory of a contiguous tensor of float32 on the host, of one dimension. It lives as long as the buffer does.
+        """The memory of a contiguous tensor of SUMMED numbers on the host, of one dimension. It lives as long as the buffer does.
 
         Raises: ValueError - it is another tensor.
         """
-        if flat.element_size() != 4 or not flat.is_floating_point() or flat.device.type != "cpu" or not flat.is_contiguous():
-            raise ValueError(f"sums are of contiguous float32 on the host, not of {flat.dtype} on {flat.device}")
+        if str(flat.dtype) not in SUMMED or flat.device.type != "cpu" or not flat.is_contiguous():
+            raise ValueError(f"sums are of contiguous float32 or float16 on the host, not of {flat.dtype} on {flat.device}")
         return cls.over(flat)
 
     @classmethod

@@ -1,4 +1,4 @@
-"""Ring all-reduces in the background: one thread carries all sums that a rank has begun, over the connections of a ring set.
+"""Ring collectives in the background: one thread carries all sums that a rank has begun, over the connections of a ring set.
 
 So backward goes on while the gradients it has finished are summed. Each ring carries its sums one after the other, and sends its
 part of the next while the last of the one before is still coming in.
@@ -20,7 +20,7 @@ from .wires import SCRATCH, Combining, Passing, Round, Segment, Wires
 
 
 class Sum:
-    """One all-reduce under way. `get_future` gives a torch future of the tensor, which is summed in place."""
+    """One all-reduce or all-gather under way. `get_future` gives a torch future of the tensor, which is filled in place."""
 
     def __init__(self, flat: Any, parts: int, torch: Any) -> None:
         self.flat, self._parts = flat, parts
@@ -146,18 +146,27 @@ class RingSet:
         where = [(f"{k}/", order[order.index(rank) - 1], order.index(rank)) for k, order in enumerate(orders)]
         out = {f"{k}{rank}": (orders[n][(at + 1) % size], n) for n, (k, _, at) in enumerate(where)}
         into = {f"{k}{before}": (before, n) for n, (k, before, _) in enumerate(where)}
-        self._wires = Wires(place, store, out, into, name, within_s=within_s, given_up=given_up, stall=stall)
-        self.orders = [list(order) for order in orders]
+        self.wires = Wires(place, store, out, into, name, within_s=within_s, given_up=given_up, stall=stall)
+        self.name, self.orders = name, [list(order) for order in orders]
         self.rings = [
-            Ring(self._wires.into[f"{k}{before}"], self._wires.out[f"{k}{rank}"], at, size, torch) for k, before, at in where
+            Ring(self.wires.into[f"{k}{before}"], self.wires.out[f"{k}{rank}"], at, size, torch) for k, before, at in where
         ]
 
+    @property
+    def sent(self) -> int:
+        """Bytes that this rank has sent over these rings; all of those of a sum that is done."""
+        return sum(ring.out.sent for ring in self.rings if ring.out is not None)
+
     def close(self) -> None:
-        self._wires.close()
+        self.wires.close()
 
     def lost(self) -> str:
         """As Wires.lost."""
-        return self._wires.lost()
+        return self.wires.lost()
+
+
+Enter = Callable[[Ring, Sequence[int], int, int, Sum], None]
+"""Queues on a ring, of this order, what is to be done with the elements from a begin to an end."""
 
 
 class Carrier:
@@ -165,19 +174,39 @@ class Carrier:
 
     def __init__(self, timeout_s: float, stall: Stall, torch: Any) -> None:
         self._timeout_s, self._stall, self._torch = timeout_s, stall, torch
-        self._queue: deque[tuple[RingSet, Sum] | None] = deque()
+        self._queue: deque[tuple[Sum, Enter, list[tuple[Ring, list[int], int, int]]] | None] = deque()
         self._under_way: list[Sum] = []
         self._error: Exception | None = None
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._thread = threading.Thread(target=self._run, name="carrier", daemon=True)
 
     def sum(self, rings: RingSet, flat: Any) -> Sum:
-        """Begin summing `flat` (one dimension, contiguous float32) in place over these rings; all ranks in the same order."""
+        """Begin summing `flat` (as buffers.Buffer.of) in place over these rings; all ranks in the same order."""
+
+        def enter(ring: Ring, _order: Sequence[int], begin: int, end: int, whole: Sum) -> None:
+            ring.enter(Buffer.of(flat).part(begin, end), whole)
+
+        return self._carry(rings, flat, flat.numel(), enter)
+
+    def gather(self, rings: RingSet, table: Any) -> Sum:
+        """Begin filling `table` (contiguous, a row for each rank; this rank's own is there); all ranks in the same order."""
+
+        def enter(ring: Ring, order: Sequence[int], begin: int, end: int, whole: Sum) -> None:
+            behind = [order[(ring.at - step) % ring.size] for step in range(ring.size)]  # from this rank backwards
+            own, *others = (Buffer.over(table[rank]).part(begin, end).memory for rank in behind)
+            ring.carry(own, [Segment(row) for row in others], len(others) - 1, whole)
+
+        return self._carry(rings, table, table.shape[1], enter)
+
+    def _carry(self, rings: RingSet, flat: Any, length: int, enter: Enter) -> Sum:
+        """Have each ring carry its part of the elements 0 to `length`."""
         if not self._thread.ident:
             self._thread.start()
-        begun = Sum(flat, sum(end > begin for begin, end in self._parts(rings, flat)), self._torch)
+        parts = pieces(length, len(rings.rings)) if rings.rings else []
+        begun = Sum(flat, sum(end > begin for begin, end in parts), self._torch)
         if not begun.get_future().done():
-            self._queue.append((rings, begun))
+            each = [(ring, order, *part) for ring, order, part in zip(rings.rings, rings.orders, parts, strict=True)]
+            self._queue.append((begun, enter, [entry for entry in each if entry[3] > entry[2]]))
             os.eventfd_write(self._wake, 1)
         return begun
 
@@ -188,10 +217,6 @@ class Carrier:
             os.eventfd_write(self._wake, 1)
             self._thread.join()
         os.close(self._wake)
-
-    @staticmethod
-    def _parts(rings: RingSet, flat: Any) -> list[tuple[int, int]]:
-        return pieces(flat.numel(), len(rings.rings)) if rings.rings else []
 
     def _run(self) -> None:
         loop = Loop(self._timeout_s, self._stall)
@@ -226,16 +251,14 @@ class Carrier:
             entry = self._queue.popleft()
             if entry is None:
                 return False
-            rings, whole = entry
+            whole, enter, parts = entry
             self._under_way.append(whole)
             if self._error is not None:
                 continue
             try:
-                buffer = Buffer.of(whole.flat)
-                for ring, (begin, end) in zip(rings.rings, self._parts(rings, whole.flat), strict=True):
-                    if end > begin:
-                        ring.enter(buffer.part(begin, end), whole)
-                        loop.add(ring)
+                for ring, order, begin, end in parts:
+                    enter(ring, order, begin, end, whole)
+                    loop.add(ring)
             except Exception as error:
                 self._error = _as_runtime(error)
         return True

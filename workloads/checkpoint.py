@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+import threading
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 KEPT = 3  # ranks of a killed job are at most one checkpoint apart; one more, should the newest not have reached the disk
+KEPT_BEHIND = KEPT + 1  # where a thread writes them a rank may be one further behind
 
 
 class Checkpoints:
@@ -15,8 +19,8 @@ class Checkpoints:
     All ranks hold the same weights, so a rank writes its own but reads anyone's: hosts may have changed ranks since.
     """
 
-    def __init__(self, directory: Path, rank: int, torch: Any) -> None:
-        self._directory, self._rank, self._torch = directory, rank, torch
+    def __init__(self, directory: Path, rank: int, torch: Any, kept: int = KEPT) -> None:
+        self._directory, self._rank, self._torch, self._kept = directory, rank, torch, kept
 
     def kept(self) -> list[int]:
         """Return the iterations there is a checkpoint of, oldest first."""
@@ -27,6 +31,10 @@ class Checkpoints:
         for iteration in self._files():
             for path in self._directory.glob(f"checkpoint-*-{iteration}.pt"):
                 path.unlink(missing_ok=True)
+
+    def own(self, iteration: int) -> bool:
+        """Whether the checkpoint of `iteration` that is read is one this rank wrote."""
+        return self.path(iteration).exists()
 
     def _files(self) -> dict[int, Path]:
         """Return a file for each iteration, this rank's own where there is one."""
@@ -48,18 +56,55 @@ class Checkpoints:
             file.flush()
             os.fsync(file.fileno())
         unfinished.replace(path)
-        for old in self.kept()[:-KEPT]:
+        for old in self.kept()[: -self._kept]:
             self.path(old).unlink(missing_ok=True)
         return path
 
-    def read(self, iteration: int, same: dict[str, Any]) -> dict[str, Any]:
-        """Return the state of `iteration`. Raises ValueError when it was made by another run than `same` describes."""
+    def read(self, iteration: int, same: Mapping[str, Any], later: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Any]:
+        """Return the state of `iteration`. later: what holds where the file does not say, as it is older than that.
+
+        Raises: ValueError - it was made by another run than `same` describes.
+        """
         path = self._files()[iteration]
         state: dict[str, Any] = self._torch.load(path, weights_only=True, map_location="cpu")
         for name, value in same.items():
-            if state.get(name) != value:
-                raise ValueError(f"{path}: was made with {name} {state.get(name)!r}, this job has {name} {value!r}")
+            if (was := state.get(name, later.get(name))) != value:
+                raise ValueError(f"{path}: was made with {name} {was!r}, this job has {name} {value!r}")
         return state
+
+
+class Writer:
+    """Writes checkpoints in a thread, one at a time, while the job trains on; one that is still being written is waited for."""
+
+    def __init__(self, checkpoints: Checkpoints) -> None:
+        self._checkpoints = checkpoints
+        self._thread: threading.Thread | None = None
+        self._error: OSError | RuntimeError | None = None
+
+    def write(self, iteration: int, state: dict[str, Any]) -> Path:
+        """Copy `state`, a dictionary of lists of tensors and other values, and have it written; return where.
+
+        Raises: OSError, RuntimeError - the one before could not be written.
+        """
+        self.finish()
+        copy = {name: [each.clone() for each in value] if isinstance(value, list) else value for name, value in state.items()}
+        self._thread = threading.Thread(target=self._write, args=(iteration, copy), name="checkpoint", daemon=True)
+        self._thread.start()
+        return self._checkpoints.path(iteration)
+
+    def _write(self, iteration: int, state: dict[str, Any]) -> None:
+        try:
+            self._checkpoints.write(iteration, state)
+        except (OSError, RuntimeError) as error:  # torch's for a disk that is full is a RuntimeError
+            self._error = error
+
+    def finish(self, within_s: float | None = None) -> None:
+        """Wait, for so long at most, until what was given is on disk. Raises: OSError, RuntimeError - it could not be written."""
+        if self._thread is not None:
+            self._thread.join(within_s)
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
 
 
 def _iteration(path: Path) -> int:

@@ -26,6 +26,8 @@ class Wire:
     def __init__(self, link: socket.socket, peer: int) -> None:
         self._link, self.peer = link, peer
         self._wakes_at = 1
+        self.sent = 0
+        """Bytes that the kernel has taken, without what it sends again or its headers."""
         self.number = link.fileno()
         self.address = link.getpeername()[0] if link.family == socket.AF_INET else ""
         link.setblocking(False)
@@ -37,11 +39,13 @@ class Wire:
     def send(self, what: memoryview) -> int:
         """Bytes that were taken; 0 when there is no room."""
         try:
-            return self._link.send(what)
+            count = self._link.send(what)
         except BlockingIOError:
             return 0
         except OSError as error:
             raise RuntimeError(f"connection to rank {self.peer}: {error}") from error
+        self.sent += count
+        return count
 
     def receive(self, room: memoryview) -> int:
         """Bytes that were there; 0 when none are."""

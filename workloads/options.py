@@ -8,13 +8,15 @@ from __future__ import annotations
 import argparse
 import contextlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from .compression import WANTED, read_compression
 from .models import MODELS
 
 MANY = 10**9
+EXCHANGES = ("wires", "gloo", "aggregate", "datagrams")
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,11 +25,13 @@ class Option:
 
     kind: size is a number of bytes, which may be written 64K or 1G. least, most: the range, both included. above: as `least`, but
     not included. multiple: of what a value must be a multiple. weights: another value trains other weights, so a job with another
-    value must not go on from this one's checkpoints.
+    value must not go on from this one's checkpoints. later: added to a program that had trainings already, which are those with its
+    default. parse: of a text, which raises ValueError with the reason where it is none
+    of this option's; form: what such a text must be, in words.
     """
 
     name: str
-    kind: Literal["whole", "number", "size", "flag", "word"]
+    kind: Literal["whole", "number", "size", "flag", "word", "text"]
     default: int | float | str | bool | None
     help: str
     least: float | None = None
@@ -37,10 +41,15 @@ class Option:
     choices: tuple[int | str, ...] = ()
     short: str = ""
     weights: bool = False
+    later: bool = False
+    parse: Callable[[object], object] | None = None
+    form: str = ""
 
     @property
     def wanted(self) -> str:
         """What a value must be, in words."""
+        if self.parse is not None:
+            return self.form
         if self.choices:
             return f"{', '.join(map(str, self.choices[:-1]))} or {self.choices[-1]}"
         if self.kind == "flag":
@@ -54,6 +63,8 @@ class Option:
 
     def takes(self, value: object) -> bool:
         """Whether a value of a plan is one of this option's."""
+        if self.parse is not None:
+            return self._fault(value) is None
         if self.kind == "flag" or isinstance(value, bool):
             return self.kind == "flag" and isinstance(value, bool)
         if self.kind == "size" and isinstance(value, str):
@@ -73,6 +84,19 @@ class Option:
             and (self.multiple == 1 or value % self.multiple == 0)
         )
 
+    def reason(self, value: object) -> str:
+        """What is to be added to `wanted` where `value` is none of this option's: `: because`, or nothing."""
+        why = self._fault(value) if self.parse is not None else None
+        return f": {why}" if why else ""
+
+    def _fault(self, value: object) -> str | None:
+        assert self.parse is not None
+        try:
+            self.parse(value)
+        except ValueError as error:
+            return str(error)
+        return None
+
     def read(self, text: str) -> int | float | str:
         """The value of a word of the command line. Raises: argparse.ArgumentTypeError - it is none of this option's."""
         value: int | float | str = text
@@ -80,7 +104,7 @@ class Option:
             value = int(text) if self.kind == "whole" else float(text) if self.kind == "number" else text
         value = size(text) if self.kind == "size" else value
         if not self.takes(value):
-            raise argparse.ArgumentTypeError(f"wanted {self.wanted}, got {text!r}")
+            raise argparse.ArgumentTypeError(f"wanted {self.wanted}, got {text!r}{self.reason(value)}")
         return value
 
 
@@ -101,7 +125,42 @@ OPTIONS: Mapping[str, tuple[Option, ...]] = {
         Option("lr", "number", 0.0, "learning rate; 0: the model's usual", least=0, most=MANY, weights=True),
         Option("seed", "whole", 1, "of the weights and the data", least=0, most=1 << 53, weights=True),
         Option("bucket_mb", "number", 25.0, "gradients sent together, MiB", above=0, most=1 << 16),
+        Option(
+            "exchange",
+            "word",
+            "wires",
+            "what carries sums: the project's own connections, torch's gloo, a packet switch that adds, or datagrams",
+            choices=EXCHANGES,
+        ),
+        Option("loss_bound", "number", 0.02, "the share of a sum that datagrams may lose", least=0, most=1),
+        Option(
+            "compress",
+            "text",
+            "none",
+            "what of a gradient travels",
+            weights=True,
+            later=True,
+            parse=read_compression,
+            form=WANTED,
+        ),
+        Option(
+            "sync_every",
+            "whole",
+            1,
+            "iterations a rank trains alone before weights are averaged",
+            least=1,
+            most=MANY,
+            weights=True,
+            later=True,
+        ),
         Option("checkpoint_every", "whole", 100, "iterations between checkpoints; 0: only when stopped", least=0, most=MANY),
+        Option(
+            "checkpoint",
+            "word",
+            "sync",
+            "whether training waits for the disk, or copies what a thread writes",
+            choices=("sync", "async"),
+        ),
         Option("resume", "flag", False, "go on from the newest checkpoint common to all ranks (else drop them)"),
         Option("ungated", "flag", False, "do not ask which peers a slot reaches before sending: for comparison"),
     ),
@@ -133,8 +192,44 @@ OPTIONS: Mapping[str, tuple[Option, ...]] = {
         Option("foretell", "flag", False, "say what the next iteration sends, which only synthetic data can: for comparison"),
         Option("seed", "whole", 1, "of the weights and the data", least=0, most=1 << 31),
     ),
+    "retrieve": (
+        Option("iterations", "whole", 20, "iterations; 0: until stopped", least=0, most=MANY),
+        Option("requests", "whole", 100, "requests of a rank in an iteration", least=1, most=MANY),
+        Option("keys", "whole", 10_000, "keys in all", least=1, most=1 << 24),
+        Option("bytes", "whole", 256, "bytes of a value", least=1, most=8896),
+        Option("skew", "number", 0.99, "exponent of Zipf's law; 0: all keys alike", least=0, most=16),
+        Option("lookup_ms", "number", 1.0, "time in which an owner finds a value, one at a time", least=0, most=60_000),
+        Option("seed", "whole", 1, "of the requests", least=0, most=1 << 31),
+    ),
 }
 """By the program's name, which is that of its module."""
+
+
+def conflicts(program: str, args: Mapping[str, object], nccl: bool) -> Iterator[tuple[str, str]]:
+    """What values, each good by itself, cannot be together: the option and why. nccl: the job's sums are NCCL's."""
+    if program != "train":
+        return
+    value = {option.name: args.get(option.name, option.default) for option in OPTIONS[program]}
+    if value["exchange"] == "aggregate" and str(value["compress"]).startswith(("fp16", "topk")):
+        why = "adds whole int32 numbers" if value["compress"] == "fp16" else "only adds, it gathers nothing"
+        yield "compress", f"{value['compress']}: a packet switch {why}; powersgd works over it"
+    if value["exchange"] == "datagrams":
+        if str(value["compress"]).startswith("topk"):
+            yield (
+                "compress",
+                f"{value['compress']}: what it gathers may not be lost, and datagrams carry sums alone; exchange wires has it",
+            )
+    elif value["loss_bound"] != 0.02:
+        yield "loss_bound", f"{value['loss_bound']:g}: {value['exchange']} loses nothing; only exchange datagrams may"
+    if not nccl:
+        return
+    if value["exchange"] != "wires":
+        yield (
+            "exchange",
+            f"{value['exchange']}: where a job has GPUs NCCL carries its sums; with backend gloo it leaves them unused",
+        )
+    if value["compress"] != "none":
+        yield "compress", f"{value['compress']}: nothing is built that compresses what NCCL carries; backend gloo has it, on CPUs"
 
 
 def read(program: str, description: str, words: Sequence[str] | None = None) -> argparse.Namespace:

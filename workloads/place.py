@@ -10,10 +10,12 @@ TESTBED_BACKEND             auto | gloo | nccl (auto: nccl where this process se
 TESTBED_JOB_DIR             where records, checkpoints and the summary go (default: the working directory)
 TESTBED_HANDOFF             Unix socket of the host's agent, over which the ranks are asked to use other rings or to pause
                             (see handoff.py; default: none)
+TESTBED_FUNCTIONS           JSON object of what packet switches gave the job, by function (see aggregate.py; default: none)
 TESTBED_TURNS               JSON list of {"after": K, "rings": [...], "traffic"?: {...}}: the ranks use these rings from the end of
                             iteration K on. The lines of a job's `turns.jsonl` are such entries: with them its run can be
                             repeated bit by bit (default: none; not with NCCL)
 TESTBED_TIMEOUT_S           how long to wait for a silent peer, seconds (default 60)
+TESTBED_SHADOW              where the job's shadow listens, with its key (see shadow/peers.py; default: none)
 LOCAL_RANK                  which of the host's ranks this is, and so which of its GPUs it uses (default 0)
 """
 
@@ -22,8 +24,10 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+
+from .grants import Grant
 
 BACKENDS = ("auto", "gloo", "nccl")
 
@@ -61,6 +65,7 @@ class Place:
     gpu: int
     handoff: str = ""
     turns: tuple[PlannedTurn, ...] = ()
+    functions: Mapping[str, Grant] = field(default_factory=dict)
 
     def lane(self, ring: int) -> str:
         """Return this host's own address for ring number `ring`."""
@@ -84,6 +89,7 @@ def read_place(env: Mapping[str, str]) -> Place:
     rings = ring_orders(orders, world, "TESTBED_RINGS", problems) or (tuple(range(max(world, 0))),)
     turns = _turns(env, world, problems)
     lanes = _lanes(env, problems)
+    functions = _functions(env, problems)
     backend = env.get("TESTBED_BACKEND", "auto")
     if backend not in BACKENDS:
         problems.append(f"TESTBED_BACKEND: {backend!r}: not one of {', '.join(BACKENDS)}")
@@ -109,6 +115,7 @@ def read_place(env: Mapping[str, str]) -> Place:
         gpu=gpu,
         handoff=env.get("TESTBED_HANDOFF", ""),
         turns=turns,
+        functions=functions,
     )
 
 
@@ -145,6 +152,14 @@ def _turns(env: Mapping[str, str], world: int, problems: list[str]) -> tuple[Pla
         traffic = json.dumps(entry["traffic"], sort_keys=True) if "traffic" in entry else None
         turns[after] = PlannedTurn(after, ring_orders(rings, world, f"{name}.rings", problems), traffic)
     return tuple(turns[after] for after in sorted(turns))
+
+
+def _functions(env: Mapping[str, str], problems: list[str]) -> dict[str, Grant]:
+    try:
+        return {name: Grant.of(given) for name, given in json.loads(env.get("TESTBED_FUNCTIONS") or "{}").items()}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        problems.append(f"TESTBED_FUNCTIONS: not what packet switches give: {error!r}")
+        return {}
 
 
 def _lanes(env: Mapping[str, str], problems: list[str]) -> tuple[str, ...]:

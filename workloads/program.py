@@ -13,15 +13,28 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from .accord import Accord
+from .aggregate import Aggregate
 from .beat import Beat
 from .handoff import Handoff
 from .place import BadPlace, Place, read_place
 from .records import Records
+from .rings import Gloo
 from .sets import Layout, Make, Sets, read_layout
 from .slots import shared
+from .spray import Datagrams, DatagramSet
 from .turns import Turns
 
 OK, FAILED, USAGE, LOST_PEER = 0, 1, 2, 75  # 75: EX_TEMPFAIL of sysexits.h: start all ranks again with --resume
+
+
+class Unused:
+    """The connections of a layout that nothing is sent over."""
+
+    def close(self) -> None:
+        pass
+
+    def lost(self) -> str:
+        return ""
 
 
 class Job:
@@ -36,14 +49,44 @@ class Job:
         self._turns: Turns | None = None
         self._handoff: Handoff | None = None
 
-    def carry_on_rings(self) -> None:
-        """Sum over rings, which may be replaced while the job runs (see turns.py). Raises: RuntimeError - a peer does not come."""
+    def carry_on_rings(self, exchange: str = "wires", loss_bound: float = 0.0) -> None:
+        """Sum over rings, which may be replaced while the job runs (see turns.py). Raises: RuntimeError - a peer does not come.
+
+        exchange: `gloo` sums over torch's default group instead, `aggregate` has a packet switch add. They take no rings: a turn to
+        others changes nothing. `datagrams` sums over the rings by datagrams, of which `loss_bound` says how many may be lost (see
+        blocks.py).
+        """
         rings = self.rings
+        by = Datagrams()
 
         def make(layout: Layout, name: str, store: Any, within_s: float, given_up: Callable[[], bool] | None) -> Any:
             return rings.ring_set(layout.rings, name, store, within_s, given_up)
 
-        self.carry_on(Layout(self.place.rings), make, rings.use)
+        def spread(layout: Layout, name: str, store: Any, within_s: float, given_up: Callable[[], bool] | None) -> Any:
+            place, stall, orders = self.place, rings.stall, layout.rings
+            return DatagramSet(
+                place, store, self.torch, orders, name, loss_bound, by.tally, within_s=within_s, given_up=given_up, stall=stall
+            )
+
+        def nothing(*_: Any) -> Unused:
+            return Unused()
+
+        if exchange in ("gloo", "aggregate"):
+            rings.exchange = Gloo(self.place.rank, self.torch) if exchange == "gloo" else self._aggregate()
+            self.carry_on(Layout(self.place.rings), nothing, lambda _: None)
+        elif exchange == "datagrams":
+            rings.exchange = by
+            self.carry_on(Layout(self.place.rings), spread, by.use)
+        else:
+            self.carry_on(Layout(self.place.rings), make, rings.use)
+
+    def _aggregate(self) -> Aggregate:
+        """Raises: ValueError - no packet switch adds for this job; OSError."""
+        place, grant = self.place, self.place.functions.get("aggregate")
+        if grant is None:
+            raise ValueError("exchange aggregate: TESTBED_FUNCTIONS names no packet switch that adds for this job")
+        epoch = self.accord.gather("epoch", int(time.time()))[0]
+        return Aggregate(grant, place.lane(0), place.rank, place.world, epoch, place.timeout_s, self.torch)
 
     def carry_on(
         self,
@@ -74,12 +117,17 @@ class Job:
             stall=self.rings.stall,
         )
 
-    def before(self, iteration: int) -> None:
-        """To be called before each iteration: what this rank was asked for is announced to all."""
+    def before(self, iteration: int, end: int | None = None) -> None:
+        """To be called before each iteration: what this rank was asked for is announced to all.
+
+        end: the next iteration, this one or a later one, that no rank finishes without a part of every other, for which `last` will
+        be called. It is what can be agreed on. By default every iteration is such a one.
+        """
         self.iteration = iteration
-        self.accord.before(iteration)
+        end = iteration if end is None else end
+        self.accord.before(end)
         if self._turns is not None:
-            self._turns.before(iteration)
+            self._turns.before(end)
             if self.place.handoff and self._handoff is None:  # now, as it takes a loop of iterations to do what is asked
                 self._handoff = Handoff(self.place.handoff, self._turns.greeting, self._turns.receive)
                 self._turns.send = self._handoff.send
@@ -87,9 +135,9 @@ class Job:
         self.beat.begin(iteration)
 
     def last(self, iteration: int) -> bool:
-        """To be called after each iteration, all sums being done: hold or turn as agreed; say whether it was the last one.
+        """To be called after each iteration that was the `end` of one, all sums being done: hold or turn as agreed.
 
-        Raises: RuntimeError - a peer or the store was lost.
+        Returns whether it was the last one. Raises: RuntimeError - a peer or the store was lost.
         """
         shared().ended(iteration)
         return self.accord.last(iteration) or (self._turns is not None and self._turns.after(iteration))

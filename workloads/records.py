@@ -64,10 +64,14 @@ class Records:
                 os.fsync(self._file.fileno())
 
 
-def rates(size_bytes: int, seconds: float, world: int) -> dict[str, float]:
-    """Return algbw and busbw (Gbit/s, to be held against a link's rate) of one all-reduce of `size_bytes`."""
+def rates(size_bytes: int, seconds: float, world: int, sent_bytes: int | None = None) -> dict[str, float]:
+    """Return algbw and busbw (Gbit/s, to be held against a link's rate) of one all-reduce of `size_bytes`.
+
+    sent_bytes: what a rank sent for it, where that is known; else what it sends on a ring.
+    """
     algbw = size_bytes * 8 / 1e9 / seconds if seconds > 0 else 0.0
-    return {"algbw_gbps": round(algbw, 6), "busbw_gbps": round(algbw * bus_factor(world), 6)}
+    share = bus_factor(world) if sent_bytes is None or not size_bytes else sent_bytes / size_bytes
+    return {"algbw_gbps": round(algbw, 6), "busbw_gbps": round(algbw * share, 6)}
 
 
 class Clock:

@@ -4,7 +4,8 @@ A ring collective sends in one direction, from each rank to the next of its orde
 whatever the topology. Several rings with different orders, each over its own lane, fill several.
 
 Without GPUs the rings are connections of this program's own (carrier.py, wires.py), which another set can replace between two
-iterations; gloo is torch's default group, for small things such as what DistributedDataParallel checks when it starts.
+iterations; gloo is torch's default group, for small things such as what DistributedDataParallel checks when it starts. An
+Exchange carries the sums in place of the rings, such as that group itself (Gloo), or datagrams (spray.py).
 With GPUs they are communicators of NCCL, whose channels all follow its rank order; each gets its own id through its own prefix of
 the store. `dist.new_group` sorts its ranks and cannot do this; `ProcessGroupNCCL(store, position, size, options)` below it can.
 Operations are always started in the same order of rings on every rank, which is what NCCL asks of programs that use several
@@ -16,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, Protocol
 
 from .buffers import pieces
 from .carrier import Carrier, RingSet
@@ -30,6 +31,41 @@ def bus_factor(world: int) -> float:
     return 2 * (world - 1) / world
 
 
+class Exchange(Protocol):
+    """What carries sums in place of the rings. All ranks begin the same ones in the same order.
+
+    sent: the bytes this rank has sent of those that are done; None where it is not known.
+    """
+
+    @property
+    def sent(self) -> int | None: ...
+    def start(self, flat: Any) -> list[Any]: ...  # as Rings.start
+    def gather(self, table: Any) -> list[Any]: ...  # as Rings.gather
+    def notes(self) -> dict[str, Any]: ...  # what a record says of the sums since the last
+    def close(self) -> None: ...
+
+
+class Gloo:
+    """Sums over torch's default group, which chooses its own order, on lane 0. It does not say what it sends."""
+
+    sent = None
+
+    def __init__(self, rank: int, torch: Any) -> None:
+        self._rank, self._dist = rank, torch.distributed
+
+    def start(self, flat: Any) -> list[Any]:
+        return [self._dist.all_reduce(flat, async_op=True)]
+
+    def gather(self, table: Any) -> list[Any]:
+        return [self._dist.all_gather(list(table), table[self._rank].clone(), async_op=True)]
+
+    def notes(self) -> dict[str, Any]:
+        return {}
+
+    def close(self) -> None:
+        pass
+
+
 class Rings:
     """What a rank's sums go over: torch's default group for the small things, rings for the bulk."""
 
@@ -41,6 +77,8 @@ class Rings:
         self.device = torch.device("cuda", place.gpu) if self.backend == "nccl" else torch.device("cpu")
         self.stall = Stall()
         self.current: RingSet | None = None
+        self.exchange: Exchange | None = None
+        """What carries sums in place of the rings, where something does."""
         self._timeout = timedelta(seconds=place.timeout_s)
         if self.backend == "nccl":
             torch.cuda.set_device(self.device)
@@ -110,12 +148,28 @@ class Rings:
 
     def start(self, flat: Any) -> list[Any]:
         """Begin summing `flat` (one dimension, contiguous, in place) over all ranks; return what is to be waited for."""
+        if self.exchange is not None:
+            return self.exchange.start(flat)
         if self.backend != "nccl":
             assert self.current is not None, "no rings to sum over"
             return [self._carrier.sum(self.current, flat)]
         parts = pieces(flat.numel(), len(self._groups))
         each = zip(self._groups, parts, strict=True)
         return [group.allreduce([flat[begin:end]]) for group, (begin, end) in each if end > begin]
+
+    def gather(self, table: Any) -> list[Any]:
+        """Begin filling `table` (contiguous, a row for each rank), of which this rank's own is there; not with NCCL."""
+        if self.exchange is not None:
+            return self.exchange.gather(table)
+        assert self.current is not None, "no rings to send over"
+        return [self._carrier.gather(self.current, table)]
+
+    @property
+    def sent(self) -> int | None:
+        """The bytes that this rank has sent of the sums that are done, since the rings were last replaced; None: not known."""
+        if self.exchange is not None:
+            return self.exchange.sent
+        return None if self.current is None else self.current.sent
 
     def all_reduce(self, tensor: Any) -> None:
         """Sum `tensor` over all ranks, in place. Raises RuntimeError when a peer is gone or silent for the timeout."""
@@ -125,6 +179,8 @@ class Rings:
     def close(self) -> None:
         """Forget the communicators; no rank may be using them any more."""
         self._carrier.close()
+        if self.exchange is not None:
+            self.exchange.close()
         if self.current is not None:
             self.current.close()
         self._groups.clear()
@@ -175,12 +231,12 @@ def averaging_hook(rings: Rings, torch: Any, seen: Sequence[Any] = ()) -> Any:
         flat = bucket.buffer()
         flat.div_(world)
         works = rings.start(flat)
-        if rings.backend != "nccl":
+        if rings.backend != "nccl" and rings.exchange is None:
             return works[0].get_future()
 
         def summed(done: Any) -> Any:
             for one in done.value():
-                one.value()  # a ring that failed raises here, and so in backward()
+                one.value()  # what failed raises here, and so in backward()
             return flat
 
         return torch.futures.collect_all([work.get_future() for work in works]).then(summed)

@@ -1,6 +1,7 @@
 """Data-parallel training over several rings at once: `python -m workloads.train --model mlp --iterations 50`.
 
-A real model (see models.py) under DistributedDataParallel, whose buckets are averaged by rings.py while backward still runs.
+A real model (see models.py) under DistributedDataParallel, whose buckets are averaged by rings.py while backward still runs;
+`--compress` has fewer numbers travel (compressors.py), `--sync-every` averages seldom (steps.py).
 Rank 0 writes one line per iteration to `iterations.jsonl`, one per change of rings to `turns.jsonl` and, when it ends,
 `summary.json`, in TESTBED_JOB_DIR. The environment is described in place.py. SIGTERM: all ranks finish the same iteration, write
 a checkpoint and exit 0. `--resume` goes on from the newest iteration all ranks have a checkpoint of, or from the start where
@@ -11,20 +12,22 @@ arguments, environment or checkpoint, 75 a peer was lost (start all ranks again 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import ctypes
 import hashlib
 import itertools
-import os
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .models import USUAL
-from .options import read
+from .options import conflicts, read
 from .slots import shared
 
 if TYPE_CHECKING:
     from .program import Job
+
+FINISH_S = 10.0
+"""A rank that has lost a peer waits so long at most (s) for a checkpoint that is being written."""
 
 
 def main() -> None:
@@ -41,63 +44,74 @@ def main() -> None:
 def train(job: Job, arguments: argparse.Namespace) -> dict[str, Any]:
     """Train until the iteration asked for or the agreed stop; return what the summary shall say."""
     from . import models
-    from .accord import common
-    from .checkpoint import Checkpoints
+    from .compression import read_compression
+    from .compressors import compressor
+    from .state import State
+    from .steps import EachIteration, Seldom, Step, round_end
 
-    torch, place = job.torch, job.place
-    directory = Path(os.environ.get("TESTBED_CHECKPOINT_DIR") or place.job_dir)
-    directory.mkdir(parents=True, exist_ok=True)
-    checkpoints = Checkpoints(directory, place.rank, torch)
-    same = {"model": arguments.model, "hidden": arguments.hidden, "seed": arguments.seed}
-
+    torch, place, length, most = job.torch, job.place, arguments.sync_every, arguments.iterations
+    for name, words in conflicts("train", vars(arguments), job.rings.backend == "nccl"):
+        raise ValueError(f"--{name.replace('_', '-')}: {words}")
+    for turn in place.turns:
+        if round_end(turn.after, length, most) != turn.after:
+            raise ValueError(
+                f"TESTBED_TURNS: after {turn.after}: with sync_every {length} ranks turn after every {length} iterations"
+            )
     module = models.model(arguments.model, torch, arguments.seed, arguments.hidden).to(job.rings.device)
-    momentum = [torch.zeros_like(parameter) for parameter in module.parameters()]
-    if not arguments.resume:
-        checkpoints.forget()  # no rank can have written one of this run: that takes an iteration, and so all ranks
-    kept = job.accord.gather("checkpoints", checkpoints.kept())
-    done = common(kept)
-    tensors = [*module.parameters(), *momentum]
-    if done in kept[place.rank]:
-        state = checkpoints.read(done, same)
-        with torch.no_grad():
-            for tensor, was in zip(tensors, [*state["parameters"], *state["momentum"]], strict=True):
-                tensor.copy_(was)
-    if done and not all(kept):  # a rank has taken the place of one whose host is gone: all hold the same weights
-        source = next(rank for rank, have in enumerate(kept) if have)
-        with torch.no_grad():
-            for tensor in tensors:
-                torch.distributed.broadcast(tensor, source)
+    parameters, wanted = list(module.parameters()), read_compression(arguments.compress)
+    momentum = [torch.zeros_like(parameter) for parameter in parameters]
+    by = compressor(wanted, parameters, place.rank, place.world, job.rings, torch)
+    state = State(job, arguments, parameters, momentum, by)
+    done = state.restore()
 
-    def write_checkpoint(iteration: int) -> str:
-        parameters = [parameter.detach().cpu() for parameter in module.parameters()]
-        return str(checkpoints.write(iteration, same | {"parameters": parameters, "momentum": [m.cpu() for m in momentum]}))
-
-    job.carry_on_rings()
+    job.carry_on_rings(arguments.exchange, arguments.loss_bound)
     data = models.Data(arguments.model, torch, arguments.seed, place.rank, place.world, arguments.batch)
-    step = Step(job, module, momentum, arguments.lr, arguments.bucket_mb)
-    first, last, stopped, checkpoint = None, None, False, ""
+    step: Step
+    if length > 1:
+        step = Seldom(job, module, momentum, arguments.lr, by)
+    else:
+        step = EachIteration(job, module, momentum, arguments.lr, arguments.bucket_mb, None if wanted.kind == "none" else by)
+    step.witness = state.witness(done)
+    first, last, stopped, checkpoint, agreed = None, None, False, "", done
     started_s = time.monotonic()
-    wanted = range(done + 1, arguments.iterations + 1) if arguments.iterations else itertools.count(done + 1)
-    for iteration in wanted:
-        job.before(iteration)
-        record = step.run(iteration, *data.batch(iteration)) | {"samples": arguments.batch * place.world}
-        job.records.iteration(record)
-        first, last, done = first or record, record, iteration
-        stopped = job.last(iteration)
-        if stopped or (arguments.checkpoint_every and iteration % arguments.checkpoint_every == 0):
-            with job.beat.save():
-                checkpoint = write_checkpoint(iteration)
-        if stopped:
-            break
-        if arguments.ungated:  # not before all are connected, for which the slots are asked, too
-            shared().close()
+    try:
+        for iteration in range(done + 1, most + 1) if most else itertools.count(done + 1):
+            end = round_end(iteration, length, most)
+            job.before(iteration, end)
+            record = step.run(iteration, *data.batch(iteration), agree=iteration == end) | {
+                "samples": arguments.batch * place.world
+            }
+            job.records.iteration(record)
+            first, last, done = first or record, record, iteration
+            if iteration < end:  # until then ranks may be iterations apart, and nothing can be agreed on
+                continue
+            stopped = job.last(iteration)
+            every = arguments.checkpoint_every
+            if stopped or (every and iteration // every > agreed // every):
+                with job.beat.save():
+                    checkpoint = str(state.write(iteration))
+            agreed = iteration
+            if stopped:
+                break
+            if arguments.ungated:  # not before all are connected, for which the slots are asked, too
+                shared().close()
+    except BaseException:  # a peer was lost, say: the job goes on from what is on disk
+        with contextlib.suppress(OSError, RuntimeError):
+            state.finish(FINISH_S)
+        raise
+    if arguments.checkpoint == "async":
+        with job.beat.save():
+            state.finish()
     trained_s = time.monotonic() - started_s
+    if step.witness is not None:
+        step.witness.end()
     checksums = job.accord.gather("weights", checksum(module))
     return {
         "model": arguments.model,
-        "parameters": sum(parameter.numel() for parameter in module.parameters()),
+        "parameters": sum(parameter.numel() for parameter in parameters),
         "iterations": done,
         "resumed_from": done if first is None else first["iter"] - 1,
+        "own_state_lost": state.own_lost,
         "stopped": stopped,
         "checkpoint": checkpoint,
         "trained_s": round(trained_s, 3),
@@ -107,72 +121,6 @@ def train(job: Job, arguments: argparse.Namespace) -> dict[str, Any]:
         "weights_sha256": checksums[0],
         "weights_identical": len(set(checksums)) == 1,
     }
-
-
-class Step:
-    """One training iteration: forward, backward with the averaging of gradients under way, update; and its times."""
-
-    def __init__(self, job: Job, module: Any, momentum: list[Any], lr: float, bucket_mb: float) -> None:
-        from .records import Clock
-        from .rings import averaging_hook
-
-        self._job, self._momentum, self._lr = job, momentum, lr
-        gpus = [job.rings.device] if job.rings.backend == "nccl" else None
-        self._model = job.torch.nn.parallel.DistributedDataParallel(
-            module, device_ids=gpus, bucket_cap_mb=bucket_mb, gradient_as_bucket_view=True
-        )
-        self._model.register_comm_hook(None, averaging_hook(job.rings, job.torch, [self._see]))
-        self._clock = Clock()
-        self._sent: list[tuple[int, int]] = []  # of this iteration: (when a bucket was full, monotonic ns; its bytes)
-        self._took_ms: list[float] = []
-
-    def _see(self, bucket: Any) -> None:
-        flat = bucket.buffer()
-        self._sent.append((time.monotonic_ns(), flat.numel() * flat.element_size()))
-        if bucket.is_last():  # computing is done
-            self._job.beat.exchange()
-
-    def run(self, iteration: int, inputs: Any, target: Any) -> dict[str, Any]:
-        """Run one iteration and return its record.
-
-        comm_ms is the exposed part: from the last bucket being full, when computing is done, to all sums being there. The rates
-        are over the time any bucket was on its way. With nccl both are the host's view, after the device has been waited for.
-        """
-        from .records import rates
-
-        torch, job = self._job.torch, self._job
-        self._sent.clear()
-        begin_ns = time.monotonic_ns()
-        self._model.zero_grad(set_to_none=True)
-        output = self._model(inputs.to(job.rings.device))
-        loss = torch.nn.functional.cross_entropy(output, target.to(job.rings.device))
-        loss.backward()
-        job.synchronize()
-        summed_ns = time.monotonic_ns()
-        job.beat.exchanged()
-        with torch.no_grad():
-            for parameter, speed in zip(self._model.parameters(), self._momentum, strict=True):
-                speed.mul_(0.9).add_(parameter.grad)
-                parameter.add_(speed, alpha=-self._lr)
-        value = float(loss.detach())
-        took_ms = (time.monotonic_ns() - begin_ns) / 1e6
-        job.beat.end()
-        self._took_ms.append(took_ms)
-        size = sum(size for _, size in self._sent)
-        return {
-            "iter": iteration,
-            "t_wall_ns": self._clock.wall_ns(begin_ns),
-            "iter_ms": round(took_ms, 3),
-            "comm_ms": round((summed_ns - self._sent[-1][0]) / 1e6, 3),
-            "loss": round(value, 6),
-            "bytes": size,
-            **rates(size, (summed_ns - self._sent[0][0]) / 1e9, job.place.world),
-        }
-
-    def median_ms(self) -> float | None:
-        """Return the median time of an iteration (ms), the first, which sets things up, left out where there are others."""
-        took = sorted(self._took_ms[1:] or self._took_ms)
-        return round(took[len(took) // 2], 3) if took else None
 
 
 def checksum(module: Any) -> str:

@@ -235,7 +235,7 @@ class Passing:
 
 
 class Round(Passing):
-    """A member's part in a ring all-reduce of numbers of 4 bytes: it starts with its own chunk and passes on all that comes in.
+    """A member's part in a ring all-reduce: it starts with its own chunk and passes on all that comes in.
 
     What comes in first, of size - 1 chunks, is added to what is here; then come as many that are summed already. The last of them
     every other member has had.
@@ -246,7 +246,8 @@ class Round(Passing):
     ) -> None:
         """`scratch`: SCRATCH bytes for what is to be added, which rounds that receive one after the other can share."""
         scratch = bytearray(SCRATCH) if scratch is None else scratch
-        adding = Combining(torch.add, 4, memoryview(scratch), torch.frombuffer(scratch, dtype=torch.float32))
+        numbers = torch.frombuffer(scratch, dtype=buffer.tensor.dtype)
+        adding = Combining(torch.add, numbers.element_size(), memoryview(scratch), numbers)
         chunks = [buffer.part(begin, end) for begin, end in pieces(buffer.tensor.numel(), size)]
         own, incoming = all_reduce_steps(chunks, position)
         super().__init__(into, out, own, incoming, len(incoming) - 1, adding)

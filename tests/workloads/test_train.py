@@ -55,21 +55,9 @@ def test_the_loss_falls_and_all_ranks_hold_the_same_weights(tmp_path: Path, mode
 
 def test_the_sums_of_two_ranks_are_those_of_one_with_both_batches(tmp_path: Path) -> None:
     """Averaged gradients over rings train as plain DistributedDataParallel does."""
-    plain = (
-        "import sys, workloads.rings as rings; from workloads.train import main;"
-        "rings.averaging_hook = lambda r, torch, seen=(): plain_hook(r, torch, seen[0]);\n"
-        "def plain_hook(r, torch, see):\n"
-        "    def hook(state, bucket):\n"
-        "        see(bucket)\n"
-        "        work = torch.distributed.all_reduce(bucket.buffer().div_(r.place.world), async_op=True)\n"
-        "        return work.get_future().then(lambda done: done.value()[0])\n"
-        "    hook.__annotations__ = {'bucket': torch.distributed.GradBucket, 'return': torch.futures.Future[torch.Tensor]}\n"
-        "    return hook\n"
-        "sys.argv[1:] = ['--hidden', '64', '--batch', '4', '--iterations', '5']; main()"
-    )
     sums = []
-    for name, command in (("rings", (*TRAIN, "--iterations", "5")), ("plain", ("-c", plain))):
-        with ranks(2, *command, directory=tmp_path / name, rings=PAIR) as job:
+    for name in ("wires", "gloo"):
+        with ranks(2, *TRAIN, "--iterations", "5", "--exchange", name, directory=tmp_path / name, rings=PAIR) as job:
             assert [(code, err) for code, _, err in job.finish()] == [(0, "")] * 2
         sums.append(summary(tmp_path / name)["weights_sha256"])
     assert sums[0] == sums[1]
