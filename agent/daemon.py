@@ -23,13 +23,14 @@ from agent.flows import Flows
 from agent.generations import Generations
 from agent.gpus import gpus
 from agent.handoff import Handoff
-from agent.jobs import Jobs
+from agent.jobs import Jobs, job_name
 from agent.load import load
 from agent.netlink import GETLINK, NEWLINK, Rtnl, link_values, links
 from agent.networks import Networks
 from agent.probes import Probes
 from agent.samples import Counters
 from agent.slots import Slots
+from agent.tap import Taps
 from agent.traffic import Traffic
 
 TYPE_CHECKING = False
@@ -80,6 +81,7 @@ class Server:
         self.generations.changed = lambda: self.guard(self.networks.follow)
         self.slots = Slots(self)
         self.jobs = Jobs(self)
+        self.taps = Taps(self)
         self.flows = Flows(self)
         self.reload()
 
@@ -365,6 +367,10 @@ OPERATIONS: dict[str, Callable[[Server, Json, Client, Answer], Json | None]] = {
     "slots.turn": lambda server, request, *_: server.slots.turn(request),
     "slots.stop": lambda server, *_: server.slots.stop(),
     "job.tail": lambda server, request, *_: server.jobs.tail(request),
+    "job.secret": lambda server, request, *_: server.jobs.secret(request),
+    "tap": lambda server, request, _, answer: server.taps.start(request, answer),
+    "tap.stop": lambda server, request, *_: server.taps.stop(job_name(request)),
+    "taps": lambda server, *_: {"taps": dict(server.taps.pids)},
     "beats": lambda server, request, *_: beats.beats(server, request),
     "demand": lambda server, request, _, answer: demand(server, request, answer),
 }

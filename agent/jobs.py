@@ -37,6 +37,7 @@ ENVIRONMENT = 1 << 20  # bytes of a process's environment that are searched for 
 LEFT_S = 2.0  # what a job that ends by itself leaves behind may take so long to end (s)
 SLICE_NS = 500_000  # the daemon looks through /proc for so long at once, and does what else is due between
 ROUNDS = 8  # looks for what was started while others were killed
+SECRETS_KEPT, SECRET_LIMIT = 32, 4096  # jobs; bytes of the variables of one
 CHECKPOINTS_KEPT = 8  # jobs whose checkpoints a host keeps, the latest
 # The shell stays between us and the job so that its exit status is written down even when no daemon runs at that moment.
 JOB_SHELL = 'trap : TERM INT HUP; "$@"; echo $? >"$0.new" && mv "$0.new" "$0"'
@@ -141,6 +142,7 @@ class Jobs:
         self.children: dict[str, subprocess.Popen[bytes]] = {}
         self.watched: dict[str, int] = {}
         self.sweeps: list[tuple[Iterator[None], Callable[[], object]]] = []
+        self.secrets: dict[str, dict[str, str]] = {}  # by the name of a job that is yet to start
         for name in sorted(os.listdir(VAR + "/jobs")):
             self.watch(name)
         server.handoff.clean()
@@ -203,6 +205,7 @@ class Jobs:
         environment = {k: v for k, v in os.environ.items() if not k.startswith(("SSH_", "XDG_", "SUDO_"))}
         environment.update(env, TESTBED_HANDOFF=self.server.handoff.path(request["name"]))
         environment["TESTBED_SLOTS"] = self.server.slots.notices.path(request["name"])
+        environment.update(self.secrets.pop(request["name"], {}))
         environment[MARK] = where
         if request.get("checkpoints") is not None:
             environment["TESTBED_CHECKPOINT_DIR"] = self.checkpoints(job_name(request, "checkpoints"), user)
@@ -246,6 +249,17 @@ class Jobs:
     def refuse_running(self, request: Json, where: str) -> None:
         if (found := self.state(where))["state"] == "running":
             raise refused("job {} is already running (pid {})".format(request["name"], found["pid"]))
+
+    def secret(self, request: Json) -> Json:
+        """Keep variables for the next start of a job, in memory: what starts it may travel on a command line, which others read."""
+        name, env = job_name(request), request.get("env")
+        if not isinstance(env, dict) or not all(isinstance(v, str) for v in env.values()) or len(json.dumps(env)) > SECRET_LIMIT:
+            raise bad(f"env: a mapping of words to words is needed, of {SECRET_LIMIT} bytes at most")
+        self.secrets.pop(name, None)
+        while len(self.secrets) >= SECRETS_KEPT:
+            del self.secrets[next(iter(self.secrets))]
+        self.secrets[name] = env
+        return {"name": name}
 
     def user(self, wanted: object = None) -> pwd.struct_passwd | None:
         """The user that jobs run as, or the one wanted instead; None is root.

@@ -22,6 +22,7 @@ class Job(Handle):
     __slots__ = ()
 
     launch = blocking(verbs.job_launch)
+    restore = blocking(verbs.job_restore)
     status = blocking(verbs.job_status)
     diagnose = blocking(verbs.job_diagnose)
     wait = blocking(verbs.job_wait)
@@ -39,6 +40,7 @@ class AsyncJob(Handle):
     __slots__ = ()
 
     launch = awaiting(verbs.job_launch)
+    restore = awaiting(verbs.job_restore)
     status = awaiting(verbs.job_status)
     diagnose = awaiting(verbs.job_diagnose)
     wait = awaiting(verbs.job_wait)

@@ -347,6 +347,16 @@ async def job_launch(lab: Opened) -> JobStatus:
     return await lab.work("job launch", verbs.job_launch)
 
 
+async def job_restore(lab: Opened) -> JobStatus:
+    """Launch the job that ended last again, from the newest checkpoint of its shadow.
+
+    Raises: Missing - there is none, or another job is in the plan that is up. Refused - it runs.
+    """
+    from orchestrator.engine import verbs
+
+    return await lab.work("job restore", verbs.job_restore)
+
+
 async def job_status(lab: Opened) -> JobStatus:
     """Return the latest job as its ranks report it now. Raises: Missing - none was ever launched. Unreachable."""
     from orchestrator.engine import verbs

@@ -112,6 +112,31 @@ class Region:
 
 
 @dataclass(frozen=True, slots=True)
+class Function:
+    """What the packet switch `segment` is to do with packets of the job: add vectors of numbers, or answer from what it stored."""
+
+    segment: str
+    name: Literal["aggregate", "cache"]
+
+
+@dataclass(frozen=True, slots=True)
+class Shadow:
+    """A process on `host`, where the job has no rank, that keeps the job's weights by following its traffic.
+
+    taps: ports of the job's hosts at which it is copied; auto: all ports of two of them, which see every sum.
+    """
+
+    host: HostName
+    taps: Literal["auto"] | tuple[HostPort, ...] = "auto"
+
+    @classmethod
+    def of(cls, data: Mapping[str, Any]) -> Shadow:
+        """The shadow that `data` (`to_json` of one) describes."""
+        taps = data["taps"]
+        return cls(data["host"], "auto" if taps == "auto" else tuple(HostPort(**port) for port in taps))
+
+
+@dataclass(frozen=True, slots=True)
 class Job:
     """The program that runs on the hosts. `ranks[i]` names rank i; each ring is an order of all hosts, each of which it enters and
     leaves once, whatever the number of ranks there. The ranks of a host follow each other.
@@ -125,10 +150,14 @@ class Job:
     evicted: ranks of the same training whose place another has now, or none (empty); it goes on from the checkpoints of the rest.
 
     regions: hosts whose circuits follow their traffic while it runs (`testbed adapt`); no port is in two of them.
+
+    functions: of packet switches, each allocated to the job while it runs.
+
+    shadow: what keeps its weights beside it, if anything.
     """
 
     name: str
-    workload: Literal["train", "allreduce", "replay", "moe", "program"]
+    workload: Literal["train", "allreduce", "replay", "moe", "retrieve", "program"]
     ranks: tuple[RankName, ...]
     rings: tuple[tuple[HostName, ...], ...] = ()
     args: Mapping[str, int | float | str | bool] = field(default_factory=dict)
@@ -141,11 +170,18 @@ class Job:
     training: Mapping[str, int | float | str | bool] | None = None
     evicted: Mapping[RankName, RankName] = field(default_factory=dict)
     regions: tuple[Region, ...] = ()
+    functions: tuple[Function, ...] = ()
+    shadow: Shadow | None = None
 
     @property
     def hosts(self) -> tuple[HostName, ...]:
         """The hosts of its ranks, in order."""
         return hosts_of(self.ranks)
+
+    @property
+    def needed(self) -> tuple[HostName, ...]:
+        """The hosts of its ranks, and that of its shadow."""
+        return (*self.hosts, self.shadow.host) if self.shadow else self.hosts
 
     @property
     def orders(self) -> tuple[tuple[HostName, ...], ...]:
@@ -292,6 +328,10 @@ class Plan:
     spares: tuple[HostName, ...] = ()
     schedule: Schedule | None = None
     adapt: Adapt | None = None
+
+    @property
+    def functions(self) -> tuple[Function, ...]:
+        return self.job.functions if self.job else ()
 
     @property
     def rings(self) -> tuple[tuple[HostName, ...], ...]:

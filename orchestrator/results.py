@@ -121,6 +121,7 @@ class JobStatus(JsonReport):
     the plan's links should give. The expected ones are the plan's. time_scale: of times here to those of the designed workload.
     busy: fraction of the time that the processors of rank 0's host were busy. resumed_from: the iteration whose checkpoint it
     resumed from; 0: it started from scratch. hosts: how many its ranks are on. late: which of them are slow or silent, in words.
+    shadow: its `host` and `state`; iterations it judged, how many were `equal`; `fetched` states; its `checkpoint`'s iteration.
     """
 
     name: str
@@ -143,6 +144,7 @@ class JobStatus(JsonReport):
     resumed_from: int = 0
     hosts: int = 0
     late: tuple[str, ...] = ()
+    shadow: Mapping[str, int | str] | None = None
 
     @property
     def limit(self) -> str:

@@ -30,6 +30,20 @@ def launch(call: Call) -> Result:
     return _result(call.work(engine.job_launch))
 
 
+@verb(
+    app,
+    "restore",
+    "Launch the job that ended again, from the newest checkpoint of its shadow.",
+    examples="testbed job restore --from shadow",
+)
+def restore(
+    call: Call, source: Annotated[str, typer.Option("--from", metavar="shadow", help="Where the checkpoint is.")]
+) -> Result:
+    if source != "shadow":
+        raise Usage(f"job restore: --from takes shadow, got {source!r}; from the ranks' own checkpoints: testbed up")
+    return _result(call.work(engine.job_restore))
+
+
 @verb(app, "status", "Show the state of the job, as its ranks report it.", examples="testbed job status\ntestbed job status --json")
 def status(call: Call) -> Result:
     return _result(call.work(engine.job_status))

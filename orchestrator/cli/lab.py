@@ -123,6 +123,7 @@ def status(call: Call, driver: Driver = None) -> Result:
     at = {name: device["address"] for name, device in about["devices"].items()}
     kind = {name: device["driver"] for name, device in about["devices"].items()}
     lines += columns((f"  {name}", lit_words(kind[name], each), at[name]) for name, each in lit.items())
+    lines += columns(functions_words(name, each) for name, each in about.get("functions", {}).items())
     dark = [name for name, host in about["hosts"].items() if not host["sshd"]]
     if dark:
         lines.append(f"  no sshd  {listed(dark)}")
@@ -131,6 +132,16 @@ def status(call: Call, driver: Driver = None) -> Result:
         lines.append(f"  cut      {listed(cut)}")
     data: dict[str, Json] = {"running": True, "emulated": True, "lab": about, "glass": lit}
     return Result(data | listed_too, "\n".join([*lines, *also]))
+
+
+def functions_words(segment: str, about: Mapping[str, Any]) -> tuple[str, str, str]:
+    """What the functions of a packet switch are and who uses them."""
+    if not about["running"]:
+        return f"  {segment}", f"functions: {about['error']}", ""
+    lost = f", {about['loss'] * 100:g} % of their packets lost" if about["loss"] else ""
+    jobs = sorted({each["job"] for each in about["allocations"]})
+    used = f"used by {', '.join(jobs)}" if jobs else "free"
+    return f"  {segment}", f"{', '.join(about['functions'])}: {used}{lost}", f"{about['address']}:{about['port']}"
 
 
 def lit_words(driver: str, lit: Sequence[object]) -> str:

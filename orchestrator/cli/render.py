@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
 from optics.plain import counted, seconds_text
 from orchestrator.cli.text import columns, listed, mark, ms_text, page, paint, phase_line, scaled_ms_text, when
@@ -305,7 +305,17 @@ def job(report: JobStatus) -> str:
     failed = {rank: code for rank, code in report.exit_codes.items() if code != 0}
     if failed:
         line += "\n           exit codes: " + ", ".join(f"rank {rank}: {code}" for rank, code in sorted(failed.items()))
+    if report.shadow is not None:
+        line += f"\n           {shadow(report.shadow)}"
     return line + "".join(f"\n           {words}" for words in (*report.late, *report.detail.splitlines()))
+
+
+def shadow(found: Mapping[str, int | str]) -> str:
+    """A job's shadow in one line."""
+    followed = f"{found['equal']} of {found['iterations']} iterations equal"
+    words = f"shadow on {found['host']}: {followed}, checkpoint of iteration {found['checkpoint']}"
+    words += f"; {found['fetched']} states fetched, {found['lost']} packets lost" if found["fetched"] or found["lost"] else ""
+    return words if found["state"] == "running" else f"{words}; it is {found['state']}"
 
 
 def logs(report: JobLogs) -> str:

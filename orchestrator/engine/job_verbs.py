@@ -12,11 +12,21 @@ from optics.plain import counted
 from optics.plan import Job, TransitionPolicy
 from optics.ranks import host_of_rank, hosts_of
 from orchestrator.engine.change.attempt import GO_TAKES, HOLD_TAKES, MOST_S, Attempt
-from orchestrator.engine.change.job_record import Pause, facts, hosts_of_job, pause_of, ranks_of, with_pause, without_pause
+from orchestrator.engine.change.job_record import (
+    Pause,
+    facts,
+    hosts_of_job,
+    pause_of,
+    ranks_of,
+    wanted_job,
+    with_pause,
+    without_pause,
+)
 from orchestrator.engine.change.jobs import Jobs
 from orchestrator.engine.change.locking import beside, holding, obeyed, own_turner
 from orchestrator.hosts.by_hand import ByHand, by_hand
 from orchestrator.hosts.failures import one_error
+from orchestrator.hosts.launch import identity
 from orchestrator.inventory.lab import Lab
 from orchestrator.plan.reader import read_plan
 from orchestrator.results import ALIVE, JobLogs, JobStatus
@@ -119,17 +129,52 @@ async def job_launch(command: Command, *, anew: bool = True) -> JobStatus:
 
     Raises: Missing - no plan is up, or it has no job.
     """
+    return await _launch(command, "job launch", anew=anew)
+
+
+async def job_restore(command: Command) -> JobStatus:
+    """Launch the job that ended last again, from the newest checkpoint of its shadow.
+
+    Raises: Missing - its shadow has none, or it is not the job of the plan that is up. Refused - it runs.
+    """
+    return await _launch(command, "job restore", restore=True)
+
+
+async def _restorable(jobs: Jobs, job: Job) -> None:
+    """Raises: as `job_restore`."""
+    record, hint = _latest(jobs), "from the checkpoints of its ranks, where they have some: testbed up; anew: testbed job launch"
+    before = wanted_job(record)
+    if job.shadow is None:
+        raise Missing(f"job {job.name} has no shadow in this plan", hint=hint)
+    if (
+        (before.name, identity(before)) != (job.name, identity(job))
+        or before.shadow is None
+        or before.shadow.host != job.shadow.host
+    ):
+        raise Missing(
+            f"{record.name} ran last, and was another training than the plan's, or had no shadow on {job.shadow.host}", hint=hint
+        )
+    status = await jobs.status(record)
+    if status.state in ALIVE:
+        raise Refused(f"job {record.name} is {status.state}, so there is nothing to restore", hint="testbed job stop, then restore")
+    if not status.shadow or not status.shadow["checkpoint"]:
+        raise Missing(f"the shadow of {record.name} on {job.shadow.host} had no iteration equal to the job's", hint=hint)
+
+
+async def _launch(command: Command, verb: str, *, anew: bool = True, restore: bool = False) -> JobStatus:
     store, settings = command.store, command.settings
-    async with _opened(command, "job launch") as jobs:
+    async with _opened(command, verb) as jobs:
         session, key = jobs.session, jobs.slice
         current, job = _planned(command, key, session.lab)
-        await _connect(session, job.hosts)
+        await _connect(session, job.needed)
         turner = own_turner(session.lab, settings, store)
-        async with holding(session.lab, command, reach(session.lab, job.hosts), beside("job launch", turner)) as lock:
+        async with holding(session.lab, command, reach(session.lab, job.needed), beside(verb, turner)) as lock:
             if store.current(key) != current:
                 raise Locked("another plan came up while this command waited", hint="first check: testbed status")
+            if restore:
+                await _restorable(jobs, job)
             run = store.new_run(
-                "job launch",
+                verb,
                 lab_of(key),
                 plan_name=current.plan_name,
                 plan_sha=current.plan_sha,
@@ -139,7 +184,7 @@ async def job_launch(command: Command, *, anew: bool = True) -> JobStatus:
                 owner=settings.owner,
             )
             lock.bind(run)
-            await obeyed(session, run, job.hosts, turner)
+            await obeyed(session, run, job.needed, turner)
             run_dir = settings.run_dir(run.id)
             with run, Journal(run_dir, run.id, session.lab.name) as journal:
                 environment.note(run_dir, session.lab, command.inventory)
@@ -147,7 +192,7 @@ async def job_launch(command: Command, *, anew: bool = True) -> JobStatus:
                 if anew and record is not None and record.ended is None:
                     await jobs.stop(record, "launched again")
                 if anew:
-                    status = await jobs.start(run.id, job, recorder, resume=False, sample=sample)
+                    status = await jobs.start(run.id, job, recorder, resume=restore, sample=sample, restore=restore)
                 else:
                     found = await jobs.ensure(run.id, job, recorder, changed=False, launch=True, sample=sample)
                     assert found is not None

@@ -61,6 +61,7 @@ __all__ = [
     "job_launch",
     "job_logs",
     "job_pause",
+    "job_restore",
     "job_resume",
     "job_status",
     "job_stop",
@@ -78,6 +79,7 @@ __all__ = [
 ]
 
 job_launch, job_stop = settled(job_verbs.job_launch), settled(job_verbs.job_stop)
+job_restore = settled(job_verbs.job_restore)
 job_pause, job_resume = settled(job_verbs.job_pause), settled(job_verbs.job_resume)
 
 

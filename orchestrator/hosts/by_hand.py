@@ -61,7 +61,12 @@ class ByHand(JsonReport):
 
 
 def by_hand(job: Job, lab: Lab) -> ByHand:
-    """The ranks as `launch.requests` would start them. Raises: Infeasible - they cannot be started."""
+    """The ranks as `launch.requests` would start them. Raises: Infeasible - they cannot be started, or not by hand."""
+    if job.functions:
+        raise Infeasible(
+            f"job {job.name}: {job.functions[0].name} of segment {job.functions[0].segment} is lent to it while testbed runs it",
+            hint="testbed job launch; by hand: a plan whose segments have no functions, and exchange wires",
+        )
     requests = launch.requests(job, lab, RUN)
     words = program.command(program.of(job, lab), job, resume=False) if job.program else launch.argv(job, False)
     ranks = (RankEnvironment(int(r["env"]["RANK"]), host_of_rank(name), r["env"]) for name, r in requests.items())

@@ -7,7 +7,7 @@ import base64
 import io
 import json
 import tarfile
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +25,13 @@ from orchestrator.hosts.measurements import Measurements
 from orchestrator.hosts.readiness import Readiness
 from orchestrator.hosts.routes import Routes
 from orchestrator.hosts.runner import Ansible, Play
+from orchestrator.hosts.shadow import Shadows
 from orchestrator.hosts.slots import Slots
 from orchestrator.hosts.turns import Turns
 from orchestrator.inventory.lab import Lab
 
 
-class Hosts(Routes, Measurements, Turns, Slots, Readiness):
+class Hosts(Routes, Measurements, Turns, Slots, Readiness, Shadows):
     """All hosts of a lab: Ansible for slow operations. `inventory`: the directory with hosts.yml. `artefacts`: for files."""
 
     def __init__(self, lab: Lab, inventory: Path, artefacts: Path) -> None:
@@ -92,11 +93,23 @@ class Hosts(Routes, Measurements, Turns, Slots, Readiness):
         return found
 
     async def launch(
-        self, job: Job, run: str, *, resume: bool = False, fresh: Collection[HostName] = ()
+        self,
+        job: Job,
+        run: str,
+        *,
+        resume: bool = False,
+        fresh: Collection[HostName] = (),
+        leases: Sequence[Mapping[str, Any]] = (),
+        restore: bool = False,
     ) -> Mapping[RankName, JobState]:
-        """Start the ranks of a job; `run` makes its name on the hosts unique. fresh: as `launch.requests`."""
+        """Start the ranks of a job, its shadow before; `run` makes its name there unique. fresh, leases: as `launch.requests`.
+
+        restore: the ranks begin from the newest checkpoint of the shadow.
+        """
         await self.make_ready(job)
-        wanted = launch.requests(job, self.lab, run, resume=resume, fresh=fresh)
+        if job.shadow is not None:
+            await self.start_shadow(job, run, restore=restore)
+        wanted = launch.requests(job, self.lab, run, resume=resume, fresh=fresh, leases=leases)
         payloads = launch.payloads({rank: request | self._token() for rank, request in wanted.items()})
         play = await self._play("launch.yml", list(payloads), {"testbed_requests": payloads})
         answers = _answers(play, "launch", wanted)

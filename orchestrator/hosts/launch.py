@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from itertools import count
 from typing import Any
 
@@ -23,11 +23,18 @@ ENV_LIMIT = 131_072  # bytes of one environment variable (MAX_ARG_STRLEN)
 
 
 def requests(
-    job: Job, lab: Lab, run: str, *, resume: bool = False, fresh: Collection[HostName] = ()
+    job: Job,
+    lab: Lab,
+    run: str,
+    *,
+    resume: bool = False,
+    fresh: Collection[HostName] = (),
+    leases: Sequence[Mapping[str, Any]] = (),
 ) -> dict[RankName, dict[str, Any]]:
     """The `job.start` request for each rank. `run` makes the job's name on the hosts unique: `{job}.{run}` (`on_host`).
 
     fresh: hosts that did not run it before; what they may have kept of an earlier time is dropped, and they get the others' state.
+    leases: what packet switches gave the job (`function`, `segment`, and what workloads/grants.py reads).
     Raises: Infeasible - nccl on a host without a GPU for each of its ranks.
     """
     nccl = backend(job, lab) == "nccl"
@@ -40,7 +47,7 @@ def requests(
     port = MASTER_PORT + sum(run.encode()) % MASTER_PORTS
     found = {}
     for rank, name in enumerate(job.ranks):
-        env = _environment(job, lab, rank, port, nccl) | dict(job.env)
+        env = _environment(job, lab, rank, port, nccl) | _functions(leases, lab, host_of_rank(name)) | dict(job.env)
         found[name] = {
             "op": "job.start",
             "name": on_host(job_name(job.name, run), name),
@@ -132,6 +139,16 @@ def _environment(job: Job, lab: Lab, rank: int, port: int, nccl: bool) -> dict[s
     return env | (_nccl(host, len(chosen["rings"])) if nccl else {})
 
 
+def _functions(leases: Sequence[Mapping[str, Any]], lab: Lab, host: HostName) -> dict[str, str]:
+    """What a rank is told of the functions of packet switches: also by which interface its host reaches them."""
+    found = {}
+    for lease in leases:
+        port = lab.segments[lease["segment"]].ports[host]
+        keys = ("allocation", "token", "address", "port", "size", "each_bytes")
+        found[lease["function"]] = {"device": lab.hosts[host].ports[port.number].interface} | {key: lease[key] for key in keys}
+    return {"TESTBED_FUNCTIONS": json.dumps(found, separators=(",", ":"))} if found else {}
+
+
 def layout(job: Job, lab: Lab) -> dict[str, Any]:
     """What all ranks get of the job's rings and, for a replay, its traffic: by ranks instead of hosts.
 
@@ -221,7 +238,8 @@ def identity(job: Job) -> str:
         what, deciding = f"program {job.program}", dict(job.training or {})
     else:
         what, options = job.workload, OPTIONS[job.workload]
-        deciding = {option.name: job.args.get(option.name, option.default) for option in options if option.weights}
+        values = [(option, job.args.get(option.name, option.default)) for option in options if option.weights]
+        deciding = {option.name: value for option, value in values if not option.later or value != option.default}
     first = {now: before for before, now in job.evicted.items() if now}
     ranks = [first.get(rank, rank) for rank in job.ranks] + [before for before, now in job.evicted.items() if not now]
     return hashlib.sha256(json.dumps([what, sorted(ranks), deciding], sort_keys=True).encode()).hexdigest()[:12]

@@ -192,13 +192,35 @@ class RackEdge(Edge):
     uplink_mbps: Annotated[float, Field(gt=0, le=10_000_000)]
 
 
+class AggregateEdge(Edge):
+    """Sums of integer vectors in a packet switch; ranges: docs/reference/functions-dialect.md."""
+
+    slots: Annotated[int, Field(ge=1, le=4096)]
+    slot_bytes: Annotated[int, Field(ge=64, le=8896, multiple_of=4)]
+    jobs: Annotated[int, Field(ge=1, le=64)]
+
+
+class CacheEdge(Edge):
+    """Values kept in a packet switch; ranges: docs/reference/functions-dialect.md."""
+
+    entries: Annotated[int, Field(ge=1, le=65_536)]
+    entry_bytes: Annotated[int, Field(ge=1, le=8896)]
+
+
+class FunctionsEdge(Edge):
+    aggregate: AggregateEdge | None = None
+    cache: CacheEdge | None = None
+
+
 class SegmentEdge(Edge):
-    """Host ports cabled to packet switches that the program does not configure."""
+    """Host ports cabled to packet switches that the program does not configure, but for their functions."""
 
     name: Name
     ports: Annotated[list[Annotated[str, Field(pattern=PORT, description="a host port such as gpu01:p5")]], Field(min_length=2)]
     link_mbps: Annotated[float, Field(gt=0, le=10_000_000)]
     racks: list[RackEdge] = Field(default_factory=list)
+    address: Annotated[str, Field(pattern=r"^[A-Za-z0-9.-]{1,253}:[1-9]\d{0,4}$", description="HOST:PORT")] | None = None
+    functions: FunctionsEdge | None = None
 
 
 class FibresEdge(Edge):

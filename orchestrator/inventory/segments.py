@@ -1,9 +1,9 @@
-"""Electrical segments: host ports cabled to packet switches, which the program does not configure. Pure."""
+"""Electrical segments: host ports cabled to packet switches. The program configures nothing there but their functions. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import combinations
 
 from optics import HostName, HostPort, Link
@@ -29,13 +29,16 @@ def cable_of(segment: str, host: HostName) -> str:
 class Segment:
     """One port of each of some hosts; every port reaches every other. link_mbps: of a port, per direction (Mb/s).
 
-    racks: leaf switches, if traffic is limited by more than the ports; every host is then in one of them.
+    racks: leaf switches, if traffic is limited by more than the ports; every host is then in one of them. functions: what the
+    switches do with packets, by name, and how much of it; address: HOST:PORT of their control, empty without functions.
     """
 
     name: str
     ports: Mapping[HostName, HostPort]
     link_mbps: float
     racks: tuple[Rack, ...] = ()
+    functions: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    address: str = ""
 
     def links(self, hosts: Collection[HostName]) -> tuple[Link, ...]:
         """A duplex link for each pair of these hosts: to routing a segment is a full mesh whose links share their ports."""
@@ -122,7 +125,13 @@ def read_segments(
             plugged.setdefault(cable_of(edge.name, host), place)
         _racks(edge, members, problems, path)
         racks = tuple(Rack(tuple(rack.hosts), rack.uplink_mbps) for rack in edge.racks)
-        found[edge.name] = Segment(edge.name, members, edge.link_mbps, racks)
+        functions = edge.functions.model_dump(exclude_none=True) if edge.functions else {}
+        if bool(functions) != bool(edge.address):
+            words = "they need address, HOST:PORT of their control" if functions else "of the control of functions: there are none"
+            problems.add((*path, "functions" if functions else "address"), words)
+        if edge.address and (control := int(edge.address.rpartition(":")[2])) > 65_535:
+            problems.add((*path, "address"), f"port {control}: wanted 1 to 65535")
+        found[edge.name] = Segment(edge.name, members, edge.link_mbps, racks, functions, edge.address or "")
     return found
 
 

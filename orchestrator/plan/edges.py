@@ -123,11 +123,21 @@ class RegionEdge(Edge):
     fallback: Annotated[Name, Field(description="a segment of the plan that joins all of `hosts`: traffic without a circuit")]
 
 
+class ShadowEdge(Edge):
+    """A process that keeps the job's weights by following its traffic: a checkpoint of every iteration."""
+
+    host: Annotated[str, Field(description="a host without ranks of the job")]
+    taps: Annotated[
+        Literal["auto"] | Annotated[list[Annotated[str, Field(pattern=PORT)]], Field(min_length=1, max_length=256)],
+        Field(description="ports of the job's hosts at which its traffic is copied; auto: all ports of two of them"),
+    ] = "auto"
+
+
 class JobEdge(Edge):
     """What runs on the hosts once the links are up."""
 
     name: Name
-    workload: Literal["train", "allreduce", "replay", "moe", "program"]
+    workload: Literal["train", "allreduce", "replay", "moe", "retrieve", "program"]
     program: Annotated[
         Name | None, Field(description="of a program: its name in programs.yml, where the lab's owner declares it")
     ] = None
@@ -158,6 +168,7 @@ class JobEdge(Edge):
     regions: Annotated[
         list[RegionEdge], Field(max_length=64, description="hosts whose circuits follow their traffic (`testbed adapt`)")
     ] = Field(default_factory=list)
+    shadow: ShadowEdge | None = None
 
 
 class RouteEdge(Edge):
@@ -229,6 +240,10 @@ class SegmentEdge(Edge):
     hosts: Annotated[
         list[str] | None, Field(min_length=2, description="which of its hosts; without them all that have a port there")
     ] = None
+    functions: Annotated[
+        list[Literal["aggregate", "cache"]],
+        Field(max_length=2, description="what its packet switch is to do for the job: add vectors of numbers, answer from a cache"),
+    ] = Field(default_factory=list)
 
 
 class SlotEdge(Edge):

@@ -19,7 +19,7 @@ from orchestrator.plan.reader import read_plan
 
 def plan_hosts(plan: Plan) -> set[HostName]:
     """Every host that a plan links or runs ranks on."""
-    return {*plan.hosts} | set(plan.job.hosts if plan.job else ())
+    return {*plan.hosts} | set(plan.job.needed if plan.job else ())
 
 
 def why_no_spare(host: HostName, spare: HostName, plan: Plan, lab: Lab) -> str:

@@ -79,6 +79,8 @@ def relabelled_text(text: str, by: Labels) -> str:
         for region in job.get("regions", ()):
             region["hosts"] = [by.get(host, host) for host in region["hosts"]]
             region["ports"] = [end(port) for port in region["ports"]]
+        if isinstance((shadow := job.get("shadow") or {}).get("taps"), list):
+            shadow["taps"] = [end(port) for port in shadow["taps"]]
         for transfer in (job.get("traffic") or {}).get("transfers", ()):
             transfer |= {key: by.get(transfer[key], transfer[key]) for key in ("src", "dst")}
     for route in body.get("routes", ()):

@@ -12,18 +12,19 @@ from orchestrator.inventory.schema import show
 from orchestrator.plan.edges import JobEdge
 from orchestrator.plan.job_env import check_env
 from orchestrator.plan.programs import check_declared
-from workloads.options import OPTIONS, size
+from workloads.options import OPTIONS, conflicts, size
 
 
 def check_program(job: JobEdge, lab: Lab, problems: Problems) -> None:
     """Report every argument, variable and back-end of a job that its program or its hosts do not accept."""
+    ranks = [lab.hosts[name] for name in hosts_of(job.ranks) if name in lab.hosts]
     if job.workload == "program":
         check_declared(job, lab, problems)
     else:
-        _check_args(job.workload, job.args, problems)
+        nccl = job.backend == "nccl" or (job.backend == "auto" and bool(ranks) and all(host.gpus for host in ranks))
+        _check_args(job.workload, job.args, nccl, problems)
         if job.program is not None:
             problems.add(("job", "program"), f"only workload program names one; this job is {job.workload}", key=True)
-    ranks = [lab.hosts[name] for name in hosts_of(job.ranks) if name in lab.hosts]
     opened = set.intersection(*(set(host.job_env) for host in ranks)) if ranks else set()
     check_env(job.env, opened, ("job", "env"), problems)
     if job.backend == "nccl" and (lacking := [host.name for host in ranks if not host.gpus]):
@@ -31,7 +32,7 @@ def check_program(job: JobEdge, lab: Lab, problems: Problems) -> None:
         problems.add(("job", "backend"), f"nccl needs a GPU on every host of the job; none on {few} (testbed_gpus in hosts.yml)")
 
 
-def _check_args(program: str, given: Mapping[str, object], problems: Problems) -> None:
+def _check_args(program: str, given: Mapping[str, object], nccl: bool, problems: Problems) -> None:
     options = {option.name: option for option in OPTIONS[program]}
     wrong = False
     for name, value in given.items():
@@ -41,8 +42,12 @@ def _check_args(program: str, given: Mapping[str, object], problems: Problems) -
             problems.add(place, words, key=True)
         elif not options[name].takes(value):
             wrong = True
-            problems.add(place, f"wanted {options[name].wanted}, got {show(value)}")
-    if "maxbytes" in given and "maxbytes" in options and not wrong:
+            problems.add(place, f"wanted {options[name].wanted}, got {show(value)}{options[name].reason(value)}")
+    if wrong:
+        return
+    for name, words in conflicts(program, given, nccl):
+        problems.add(("job", "args", name), words)
+    if "maxbytes" in given and "maxbytes" in options:
         smallest, largest = (size(str(given.get(name, options[name].default))) for name in ("minbytes", "maxbytes"))
         if largest < smallest:
             problems.add(("job", "args", "maxbytes"), f"wanted at least minbytes, {smallest}, got {show(given['maxbytes'])}")

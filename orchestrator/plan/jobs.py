@@ -16,6 +16,7 @@ from orchestrator.plan.job_ranks import check_ranks
 from orchestrator.plan.links import Links
 from orchestrator.plan.programs import as_declared
 from orchestrator.plan.regions import read_regions
+from orchestrator.plan.shadow import read_shadow
 
 
 class JobReader:
@@ -52,6 +53,7 @@ class JobReader:
             traffic=Traffic.of(edge.traffic.model_dump()) if edge.traffic else None,
             evicted=self.evicted(edge),
             regions=read_regions(edge, self.links, self.always),
+            shadow=read_shadow(edge, self.links, self.always),
         )
         return as_declared(job, edge.program or "", self.lab)
 

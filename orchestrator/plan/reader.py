@@ -14,6 +14,7 @@ from orchestrator.inventory.lab import Lab
 from orchestrator.inventory.positions import Path, Problems, read_json
 from orchestrator.inventory.schema import attempt, check, show
 from orchestrator.plan.edges import PlanEdge, RouteEdge
+from orchestrator.plan.functions import read_functions
 from orchestrator.plan.interchangeable import alike, difference
 from orchestrator.plan.jobs import JobReader
 from orchestrator.plan.links import Links
@@ -41,6 +42,8 @@ def read_plan(text: str, filename: str, lab: Lab) -> Plan:
     turning = ScheduleReader(checked, links, max_loss_db)
     schedule = turning.schedule(raw)
     job = JobReader(checked, notes, links).job(raw.get("job"))
+    if edge is not None and (functions := read_functions(edge.segments, job, checked)) and job is not None:
+        job = replace(job, functions=functions)
     if job is not None and edge is not None and edge.predicted is not None:
         job = replace(job, predicted=edge.predicted.model_dump(exclude_none=True))
     plan = Plan(edge.name if edge else "", links, job, schedule=schedule)
@@ -53,7 +56,7 @@ def read_plan(text: str, filename: str, lab: Lab) -> Plan:
             problems.add(("adapt",), "the plan has a schedule too; wanted one of the two")
     routes = _Routes(checked).routes(raw.get("routes"))
     groups = _interchangeable(edge.interchangeable if edge else [], plan.hosts, checked)
-    spares = _spares(edge.spares if edge else [], {*plan.hosts, *(job.hosts if job else ())}, checked)
+    spares = _spares(edge.spares if edge else [], {*plan.hosts, *(job.needed if job else ())}, checked)
     if problems or edge is None:
         raise BadFile(problems.lines(), hint="correct the plan; nothing was changed")
     return replace(

@@ -61,7 +61,9 @@ def _link(link: WantedLink) -> dict[str, str]:
 def _segment(plan: Plan, index: int) -> dict[str, Any]:
     """A packet switch with those of its hosts that the plan links over it."""
     hosts = dict.fromkeys(host for link in plan.links if link.place == f"segments[{index}]" for host in link.hosts)
-    return {"name": plan.segments[index], "hosts": list(hosts)}
+    name = plan.segments[index]
+    functions = [function.name for function in plan.functions if function.segment == name]
+    return {"name": name, "hosts": list(hosts)} | ({"functions": functions} if functions else {})
 
 
 def _others(value: Any, usual: Any) -> dict[str, Any]:
@@ -76,6 +78,8 @@ def _job(job: Job) -> Mapping[str, Any]:
     for field in fields(job):
         value = getattr(job, field.name)
         default = field.default_factory() if field.default_factory is not MISSING else field.default
-        if field.name not in ("predicted", *declared) and value != default:
+        if field.name not in ("predicted", "functions", *declared) and value != default:
             found[field.name] = [_region(region) for region in value] if field.name == "regions" else to_json(value)
+    if job.shadow is not None and job.shadow.taps != "auto":
+        found["shadow"] = {"host": job.shadow.host, "taps": [str(port) for port in job.shadow.taps]}
     return found

@@ -252,6 +252,10 @@ def ports_taken(lab: Lab) -> Probe:
         where = endpoint(config.address)
         if isinstance(where, tuple):
             wanted[where] = device
+    for name, segment in lab.segments.items():
+        if segment.functions:
+            at, _, number = segment.address.rpartition(":")
+            wanted[at, int(number)] = name
     taken = []
     for (address, port), name in wanted.items():
         with socket.socket() as probe:

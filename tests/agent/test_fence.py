@@ -32,6 +32,9 @@ FENCED = [
     ("slots.stop", {}),
     ("networks.load", {"networks": {"1": 0}}),
     ("networks.drop", {}),
+    ("job.secret", {"name": "j", "env": {}}),
+    ("tap", {"name": "j"}),
+    ("tap.stop", {"name": "j"}),
 ]
 
 

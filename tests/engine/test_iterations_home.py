@@ -8,6 +8,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
+import pytest
+
 from orchestrator.engine.change.iterations import bring_home
 from orchestrator.hosts import ClockReading, Tail
 from orchestrator.session import Session
@@ -46,6 +48,23 @@ async def test_iterations_stand_in_the_journal_at_our_time_though_the_hosts_cloc
         session = cast(Session, SimpleNamespace(hosts=Rank0(1, ahead_ns), lab=lab))
         await bring_home(session, "mlp.1", record, tmp_path / run)
         assert [p.time_ns for p in read(tmp_path / run)] == [n * 10**9 - moved_ns for n in range(1, 51)]
+
+
+async def test_what_was_sent_for_an_exchange_is_in_the_journal_and_no_exchange_is_no_collective(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone = {"iter": 1, "iter_ms": 10.0, "comm_ms": 0.0, "t_wall_ns": 10**9}
+    together = alone | {"iter": 2, "bytes": 4000, "wire_bytes": 1500, "algbw_gbps": 0.1, "busbw_gbps": 0.0375}
+    together |= {"resent_bytes": 90, "lost_share": 0.01}
+    monkeypatch.setattr(f"{__name__}.TEXT", f"{json.dumps(alone)}\n{json.dumps(together)}\n")
+    lab = SimpleNamespace(name="lab", hosts={"gpu01": None})
+    session = cast(Session, SimpleNamespace(hosts=Rank0(1), lab=lab))
+    spec = {"wanted": {"workload": "train", "ranks": ["gpu01"]}, "on_hosts": "mlp.1", "backend": "gloo"}
+    record = cast(JobRecord, SimpleNamespace(name="mlp", run="2026-11-21-0001", spec=spec))
+    await bring_home(session, "mlp.1", record, tmp_path)
+    (found,) = (p for p in read(tmp_path) if p.measurement == "collective")
+    assert (found.fields["iter"], found.fields["size_bytes"], found.fields["wire_bytes"]) == (2, 4000, 1500)
+    assert (found.fields["resent_bytes"], found.fields["lost_share"]) == (90, 0.01)
 
 
 async def test_two_at_once_bring_each_iteration_home_once(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from optics import Infeasible
-from optics.plan import Job
+from optics.plan import Function, Job
 from orchestrator.hosts.by_hand import ByHand, by_hand, exports, mpirun, srun, torchrun
 from orchestrator.inventory.lab import read_lab
 from orchestrator.plan.reader import read_plan
@@ -66,6 +66,12 @@ def test_the_exports_of_a_rank_set_what_its_launch_would() -> None:
     assert sum(line.startswith("# rank") for line in exports(ranks, None)) == 3
     with pytest.raises(Infeasible, match="job j has no rank 3: wanted 0 to 2"):
         exports(ranks, 3)
+
+
+def test_a_job_with_functions_of_packet_switches_is_not_started_by_hand() -> None:
+    job = Job("j", "train", tuple(HOSTS), (), {"exchange": "aggregate"}, functions=(Function("ideal", "aggregate"),))
+    with pytest.raises(Infeasible, match="job j: aggregate of segment ideal is lent to it while testbed runs it"):
+        by_hand(job, LAB)
 
 
 def test_slurm_gets_its_ranks_in_the_order_of_the_plan(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -42,7 +43,7 @@ def refused(lab: Lab, **job: object) -> list[str]:
     ("workload", "args", "words"),
     [
         ("train", {"batchsize": 4}, "plan.json:18:4: job.args.batchsize: train takes no argument batchsize; did you mean batch?"),
-        ("train", {"checkpoint_dir": "/etc"}, "train takes no argument checkpoint_dir; did you mean checkpoint_every?"),
+        ("train", {"checkpoint_dir": "/etc"}, "train takes no argument checkpoint_dir; did you mean checkpoint?"),
         ("train", {"qqq": 1}, "train takes no argument qqq; it takes model, iterations, batch, hidden, lr, seed, bucket_mb, "),
         ("train", {"iterations": "many"}, 'job.args.iterations: wanted a whole number from 0 to 1000000000, got "many"'),
         ("train", {"iterations": "4"}, 'wanted a whole number from 0 to 1000000000, got "4"'),
@@ -53,6 +54,15 @@ def refused(lab: Lab, **job: object) -> list[str]:
         ("train", {"lr": -0.1}, "wanted a number from 0 to 1000000000, got -0.1"),
         ("train", {"model": "bert"}, 'wanted mlp, cnn or transformer, got "bert"'),
         ("train", {"resume": 1}, "wanted true or false, got 1"),
+        ("train", {"exchange": "mpi"}, 'wanted wires, gloo, aggregate or datagrams, got "mpi"'),
+        (
+            "train",
+            {"compress": "topk:2"},
+            'wanted none, fp16, topk:SHARE (above 0, up to 1) or powersgd:RANK (1 to 64), got "topk:2"',
+        ),
+        ("train", {"compress": 2}, "or powersgd:RANK (1 to 64), got 2"),
+        ("train", {"compress": "bf16"}, 'got "bf16": torch\'s hook for it is for NCCL alone; fp16 sends as few bytes'),
+        ("train", {"sync_every": 0}, "wanted a whole number from 1 to 1000000000, got 0"),
         ("allreduce", {"check": True}, "wanted 0 or 1, got true"),
         ("allreduce", {"minbytes": "1T"}, "wanted a size such as 65536, 64K or 1G from 4 to 1099511627776, got"),
         ("allreduce", {"minbytes": 3}, "wanted a size such as 65536, 64K or 1G from 4"),
@@ -99,13 +109,31 @@ def test_nccl_on_hosts_without_a_gpu_is_refused_before_anything_moves(lab: Lab) 
     assert "job.backend: nccl needs a GPU on every host of the job; none on gpu01, gpu02 (testbed_gpus in hosts.yml)" in problem
 
 
+def test_what_nccl_lacks_is_refused_before_anything_moves(lab: Lab) -> None:
+    with_gpus = replace(lab, hosts={name: replace(host, gpus=1) for name, host in lab.hosts.items()})
+    args = {"compress": "fp16", "exchange": "gloo"}
+    for backend in ("nccl", "auto"):
+        compress, exchange = refused(with_gpus, backend=backend, args=args)
+        assert "job.args.compress: fp16: nothing is built that compresses what NCCL carries" in compress
+        assert "job.args.exchange: gloo: where a job has GPUs NCCL carries its sums" in exchange
+    read_plan(text(backend="gloo", args=args), "plan.json", with_gpus)
+
+
 def test_a_job_is_the_same_training_on_other_rings_and_another_one_with_other_ranks_or_weights() -> None:
     job = Job("j", "train", ("a", "b", "c"), (("a", "b", "c"),), {"iterations": 5})
     same = [
         Job("j", "train", ("c", "a", "b"), (), {"iterations": 0, "bucket_mb": 2.0, "checkpoint_every": 3}),
         Job("j", "train", ("a", "b", "c"), (), {"seed": 1, "resume": True}, {"NCCL_ALGO": "Ring"}),
     ]
-    deciding: dict[str, int | float | str] = {"batch": 4, "hidden": 64, "lr": 0.1, "seed": 2, "model": "cnn"}
+    deciding: dict[str, int | float | str] = {
+        "compress": "fp16",
+        "sync_every": 2,
+        "batch": 4,
+        "hidden": 64,
+        "lr": 0.1,
+        "seed": 2,
+        "model": "cnn",
+    }
     others = [
         Job("j", "train", ("a", "b"), (), {"iterations": 5}),
         Job("j", "train", ("a", "b", "d"), (), {"iterations": 5}),
@@ -114,3 +142,4 @@ def test_a_job_is_the_same_training_on_other_rings_and_another_one_with_other_ra
     ]
     assert {identity(other) for other in same} == {identity(job)}
     assert len({identity(other) for other in [job, *others]}) == 1 + len(others)
+    assert identity(job) == "01de24a43a9c", "as before there were compress and sync_every: checkpoints are kept under this name"

@@ -21,7 +21,7 @@ LABELS = ("predicted", "regions")
 """Fields that its ranks do not know."""
 DERIVED = ("training",)
 """Fields that follow from others: `args` says what differs."""
-FIELD = {"version": "the declaration or the files of job.program"}
+FIELD = {"version": "the declaration or the files of job.program", "functions": "segments[].functions"}
 """What a field is called where no key of the plan file has its name."""
 LEAST_DARK_S = 0.1
 """Shorter darkness costs a job over kernel TCP less than a pause: its connections resume by themselves within 20 to 60 ms."""
@@ -47,7 +47,17 @@ def differing(running: Mapping[str, Any], job: Job) -> list[str]:
     A program that does not send along the rings is the same on any others: its connections keep their addresses.
     """
     found = list[str]()
-    now = {"traffic": None, "predicted": {}, "program": "", "version": "", "evicted": {}, "regions": [], **running}
+    gone: dict[str, Any] = {
+        "traffic": None,
+        "predicted": {},
+        "program": "",
+        "version": "",
+        "evicted": {},
+        "regions": [],
+        "functions": [],
+        "shadow": None,
+    }
+    now = {**gone, **running}
     ignored = DERIVED if job.uses_rings else (*DERIVED, *TURNING)
     for name, value in (to_json(job) or {}).items():  # type: ignore[union-attr]
         was = now.get(name)

@@ -56,7 +56,7 @@ async def bring_home(session: Session, name: str, record: JobRecord, run_dir: Pa
         piece = await session.hosts.tail(name, first, "iterations.jsonl", offset)
         whole = piece.text[: piece.text.rfind("\n") + 1].encode()
         ahead_ns = await ahead_ns_of(session, first) if whole else 0
-        if whole and _append(local, offset, whole):
+        if whole and append(local, offset, whole):
             with Journal(run_dir, record.run, session.lab.name) as journal:
                 for found in sound(whole.splitlines()):
                     _iteration_point(journal, record, found, ahead_ns)
@@ -89,7 +89,7 @@ async def ahead_ns_of(session: Session, rank: RankName) -> int:
     return reading.offset_ns if abs(reading.offset_ns) > reading.round_trip_ns / 2 else 0
 
 
-def _append(file: Path, offset: int, piece: bytes) -> bool:
+def append(file: Path, offset: int, piece: bytes) -> bool:
     """Append `piece` if the end is still at `offset`; false if another command fetched the same lines meanwhile."""
     with file.open("ab") as end:
         fcntl.flock(end, fcntl.LOCK_EX)
@@ -131,6 +131,9 @@ def _iteration_point(journal: Journal, record: JobRecord, r: Mapping[str, Any], 
             "iter_ms": summed,
             "algbw_gbps": size * 8 / summed / 1e6,
             "busbw_gbps": r.get("busbw_gbps"),
+            "wire_bytes": r.get("wire_bytes"),
+            "resent_bytes": r.get("resent_bytes"),
+            "lost_share": r.get("lost_share"),
             "exposed_comm_ms": comm,
         },
         at,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from optics import HostName, Missing, TestbedError
-from optics.plan import Job, Region, Traffic
+from optics.plan import Function, Job, Region, Shadow, Traffic
 from optics.ranks import RankName, host_of_rank, hosts_of
 from orchestrator.hosts import job_name
 from orchestrator.hosts.launch import backend
@@ -61,6 +61,12 @@ def hosts_of_job(record: JobRecord, lab: Lab) -> tuple[HostName, ...]:
     return hosts_of(ranks_of(record, lab))
 
 
+def shadow_host(record: JobRecord, lab: Lab) -> HostName | None:
+    """The host of the job's shadow; None where it has none, or this inventory has the host no more."""
+    found = facts(record)[2].get("shadow")
+    return found["host"] if found and found["host"] in lab.hosts else None
+
+
 def affected(record: JobRecord | None, goal: Target) -> tuple[str, ...]:
     """Names of running jobs one of whose links the change breaks."""
     if record is None or record.ended is not None or not goal.change.changes:
@@ -87,6 +93,8 @@ def wanted_job(record: JobRecord) -> Job:
     wanted = facts(record)[2]
     kept = {**wanted, "ranks": tuple(wanted["ranks"]), "rings": tuple(map(tuple, wanted["rings"]))}
     kept["regions"] = tuple(map(Region.of, wanted.get("regions", ())))
+    kept["functions"] = tuple(Function(**each) for each in wanted.get("functions", ()))
+    kept["shadow"] = Shadow.of(wanted["shadow"]) if wanted.get("shadow") else None
     return Job(**kept | ({"traffic": Traffic.of(wanted["traffic"])} if wanted.get("traffic") else {}))
 
 

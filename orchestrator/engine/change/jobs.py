@@ -17,7 +17,7 @@ from optics import HostName, NotVerified, Refused, TestbedError, Unreachable
 from optics.plain import counted
 from optics.plan import Job
 from optics.ranks import RankName, host_of_rank, hosts_of
-from orchestrator.engine.change import job_beats
+from orchestrator.engine.change import functions, job_beats, job_shadow
 from orchestrator.engine.change import job_ports as jobports
 from orchestrator.engine.change.attempt import Attempt
 from orchestrator.engine.change.iterations import LATEST, ahead_ns_of, bring_home, ends_before, ends_of, median_ms
@@ -96,6 +96,7 @@ class Jobs:
             detail = await unseen(self.session, self.store, self.slice, self.runs_dir, record, wanted, state)
         if record.ended is None and state in ("finished", "failed"):
             self.store.set_job(record.id, state, detail, ended=True)
+            await functions.give_back(functions.leases_of(record))
         if state == "failed" and (left := sum(each.state == "running" for each in states.values())):
             detail += f"; {counted(left, 'rank')} still run{'s' if left == 1 else ''}: testbed job stop"
         busbw = [r["busbw_gbps"] * 125 for r in (records[1:] or records)[-LATEST:] if "busbw_gbps" in r]
@@ -121,6 +122,7 @@ class Jobs:
             busy=statistics.median(busy) if busy else None,
             late=_late(beats, median_ms(records)) if state == "running" else (),
             resumed_from=max(int(records[0].get("iter", 1)) - 1, 0) if records else 0,
+            shadow=await job_shadow.status(self.session, record, self._run_dir(record)),
         )
 
     async def _paused(self, record: JobRecord, name: str, ranks: tuple[RankName, ...]) -> tuple[str, str]:
@@ -241,11 +243,13 @@ class Jobs:
         *,
         resume: bool,
         sample: bool = True,
+        restore: bool = False,
     ) -> JobStatus:
         """Launch a job through Ansible and wait for its first iterations, or its early end.
 
-        sample: hosts keep their ports' counters. Raises: NotVerified - it failed at once; the last line of each rank is quoted.
-        Refused, Unreachable - it could not be started.
+        sample: hosts keep their ports' counters. restore: from the checkpoint of its shadow.
+        Raises: NotVerified - it failed at once; the last line of each rank is quoted. Refused, Unreachable - it could not be
+        started.
         """
         spec = spec_of(job, self.session.lab, run)
         what = job.program or job.workload
@@ -253,11 +257,15 @@ class Jobs:
         await self.stop_left(latest)
         new = _new_hosts(job, latest) if resume else []
         with recorder.phase("launch", f"{what} on {len(job.hosts)} hosts, through Ansible") as phase:
-            number = self.store.add_job(self.slice, run, job.name, spec)
+            leases = await functions.take(job, self.session.lab, run)
+            more: dict[str, Any] = {"fresh": new} if new else {}
+            more |= ({"leases": leases} if leases else {}) | ({"restore": True} if restore else {})
+            number = self.store.add_job(self.slice, run, job.name, spec | ({"leases": leases} if leases else {}))
             try:
-                await self.session.hosts.launch(job, run, resume=resume, **({"fresh": new} if new else {}))
+                await self.session.hosts.launch(job, run, resume=resume, **more)
             except TestbedError as error:
                 self.store.set_job(number, "failed", str(error), ended=True)
+                await functions.give_back(leases)
                 await self.stop_left(self.store.job(number))
                 raise
             self.store.set_job(number, "running")
@@ -306,8 +314,10 @@ class Jobs:
         ended = await self.session.hosts.stop_job(name, GRACE_S, ranks_of(record, self.session.lab))
         if still := [rank for rank, s in ended.items() if s.state == "running"]:
             raise Refused(f"job {record.name}: {', '.join(still)} did not stop", hint="testbed job stop again, or check the host")
+        await job_shadow.end(self.session, record)
         status = await self.status(record)
         self.store.set_job(record.id, "stopped", why, ended=True)
+        await functions.give_back(functions.leases_of(record))
         return dataclasses.replace(status, state="stopped", detail=why)
 
     async def write_off(self, lost: Collection[HostName], why: str = "") -> None:
@@ -323,9 +333,11 @@ class Jobs:
         ended = await self.session.hosts.stop_job(name, BROKEN_GRACE_S, near) if near else {}
         if still := [rank for rank, s in ended.items() if s.state == "running"]:
             raise Refused(f"job {record.name}: {', '.join(still)} did not stop", hint="check the host")
+        await job_shadow.end(self.session, record)
         if record.ended is None:
             words = why or f"{', '.join(sorted(lost))} did not answer"
             self.store.set_job(record.id, "failed", words, ended=True)
+            await functions.give_back(functions.leases_of(record))
 
     async def left(self, record: JobRecord) -> tuple[RankName, ...]:
         """The ranks of an ended job that run nevertheless, such as peers of a lost one that their program has not missed yet.
@@ -340,6 +352,8 @@ class Jobs:
         with suppress(TestbedError):
             if record is not None and record.ended is not None and (left := await self.left(record)):
                 await self.session.hosts.stop_job(facts(record)[0], GRACE_S, left)
+        if record is not None and record.ended is not None:
+            await job_shadow.end(self.session, record)
 
     async def stop_if_running(self, recorder: Recorder) -> str:
         """Stop the job if one runs; return its name, else "". Raises: Unreachable, Refused - not all of its ranks stopped."""

@@ -31,7 +31,7 @@ def plan_hosts(plan: Plan) -> set[HostName]:
     """Every host that a plan mentions."""
     hosts = {*plan.hosts}
     hosts.update(host for route in plan.routes for host in route.path)
-    return hosts | set(plan.job.hosts if plan.job else ())
+    return hosts | set(plan.job.needed if plan.job else ())
 
 
 def scope_of(
@@ -51,6 +51,7 @@ def scope_of(
     job = store.latest_job(key)
     if job is not None and job.ended is None and isinstance(job.spec, dict) and isinstance(wanted := job.spec.get("wanted"), dict):
         hosts.update(host_of_rank(str(rank)) for rank in _listed(wanted.get("ranks")))
+        hosts.update(str(shadow["host"]) for shadow in [wanted.get("shadow")] if isinstance(shadow, dict))
     for record in store.unfinished(key_of(lab), settings.owner):
         before, target = store.journalled(record.id)
         if before is not None:

@@ -24,6 +24,7 @@ from orchestrator.engine.change.confirm import Confirming
 from orchestrator.engine.change.context import Context
 from orchestrator.engine.change.decision import LIVE, Mode
 from orchestrator.engine.change.equalise import equalise_plan
+from orchestrator.engine.change.functions import check
 from orchestrator.engine.change.goal import as_saved, goal_hosts, rules_sha, settings_word
 from orchestrator.engine.change.impact import Impact
 from orchestrator.engine.change.job_record import turning
@@ -275,7 +276,7 @@ class Up:
     def _take_over(self, goal: Target, seen: Observation) -> None:
         """Adopt what the operator named. Raises: Interlock - a host that is needed carries another owner's plan."""
         context = self.context
-        hosts = sorted(goal_hosts(goal) | set(self.plan.job.hosts if self.plan.job else ()))
+        hosts = sorted(goal_hosts(goal) | set(self.plan.job.needed if self.plan.job else ()))
         own = {context.owner, *(word.removeprefix(OWNER) for word in context.adopt if word.startswith(OWNER))}
         if lines := taken_hosts(
             hosts, {h: hello.active for h, hello in seen.hellos.items()}, generation_owners(context.store, context.key), own
@@ -293,7 +294,7 @@ class Up:
         owned = {s.ingress.device for s in self.context.store.owned(self.context.slice)}
         old = stored_links(self.current.links) if self.current else ()
         hosts = goal_hosts(goal) | {p.host for link in old for p in (link.a, link.b)}
-        hosts.update(self.plan.job.hosts if self.plan.job else ())
+        hosts.update(self.plan.job.needed if self.plan.job else ())
         needed = {d for d, held in goal.wanted.items() if held} | owned | (hosts - self.context.lost)
         self.notes += seen.needing(needed, self.plan.spares)
 
@@ -310,11 +311,12 @@ class Up:
     async def _choose(self, goal: Target, *, launch: bool, dark: bool) -> None:
         """Decide what becomes of the running job.
 
-        Raises: Infeasible - it is to be kept, and the plan disconnects hosts of it; else as `Turn.choose`, and for a program of the
-        lab's owner as `Hosts.make_ready`.
+        Raises: Infeasible - it is to be kept, and the plan disconnects hosts of it; else as `functions.check`, `Turn.choose`, and
+        for a program of the lab's owner as `Hosts.make_ready`.
         """
         if self.running is not None and self.job_mode == "keep":
             self.notes.append(fits(self.running, self.plan, goal, self.lab))
+        await check(self.plan.job if launch else None, self.lab, self.context.store.latest_job(self.context.slice))
         await self.turn.choose(self.running, self.plan.job if launch else None, dark=dark)
         if launch and self.plan.job is not None and self.plan.job.program:
             await self.hosts.make_ready(self.plan.job)

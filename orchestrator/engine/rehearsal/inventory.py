@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +19,12 @@ _PLACES = frozenset({"known_hosts", "key_file"})
 
 @dataclass(frozen=True, slots=True)
 class Ways:
-    """Where the twin's parts answer: a loopback port for every host and device, and the directory of its keys."""
+    """Where the twin's parts answer: a loopback port for every host, device and segment with functions; its keys' directory."""
 
     hosts: Mapping[str, int]
     devices: Mapping[str, int]
     state: Path
+    functions: Mapping[str, int] = field(default_factory=dict)
 
 
 def without(lab: Lab, gone: Collection[DeviceName]) -> Lab:
@@ -53,7 +54,7 @@ def texts(
             "lab": lab.name,
             "devices": {n: _device(lab, c, families[c.driver], ways) for n, c in lab.devices.items()},
         },
-        "fibres.yml": _cables(lab),
+        "fibres.yml": _cables(lab, ways),
         "emulator.yml": {
             "hosts": True,
             "seed": 1,
@@ -135,7 +136,7 @@ def _faceplate(identity: Identity) -> dict[str, Any]:
     return {"size": f"{len(identity.ingress)}x{len(identity.egress)}"}
 
 
-def _cables(lab: Lab) -> dict[str, Any]:
+def _cables(lab: Lab, ways: Ways) -> dict[str, Any]:
     fibres = [
         {
             "name": fibre.name,
@@ -161,12 +162,16 @@ def _cables(lab: Lab) -> dict[str, Any]:
         }
         for trunk in lab.trunks
     ]
-    return {"fibres": fibres, "trunks": trunks, "segments": list(_segments(lab))}
+    return {"fibres": fibres, "trunks": trunks, "segments": list(_segments(lab, ways))}
 
 
-def _segments(lab: Lab) -> Iterable[dict[str, Any]]:
+def _segments(lab: Lab, ways: Ways) -> Iterable[dict[str, Any]]:
     by = slower(lab)
     for segment in lab.segments.values():
         racks = [{"hosts": list(rack.hosts), "uplink_mbps": rack.uplink_mbps / by} for rack in segment.racks]
         ports = [str(port) for port in segment.ports.values()]
-        yield {"name": segment.name, "ports": ports, "link_mbps": segment.link_mbps / by, **({"racks": racks} if racks else {})}
+        more: dict[str, Any] = {"racks": racks} if racks else {}
+        if segment.functions:
+            functions = {name: dict(most) for name, most in segment.functions.items()}
+            more |= {"address": f"127.0.0.1:{ways.functions[segment.name]}", "functions": functions}
+        yield {"name": segment.name, "ports": ports, "link_mbps": segment.link_mbps / by, **more}

@@ -82,8 +82,10 @@ def running_twin(
     try:
         for part in ("inventory", "lab"):
             private_dir(folder / part)
-        ports = iter(free_ports(len(lab.hosts) + len(lab.devices)))
-        ways = Ways(dict(zip(lab.hosts, ports, strict=False)), dict(zip(lab.devices, ports, strict=True)), folder / "lab")
+        served = [name for name, segment in lab.segments.items() if segment.functions]
+        ports = iter(free_ports(len(lab.hosts) + len(lab.devices) + len(served)))
+        hosts_at, devices_at, functions_at = ({name: next(ports) for name in each} for each in (lab.hosts, lab.devices, served))
+        ways = Ways(hosts_at, devices_at, folder / "lab", functions_at)
         for name, text in texts(lab, identities, families, ways).items():
             (folder / "inventory" / name).write_text(text, encoding="utf-8")
         own = replace(

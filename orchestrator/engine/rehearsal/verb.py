@@ -172,7 +172,7 @@ async def _read(
         goal = target(wanted, lab, seen.settings, owned)
         needed = {d for d, held in goal.wanted.items() if held} | {s.ingress.device for s in owned}
         involved = goal_hosts(goal) | {p.host for link in goal.old_links for p in (link.a, link.b)}
-        read = await read_lab(session, needed | involved | set(wanted.job.hosts if wanted.job else ()), hosts=hosts)
+        read = await read_lab(session, needed | involved | set(wanted.job.needed if wanted.job else ()), hosts=hosts)
     active = {name: hello.active for name, hello in read.hellos.items()}
     mine = {command.settings.owner, *(word.partition(":")[2] for word in adopt)}
     if lines := taken_hosts(sorted(involved), active, generation_owners(store, key_of(lab)), mine):

@@ -22,6 +22,7 @@ class LineEdge(Edge):
 
     delay_ms: Annotated[float, Field(ge=0, le=10_000, description="in one direction, milliseconds")]
     queue_packets: Annotated[int, Field(ge=1, le=10_000, description="packets that wait at most")]
+    loss: Annotated[float, Field(ge=0, lt=1, description="share of packets lost at random")] = 0.0
 
 
 class LabEdge(Edge):
@@ -37,9 +38,11 @@ class LabEdge(Edge):
     ] = 0
     seed: Annotated[int, Field(ge=0, le=1 << 31, description="of everything random in the lab, such as insertion losses")] = 1
     electrical: Annotated[
-        list[Annotated[str, Field(pattern=r"^[a-z-]{1,32}(:[0-9.]{1,12})?(@[0-9.]{1,12})?$")]],
+        list[Annotated[str, Field(pattern=r"^[a-z-]{1,32}(:[0-9.]{1,12})?(@[0-9.]{1,12})?(\+[a-z]{1,16}){0,2}$")]],
         Field(
-            max_length=8, description="packet switches: ideal, fat-tree, oversubscribed:F, domains:K, rails:K or dual:K, with @MBPS"
+            max_length=8,
+            description="packet switches: ideal, fat-tree, oversubscribed:F, domains:K, rails:K or dual:K, with @MBPS, +aggregate, "
+            "+cache",
         ),
     ] = Field(default_factory=list)
     rack: Annotated[int, Field(ge=1, le=64, description="hosts of a leaf switch of a fat-tree")] = 4

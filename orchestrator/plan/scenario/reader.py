@@ -55,7 +55,9 @@ def read_scenario(text: str, filename: str, fetch: Fetch) -> Scenario:
 
 
 def _lab(edge: LabEdge) -> WantedLab:
-    lines = tuple(f"{port.removeprefix('p')}:{line.delay_ms:g}:{line.queue_packets}" for port, line in edge.lines.items())
+    lines = tuple(
+        f"{port.removeprefix('p')}:{line.delay_ms:g}:{line.queue_packets}:{line.loss:g}" for port, line in edge.lines.items()
+    )
     return WantedLab(**{**edge.model_dump(), "electrical": tuple(edge.electrical), "lines": lines})
 
 

@@ -7,13 +7,28 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
-Metric: TypeAlias = Literal["iteration_ms", "comm_ms", "busbw_gbps", "lost_ms", "span_ms", "dark_ms", "circuits_moved", "stalled"]
+Metric: TypeAlias = Literal[
+    "iteration_ms",
+    "iteration_p99_ms",
+    "comm_ms",
+    "busbw_gbps",
+    "wire_bytes",
+    "loss",
+    "lost_ms",
+    "span_ms",
+    "dark_ms",
+    "circuits_moved",
+    "stalled",
+]
 METRICS: Mapping[Metric, tuple[str, str]] = {
     "iteration_ms": ("ms", "median iteration after the warm-up"),
+    "iteration_p99_ms": ("ms", "99th percentile of the iterations of a measurement after the warm-up"),
     "comm_ms": ("ms", "communication in an iteration that computing did not hide, median"),
     "busbw_gbps": ("Gb/s", "bus bandwidth of the job's all-reduce as nccl-tests count it, median"),
+    "wire_bytes": ("bytes", "sent by rank 0 in an iteration with an exchange, without headers, median"),
+    "loss": ("", "training loss of rank 0 after the warm-up, median"),
     "lost_ms": ("ms", "time that iterations around the change took beyond the usual, and of those repeated after a restart"),
-    "span_ms": ("ms", "time in which the job got `iterations` further, from the change on"),
+    "span_ms": ("ms", "time in which the job got `iterations` further, from the change on, or from the warm-up on where it stays"),
     "dark_ms": ("ms", "longest darkness that a device reported of the change"),
     "circuits_moved": ("", "one-way circuits made or broken by the change"),
     "stalled": ("", "1 for a measurement that its watchdog ended, else 0; the mean counts"),

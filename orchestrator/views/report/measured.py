@@ -13,7 +13,7 @@ from orchestrator.plan.scenario.values import METRICS
 from orchestrator.views.report import traffic
 from orchestrator.views.report.ledger import Answer, missing
 from orchestrator.views.report.model import Context, Section, Shown, Table
-from orchestrator.views.report.samples import by_arm, samples
+from orchestrator.views.report.samples import OF_COLLECTIVES, by_arm, samples
 
 _HOW = "orchestrator.engine.scenario.interval.verdict"
 _RESAMPLED = f"bootstrap in two stages (measurements, then the values in each), {RESAMPLES} resamples, seed {SEED}"
@@ -40,7 +40,7 @@ def verdicts(times: Mapping[str, Sequence[Sequence[float]]]) -> dict[str, Verdic
 
 def sections(c: Context, kept: Mapping[str, Any]) -> None:
     """Add the sections of a record, as `compare` or `reproduce` keeps it."""
-    if any(one.metric == "busbw_gbps" for one in compared_of(kept)):
+    if any(one.metric in OF_COLLECTIVES for one in compared_of(kept)):
         for folder in c.campaign.journals.values():
             c.book.read_more(folder, "collective")
     found = samples(c.book, kept)
@@ -225,8 +225,8 @@ def _verdict_answer(times: Mapping[str, Sequence[Sequence[float]]], done: Mappin
 
 
 def _findings_answer(judged: Sequence[Finding]) -> Answer:
-    """A scenario's ratios as a result, derived from results `compared`, `training`, `changes` and `busbw`."""
-    what = f"follows from results compared, training, changes and busbw by orchestrator.views.report.samples and {_HOW}"
+    """A scenario's ratios as a result, derived from results `compared`, `training`, `changes`, `busbw` and `wire`."""
+    what = f"follows from results compared, training, changes, busbw and wire by orchestrator.views.report.samples and {_HOW}"
     none = Interval(0.0, None, None)
     rows = tuple(
         (f.compared.name, *((x.value if f.found else None), x.low, x.high), f.holds) for f in judged for x in (f.found or none,)

@@ -40,19 +40,25 @@ def compared(book: Ledger, kept: Mapping[str, Any]) -> Answer:
         "compared",
         f"{most} iterations of each measurement, without those that warmed it up",
         f"WITH part(measurement, tenant, run, skip, last) AS (VALUES {', '.join(parts) or _NO_PARTS})"
-        " SELECT run, iter, iter_ms, comm_ms, measurement, tenant FROM"
+        " SELECT run, iter, iter_ms, comm_ms, loss, measurement, tenant FROM"
         " (SELECT *, ROW_NUMBER() OVER (PARTITION BY run ORDER BY time_ns) AS n FROM iteration) JOIN part USING (run)"
         " WHERE n > skip AND n <= last AND iter_ms IS NOT NULL ORDER BY measurement, tenant, time_ns",
     )
 
 
-def bandwidths(book: Ledger, kept: Mapping[str, Any], answer: Answer) -> Answer:
-    """The bus bandwidth of the all-reduces in the iterations that `compared` answered."""
+OF_COLLECTIVES = {
+    "busbw_gbps": ("busbw", "bus bandwidth of the all-reduces in those iterations, as nccl-tests count it"),
+    "wire_bytes": ("wire", "bytes that rank 0 sent in those iterations, without headers"),
+}
+"""Metrics that collectives have: what the answer is called, and what it is."""
+
+
+def of_collectives(book: Ledger, metric: str, answer: Answer) -> Answer:
+    """A metric of the collectives in the iterations that `compared` answered."""
     return book.query(
-        "busbw",
-        "bus bandwidth of the all-reduces in those iterations, as nccl-tests count it",
-        f"WITH it AS ({answer.sql}) SELECT it.measurement, it.tenant, c.run, c.iter, busbw_gbps FROM it"
-        " JOIN collective c ON c.run = it.run AND c.iter = it.iter WHERE busbw_gbps IS NOT NULL ORDER BY it.measurement, c.time_ns",
+        *OF_COLLECTIVES[metric],
+        f"WITH it AS ({answer.sql}) SELECT it.measurement, it.tenant, c.run, c.iter, {metric} FROM it"
+        f" JOIN collective c ON c.run = it.run AND c.iter = it.iter WHERE {metric} IS NOT NULL ORDER BY it.measurement, c.time_ns",
     )
 
 
@@ -136,6 +142,15 @@ def span_ms(found: Sequence[Step], begin: int, iterations: int) -> float | None:
     return None if end is None else (end - found[begin].end_ns) / 1e6
 
 
+def percentile_99(values: Sequence[float]) -> float:
+    """The least of these that at least 99 % do not exceed.
+
+    >>> percentile_99([3.0, 1.0, 2.0]), percentile_99(range(1, 201))
+    (3.0, 198)
+    """
+    return sorted(values)[-(-99 * len(values) // 100) - 1]
+
+
 def samples(book: Ledger, kept: Mapping[str, Any], needed: Sequence[Compared] | None = None) -> Samples:
     """The values of the metrics that the scenario compares (by default those, and iteration times), from the journals."""
     found: dict[tuple[str, str, str, int], list[list[float]]] = {}
@@ -147,13 +162,14 @@ def samples(book: Ledger, kept: Mapping[str, Any], needed: Sequence[Compared] | 
 
     answer = compared(book, kept)
     for (number, tenant), lines in _by_measurement(answer).items():
-        for metric, column in (("iteration_ms", "iter_ms"), ("comm_ms", "comm_ms")):
+        for metric, column in (("iteration_ms", "iter_ms"), ("comm_ms", "comm_ms"), ("loss", "loss")):
             if values := [line[column] for line in lines if line[column] is not None]:
                 add(number, tenant, metric, values)
+        add(number, tenant, "iteration_p99_ms", [percentile_99([line["iter_ms"] for line in lines])])
     metrics = {one.metric for one in wanted}
-    if "busbw_gbps" in metrics:
-        for (number, tenant), lines in _by_measurement(bandwidths(book, kept, answer)).items():
-            add(number, tenant, "busbw_gbps", [line["busbw_gbps"] for line in lines])
+    for metric in sorted(metrics & set(OF_COLLECTIVES)):
+        for (number, tenant), lines in _by_measurement(of_collectives(book, metric, answer)).items():
+            add(number, tenant, metric, [line[metric] for line in lines])
     if metrics & {"lost_ms", "span_ms", "dark_ms", "circuits_moved"}:
         _of_changes(book, kept, {one.iterations for one in wanted if one.metric == "span_ms"}, add)
     return found
@@ -164,8 +180,10 @@ def _of_changes(book: Ledger, kept: Mapping[str, Any], spans: set[int], add: Cal
     trained, made = _by_measurement(training(book, kept)), _by_measurement(changes(book, kept))
     for (number, tenant), lines in trained.items():
         found, moved = steps(lines), made.get((number, tenant))
-        after = next((p.get("after") for p in _jobs(kept["slots"][number])[tenant]), None)
+        part = _jobs(kept["slots"][number])[tenant][0]
+        after = part.get("after")
         if moved is None:  # it stayed: from the last iteration of the warm-up on
+            after = part["first"] - 1 + int(kept.get("warm_up", 1)) if after is None else after
             begin = next((at for at, line in enumerate(lines) if line["n"] == after), None)
         else:
             change = moved[0]

@@ -122,7 +122,7 @@ class Lab:
             journal.point(
                 "iteration",
                 {"job": "ddp", "workload": "train"},
-                {"iter": n, "iter_ms": took, "comm_ms": took / 2},
+                {"iter": n, "iter_ms": took, "comm_ms": took / 2, "loss": 2.0 + ms / 100},
                 self.clock.now_ns,
             )
             self.clock.now_ns += round(took * MS)

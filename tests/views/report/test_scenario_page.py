@@ -13,6 +13,7 @@ from playwright.sync_api import Browser
 
 from orchestrator.results import to_json
 from orchestrator.settings import campaigns
+from orchestrator.telemetry.journal import Journal
 from orchestrator.views.report.samples import Step, lost_ms, span_ms, steps
 from tests.engine.test_scenario import CHANGE, STAY, scenario
 from tests.views.report.conftest import Typed
@@ -127,6 +128,25 @@ def test_the_same_values_outside_the_band_are_not_reproduced(typed: Typed, lab: 
         and "does not hold" in page.text
         and "the interval is not inside the band: iteration_ms b / a." in page.text
     )
+
+
+def test_bytes_loss_and_progress_are_compared_of_jobs_that_change_nothing(typed: Typed, lab: Lab) -> None:
+    text = STAY[: STAY.index("  - {metric")] + "".join(
+        f"  - {{metric: {metric}, of: b, over: a, band: {{min: 0, max: 9}}}}\n"
+        for metric in ("wire_bytes", "loss", "span_ms", "iteration_p99_ms")
+    )
+    slots = [stayed(lab, 40.0 if arm == "a" else 80.0, arm) for arm in "abba"]
+    for slot in slots:
+        sent = {"iter_ms": 1.0, "wire_bytes": 1000 if slot["arm"] == "a" else 250}
+        with Journal(lab.settings.run_dir(slot["runs"][0]), slot["runs"][0], "emulated", clock=lab.clock) as journal:
+            for n in range(30):
+                journal.point(
+                    "collective", {"job": "ddp", "op": "all_reduce", "algo": "ring"}, sent | {"iter": n}, lab.clock.now_ns
+                )
+    page, _ = report(typed, record(lab, text, slots))
+    found = [row[1] for row in page.numbers["answers"]["findings"]["rows"]]
+    assert found == [0.25, pytest.approx(2.8 / 2.4), pytest.approx(2.0, abs=0.05), pytest.approx(2.0, abs=0.1)]
+    assert recomputed(typed, page) > 100
 
 
 def test_a_change_is_read_from_the_journals_of_the_job_and_of_the_change(typed: Typed, lab: Lab) -> None:

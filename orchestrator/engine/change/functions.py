@@ -1,0 +1,169 @@
+"""What packet switches give a job: allocated before its ranks start, leased while it runs, given back when it has ended.
+
+A lease is renewed by a process of its own (leases.py) that needs nothing but what it is told; if it dies, as with this machine, the
+lease ends by itself, the ranks miss their sums, and end as if a peer were lost.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from typing import Any
+
+import optical_testbed
+from drivers.functions import SIZES, FunctionSwitch
+from optics import Infeasible, Interlock, Missing, TestbedError
+from optics.plain import printable
+from optics.plan import Function, Job
+from orchestrator.engine.change.keep_job import is_same
+from orchestrator.hosts import job_name
+from orchestrator.inventory.lab import Lab
+from orchestrator.inventory.segments import Segment
+from orchestrator.processes import Daemon
+from orchestrator.store.records import JobRecord
+
+FIRST_LEASE_S = 10.0
+"""An allocation whose answer was lost is back after this long (s)."""
+UNDER_WAY_BYTES = 128 * 1024
+"""What a rank may have on its way: all of it may come back at once, while it computes, and the kernel's buffer for a socket without
+privileges (net.core.rmem_max, 212 992) must hold it. A cable's queue in the emulated lab is four times as large."""
+HEADERS = 74
+"""Bytes of headers of a packet (docs/reference/functions-dialect.md)."""
+
+END_S = 1.0
+"""So long (s) whoever renews a lease is waited for."""
+
+Lease = Mapping[str, Any]
+"""JSON: function, segment, control (HOST:PORT), allocation, token, address, port, size, each_bytes, keeper (pid, mark)."""
+
+
+def wanted(function: Function, lab: Lab) -> int:
+    """How many slots or entries a job asks for: of slots its part, as many as do not fill a buffer; half of the entries."""
+    offer = lab.segments[function.segment].functions[function.name]
+    if function.name == "cache":
+        return max(1, offer["entries"] // 2)
+    return max(1, min(offer["slots"] // offer["jobs"], UNDER_WAY_BYTES // (offer["slot_bytes"] + HEADERS)))
+
+
+async def check(job: Job | None, lab: Lab, latest: JobRecord | None) -> None:
+    """See that the switches have room for the job, once the latest one has given back what it has; nothing is changed.
+
+    Raises: Interlock - another's switch answers. Infeasible - not so much is free. Unreachable, TimedOut, Garbled.
+    """
+    if job is None or (latest is not None and latest.ended is None and is_same(latest, job)):
+        return
+    going = latest is not None and latest.ended is None
+    held = {(lease["segment"], lease["function"]): lease["size"] for lease in leases_of(latest) if going}
+    for function in job.functions:
+        at = _switch(function, job, lab)
+        switch = FunctionSwitch(at.name, at.address)
+        try:
+            about, allocations = await switch.capabilities(), await switch.counters()
+        finally:
+            await switch.close()
+        if about.segment != at.name:
+            raise Interlock(
+                f"segment {at.name}: what answers at {at.address} is the packet switch of segment {about.segment}",
+                hint="correct the address in fibres.yml",
+            )
+        size, key = wanted(function, lab), SIZES[function.name][0]
+        offer = about.functions.get(function.name, {})
+        own = held.get((at.name, function.name), 0)
+        free = offer.get(f"free_{key}", 0) + own
+        full = function.name == "aggregate" and not offer.get("free_jobs") and not own
+        if free < size or full:
+            others = (f"{each.get('job')} ({each.get(key)})" for each in allocations if each.get("function") == function.name)
+            raise Infeasible(
+                f"segment {at.name}: {function.name} for {job.name} needs {size} {key}; {free} are free"
+                + (", and no job more may have some" if full else ""),
+                hint=f"they are with {printable(', '.join(others), keep='')[:300]}, until these jobs end",
+            )
+
+
+async def take(job: Job, lab: Lab, run: str) -> tuple[Lease, ...]:
+    """Allocate what the job's plan names, and have it kept.
+
+    Raises: Missing - the inventory, which may be another than at the job's last start, lacks some of it. Refused, Unreachable,
+    TimedOut, Garbled. Nothing is kept then.
+    """
+    taken: list[Lease] = []
+    name = job_name(job.name, run)[-64:].lstrip("._-")
+    workers = [lab.hosts[host].lane_address(0) for host in (rank.partition("/")[0] for rank in job.ranks)]
+    try:
+        for function in job.functions:
+            at = _switch(function, job, lab)
+            switch = FunctionSwitch(at.name, at.address)
+            try:
+                made = await switch.allocate(function.name, name, workers, wanted(function, lab), FIRST_LEASE_S)
+            finally:
+                await switch.close()
+            taken.append(
+                {
+                    "function": function.name,
+                    "segment": at.name,
+                    "control": at.address,
+                    "allocation": made.number,
+                    "token": made.token,
+                    "address": made.address,
+                    "port": made.port,
+                    "size": made.size,
+                    "each_bytes": made.each_bytes,
+                }
+            )
+        keeper = {"keeper": asdict(keep(taken))} if taken else {}
+    except BaseException:
+        await give_back(taken)
+        raise
+    return tuple({**lease, **keeper} for lease in taken)
+
+
+def _switch(function: Function, job: Job, lab: Lab) -> Segment:
+    """The segment whose switch has the function, at which all hosts of the job are. Raises: Missing."""
+    at = lab.segments.get(function.segment)
+    if at is None or function.name not in at.functions:
+        words = "no such segment is" if at is None else f"its switch cannot {function.name}, by what is"
+    elif away := [host for host in job.hosts if host not in at.ports]:
+        words = f"{away[0]} of job {job.name} is not at it, by what is"
+    else:
+        return at
+    raise Missing(f"segment {function.segment}: {words} in fibres.yml", hint="testbed up, with a plan that fits the inventory")
+
+
+def keep(leases: Sequence[Lease]) -> Daemon:
+    """Start the process that renews these leases until they are given back. Raises: OSError."""
+    command = [sys.executable, "-P", "-m", "orchestrator.engine.change.leases"]
+    environment = optical_testbed.environment()
+    quiet = subprocess.DEVNULL
+    process = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=quiet, stderr=quiet, start_new_session=True, env=environment, cwd="/"
+    )
+    assert process.stdin is not None
+    with process.stdin as told:  # not on the command line, which every user of this machine may read
+        told.write(json.dumps(list(leases)).encode())
+    return Daemon.detach(process)
+
+
+async def give_back(leases: Sequence[Lease]) -> None:
+    """Release allocations, and end who renews them; those of a switch that does not answer then end by themselves.
+
+    Somebody else's process is left alone: it ends once the switch does not know the leases, or has had no packet for its IDLE_S.
+    """
+    for lease in leases:
+        switch = FunctionSwitch(lease["segment"], lease["control"])
+        with suppress(TestbedError):
+            await switch.release(lease["allocation"], lease["token"])
+        await switch.close()
+    for keeper in (lease["keeper"] for lease in leases if "keeper" in lease):
+        with suppress(PermissionError):
+            Daemon(**keeper).end(END_S)
+
+
+def leases_of(record: JobRecord | None) -> tuple[Lease, ...]:
+    """What the job of this record was given."""
+    spec = record.spec if record is not None else None
+    found = spec.get("leases") if isinstance(spec, dict) else None
+    return tuple(found) if isinstance(found, list) else ()  # type: ignore[arg-type]

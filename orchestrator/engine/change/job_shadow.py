@@ -1,0 +1,70 @@
+"""The shadow of a job: what it followed, brought home; and its end."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+
+from optics import HostName, TestbedError
+from orchestrator.engine.change.iterations import MOST_BYTES, append, sound
+from orchestrator.engine.change.job_record import facts, shadow_host
+from orchestrator.session import Session
+from orchestrator.store.records import JobRecord
+from orchestrator.telemetry.journal import Journal
+
+CONNECT_S = 3.0
+NEEDED = ("iter", "equal", "t_wall_ns")
+FIELDS = ("iter", "equal", "fetched", "missing", "lost", "lag_ms", "checkpoint")
+
+
+async def end(session: Session, record: JobRecord | None) -> None:
+    """End a job's shadow, should it still run, once its ranks have ended: it writes its checkpoint. A silent host is left alone."""
+    if record is None or (host := shadow_host(record, session.lab)) is None:
+        return
+    with suppress(TestbedError):
+        await _connected(session, host)
+        await session.hosts.end_shadow(facts(record)[0], host)
+
+
+async def _connected(session: Session, host: HostName) -> None:
+    if host not in session.hosts.attached():
+        await session.hosts.connect([host], CONNECT_S)
+
+
+async def status(session: Session, record: JobRecord, run_dir: Path) -> dict[str, int | str] | None:
+    """How the shadow follows, as `JobStatus.shadow`; None: the job has none.
+
+    What it judged since the last time goes into the run's directory and journal. lost: packets that the taps had no room for.
+    """
+    host = shadow_host(record, session.lab)
+    if host is None:
+        return None
+    name = facts(record)[0]
+    run_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    local = run_dir / f"{name}.shadow.jsonl"
+    local.touch(mode=0o600)
+    state = "silent"
+    with suppress(TestbedError):
+        await _connected(session, host)
+        while True:
+            offset = local.stat().st_size
+            piece = await session.hosts.shadow_records(name, host, offset)
+            state = piece.state
+            whole = piece.text[: piece.text.rfind("\n") + 1].encode()
+            if whole and append(local, offset, whole):
+                with Journal(run_dir, record.run, session.lab.name) as journal:
+                    for found in sound(whole.splitlines(), NEEDED):
+                        values = {key: found.get(key) for key in FIELDS}
+                        journal.point("shadow", {"job": record.name}, values, int(found["t_wall_ns"]) - journal.anchor_ns)
+            if not whole or offset + len(whole) >= min(piece.size, MOST_BYTES):
+                break
+    records = sound(local.read_text(encoding="utf-8").splitlines(), NEEDED)
+    return {
+        "host": host,
+        "state": state,
+        "iterations": len(records),
+        "equal": sum(int(each["equal"]) for each in records),
+        "fetched": sum(int(each.get("fetched", 0)) for each in records),
+        "checkpoint": int(records[-1].get("checkpoint", 0)) if records else 0,
+        "lost": int(records[-1].get("lost", 0)) if records else 0,
+    }

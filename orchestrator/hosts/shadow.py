@@ -1,0 +1,87 @@
+"""The shadow of a job: started before its ranks, with taps that copy their traffic to it; ended after them."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from typing import Any
+
+from optics import HostName, Refused
+from optics.plan import Job
+from orchestrator.hosts.api import JobState, Tail
+from orchestrator.hosts.channels import Channels
+from orchestrator.hosts.facts import workload_digest
+from orchestrator.hosts.launch import MASTER_PORTS, identity, job_name, on_host
+from orchestrator.inventory.lab import Lab
+from planner.taps import receivers
+
+PORT = 27400
+"""Shadows listen on MASTER_PORTS ports from here on, one for each run, so that a later one never meets an earlier job's ranks."""
+MEETS_S = 60.0
+"""A tap is there once the shadow answers it, which imports torch first, beside other things on a small machine."""
+RECORDS = "shadow.jsonl"
+
+
+class Shadows(Channels):
+    """What is asked of the host of a shadow, and of the hosts whose ports are tapped."""
+
+    async def start_shadow(self, job: Job, run: str, *, restore: bool) -> None:
+        """Start the shadow of a job, then the taps, and leave with rank 0's host what its rank is to know (with all, to restore).
+
+        The key goes over the channels, and stands in no command line. Raises: Refused - a tap could not begin; the shadow ends.
+        """
+        assert job.shadow is not None
+        name, host = job_name(job.name, run), job.shadow.host
+        port, key = PORT + sum(run.encode()) % MASTER_PORTS, secrets.token_hex(32)
+        address = self.lab.hosts[host].mgmt_address
+        met = json.dumps({"address": address, "port": port, "key": key, "restore": restore})
+        env = {
+            "PYTHONPATH": f"/var/lib/testbed/workloads/{workload_digest()}",
+            "PYTHONUNBUFFERED": "1",
+            "TESTBED_SHADOW": met,
+        }
+        argv = ["python3", "-m", "workloads.shadow"]
+        about = {"name": name, "argv": argv, "env": env, "checkpoints": job_name(job.name, identity(job))}
+        if host not in self.attached():
+            await self.connect([host])
+        await self._ask({host: about}, "job.start")
+        try:
+            secret = {rank: {"name": on_host(name, rank), "env": {"TESTBED_SHADOW": met}} for rank in job.ranks}
+            await self._ask(secret if restore else {job.ranks[0]: secret[job.ranks[0]]}, "job.secret")
+            taps: dict[str, dict[str, Any]] = {}
+            for at, ports in tapped(job, self.lab).items():
+                lanes = [self.lab.hosts[at].lane_address(lane) for lane in range(self.lab.hosts[at].lanes)]
+                taps[at] = {"name": name, "ports": ports, "lanes": lanes, "shadow": address, "port": port, "key": key}
+            answers = await self._ask(taps, "tap", MEETS_S)
+            if failed := {at: values["error"] for at, values in answers.items() if values["error"]}:
+                words = "; ".join(f"{at}: {error}" for at, error in failed.items())
+                raise Refused(f"the tap of job {job.name} could not begin on {words}", hint="testbed doctor")
+        except BaseException:
+            await self.end_shadow(name, host)
+            raise
+
+    async def end_shadow(self, job: str, host: str, grace_s: float = 10.0) -> JobState:
+        """End a shadow, whose taps then end: it writes its newest checkpoint. `job`: its name on the hosts."""
+        answer = (await self._ask({host: {"name": job, "grace_s": grace_s}}, "job.stop", grace_s + 5.0))[host]
+        return JobState(host, answer["state"], answer.get("code"), answer.get("pid"))
+
+    async def shadow_records(self, job: str, host: str, offset: int) -> Tail:
+        """What a shadow wrote of each iteration, from byte `offset` on."""
+        values = (await self._ask({host: {"name": job, "file": RECORDS, "offset": offset}}, "job.tail"))[host]
+        return Tail(values["data"], values["offset"], values["size"], values["state"])
+
+
+def tapped(job: Job, lab: Lab) -> dict[HostName, list[int]]:
+    """The ports to tap, by host: those of the plan; by itself all ports of two hosts, those with the fewest first.
+
+    All of a host's ports, because rings and routes change while the job runs, and a port without light costs nothing.
+    """
+    assert job.shadow is not None
+    if job.shadow.taps != "auto":
+        found: dict[HostName, list[int]] = {}
+        for port in sorted(job.shadow.taps):
+            found.setdefault(port.host, []).append(port.number)
+        return found
+    orders = job.rings or (job.hosts,)
+    preferred = sorted(job.hosts, key=lambda host: (len(lab.hosts[host].ports), job.hosts.index(host)))
+    return {host: sorted(lab.hosts[host].ports) for host in receivers(orders, preferred)}

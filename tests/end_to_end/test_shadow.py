@@ -1,0 +1,82 @@
+"""A job with a shadow on an emulated lab: every iteration is kept without a checkpoint, through a turn and the death of a rank."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.drills.job_truth import Job
+from tests.end_to_end.conftest import Lab
+
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.lab,
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(os.geteuid() != 0, reason="namespaces need root"),
+]
+
+SMALL = ["--hosts", "5", "--ports", "2", "--free-ports"]
+HOSTS = [f"gpu{n:02}" for n in range(1, 5)]
+
+
+def plan(lab: Lab, name: str, order: list[str], shadow: dict[str, Any]) -> Path:
+    links = [(f"{a}:p{1 + n % 2}", f"{b}:p{1 + n % 2}") for n, (a, b) in enumerate(zip(order, order[1:] + order[:1], strict=True))]
+    rings = [order, [order[0], *order[:0:-1]]]
+    args = {"iterations": 0, "checkpoint_every": 0, "hidden": 256}
+    return lab.plan(
+        name, links, job={"name": "mlp", "workload": "train", "ranks": HOSTS, "rings": rings, "args": args, "shadow": shadow}
+    )
+
+
+def judged(lab: Lab, run: str) -> list[dict[str, Any]]:
+    [file] = (lab.folder / "state" / "runs" / run).glob("*.shadow.jsonl")
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+def until_equal(lab: Lab, iteration: int) -> dict[str, Any]:
+    deadline = time.monotonic() + 60
+    while (found := lab.testbed("job", "status").must())["shadow"]["checkpoint"] < iteration:
+        assert time.monotonic() < deadline, found
+        time.sleep(0.2)
+    return found
+
+
+def test_a_shadow_holds_every_iteration_through_a_turn_and_a_killed_rank_and_leaves_nothing(small: Lab) -> None:
+    lab, job = small, Job(small, "mlp")
+    refused = lab.up(plan(lab, "wrong", HOSTS, {"host": "gpu02"}))
+    assert refused.exit_code == 3 and "gpu02 is a host of the job's ranks" in refused.envelope["message"]
+    started = lab.up(plan(lab, "one", HOSTS, {"host": "gpu05"})).must()["job"]
+    found = until_equal(lab, 10)
+    assert found["shadow"]["host"] == "gpu05" and found["shadow"]["state"] == "running"
+    turned = lab.up(plan(lab, "two", [HOSTS[0], HOSTS[2], HOSTS[1], HOSTS[3]], {"host": "gpu05"})).must()
+    assert turned["job"]["run"] == started["run"], "the same job goes on"
+    found = until_equal(lab, found["iterations"] + 20)
+
+    for pid in job.ranks("gpu03"):
+        os.kill(pid, signal.SIGKILL)
+    deadline = time.monotonic() + 60
+    while (found := lab.testbed("job", "status").envelope["data"])["state"] != "failed" or found["shadow"]["state"] == "running":
+        assert time.monotonic() < deadline, found
+        time.sleep(0.2)
+    lines = judged(lab, started["run"])
+    assert [line["iter"] for line in lines] == list(range(1, len(lines) + 1))
+    assert sum(line["equal"] for line in lines) >= 0.95 * len(lines), [line for line in lines if not line["equal"]]
+    kept = found["shadow"]["checkpoint"]
+    assert kept >= found["iterations"] - 1, "at most one iteration is lost"
+
+    restored = lab.testbed("job", "restore", "--from", "shadow").must()
+    assert restored["resumed_from"] == kept and restored["state"] == "running"
+    until_equal(lab, kept + 5)
+    again = lab.testbed("job", "restore", "--from", "shadow")
+    assert again.exit_code != 0 and "nothing to restore" in again.envelope["message"]
+    lab.testbed("down", "--yes").must()
+    for host in (*HOSTS, "gpu05"):
+        left = lab.testbed("exec", host, "--", "cat /proc/net/packet; tc qdisc show; pgrep -af workloads.shadow").envelope["data"]
+        assert "clsact" not in left["stdout"] and "workloads.shadow" not in left["stdout"].replace("pgrep", "")
+        assert job.ranks(host) == []

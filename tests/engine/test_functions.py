@@ -1,0 +1,197 @@
+"""A job has what packet switches gave it from before its ranks start until it has ended, and no longer than somebody keeps it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+from unittest import mock
+
+import pytest
+
+from optics import HostPort, Infeasible, Interlock, Missing, Refused, Unreachable
+from optics.plan import Function, Job
+from orchestrator.engine.change import functions, leases
+from orchestrator.engine.change.attempt import MOST_S
+from orchestrator.engine.change.functions import check, leases_of, wanted
+from orchestrator.engine.change.job_record import wanted_job
+from orchestrator.engine.change.jobs import Jobs
+from orchestrator.hosts.launch import requests
+from orchestrator.inventory.lab import Lab
+from orchestrator.inventory.segments import Segment
+from orchestrator.processes import Daemon
+from orchestrator.session import Session
+from orchestrator.store.store import Store
+from tests.engine.test_jobs import KEY, Bench, Ranks
+from tests.workloads.packetswitch import Switch, switch
+
+FOUR = tuple(f"gpu0{n}" for n in range(1, 5))
+ADDS = Job("mlp", "train", FOUR, (), {"exchange": "aggregate"}, functions=(Function("ideal", "aggregate"),))
+
+NOBODY = Daemon(0, "")
+
+
+class Keeping(Ranks):
+    """Hosts that remember what their ranks were told of packet switches."""
+
+    told: dict[str, dict[str, Any]]
+    refuse = False
+
+    async def launch(self, job: Job, run: str, *, resume: bool = False, leases: Any = ()) -> None:
+        env = {rank: request["env"] for rank, request in requests(job, self.lab, run, leases=leases).items()}
+        self.told = {rank: json.loads(each["TESTBED_FUNCTIONS"]) for rank, each in env.items()}
+        if self.refuse:
+            raise Refused("gpu04: no user")
+        await super().launch(job, run, resume=resume)
+
+
+def with_switch(lab: Lab, address: str) -> Lab:
+    """The lab with a segment of all hosts' ports whose packet switch adds, controlled there."""
+    offer = {"aggregate": {"slots": 16, "slot_bytes": 1024, "jobs": 2}}
+    ports = {host: HostPort(host, 1) for host in FOUR}
+    return replace(lab, segments={"ideal": Segment("ideal", ports, 100.0, functions=offer, address=address)})
+
+
+class Place(Bench):
+    def __init__(self, store: Store, folder: Path, at: Switch) -> None:
+        super().__init__(store, folder)
+        self.at, self.lab = at, with_switch(self.lab, at.address)
+        self.ranks = Keeping(self.lab)
+        self.jobs = Jobs(Session(self.lab, folder, {}, cast(Any, self.ranks)), store, KEY, folder)
+
+    @property
+    def left_s(self) -> list[float]:
+        return [each["lease_left_s"] for each in self.at.ask(op="counters")["allocations"]]
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    with switch({"aggregate": {"slots": 16, "slot_bytes": 1024, "jobs": 2}}) as at, Store(tmp_path / "store.sqlite3") as store:
+        yield Place(store, tmp_path, at)
+
+
+async def until(true: Callable[[], bool], within_s: float = 20.0) -> bool:
+    for _ in range(int(within_s / 0.05)):
+        if true():
+            return True
+        await asyncio.sleep(0.05)
+    return False
+
+
+async def test_a_job_has_its_slots_while_it_runs_and_a_process_renews_them(place: Place) -> None:
+    await place.bring(ADDS)
+    grant = cast(Keeping, place.ranks).told["gpu02"]["aggregate"]
+    assert (grant["device"], grant["size"], grant["each_bytes"]) == (place.lab.hosts["gpu02"].ports[1].interface, 8, 1024)
+    assert await until(lambda: place.left_s[0] > 30)
+    record = place.store.latest_job(KEY)
+    assert record is not None and wanted_job(record) == ADDS and leases_of(record)[0]["token"] == grant["token"]
+    keeper = Daemon(**leases_of(record)[0]["keeper"])
+    assert keeper.alive
+    await place.jobs.stop(record, "stopped")
+    assert place.left_s == [] and not keeper.alive
+
+
+@pytest.mark.parametrize("how", ["0", "75", "refused"])
+async def test_slots_are_given_back_however_a_job_ends(place: Place, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    monkeypatch.setattr(functions, "keep", lambda found: NOBODY)
+    if how == "refused":
+        cast(Keeping, place.ranks).refuse = True
+        with pytest.raises(Refused, match="no user"):
+            await place.bring(ADDS)
+    else:
+        await place.bring(ADDS)
+        assert len(place.left_s) == 1
+        place.end(how)
+        record = place.store.latest_job(KEY)
+        assert record is not None
+        await place.jobs.status(record)
+    assert place.left_s == []
+
+
+async def test_a_switch_without_room_or_of_another_segment_refuses_before_anything_moves(place: Place) -> None:
+    await check(None, place.lab, None)
+    await check(ADDS, place.lab, None)
+    taken = await functions.take(ADDS, place.lab, "r1")
+    spec = {"wanted": {}, "on_hosts": "mlp.r1", "backend": "gloo", "leases": taken}
+    place.store.add_job(KEY, "r1", "mlp", spec)
+    place.at.ask(op="allocate", function="aggregate", job="b", workers=["10.0.0.1"], slots=1, lease_s=60)
+    with pytest.raises(Infeasible, match="segment ideal: aggregate for mlp needs 8 slots; 7 are free, and no job more") as refused:
+        await check(ADDS, place.lab, None)
+    assert refused.value.hint == "they are with mlp.r1 (8), b (1), until these jobs end"
+    await check(ADDS, place.lab, place.store.latest_job(KEY))  # which gives back its own
+    other_function = [dict(taken[0], function="cache")]
+    cached = place.store.add_job(KEY, "r2", "store", {"wanted": {}, "on_hosts": "store.r2", "leases": other_function})
+    with pytest.raises(Infeasible, match="7 are free"):  # entries given back make no slots
+        await check(ADDS, place.lab, place.store.job(cached))
+    await functions.give_back(taken)
+    other = replace(place.lab, segments={"rail1": replace(place.lab.segments["ideal"], name="rail1")})
+    with pytest.raises(Interlock, match=r"segment rail1: what answers at .* is the packet switch of segment ideal"):
+        await check(replace(ADDS, functions=(Function("rail1", "aggregate"),)), other, None)
+    with socket.create_server(("127.0.0.1", 0)) as gone:
+        away = with_switch(place.lab, f"127.0.0.1:{gone.getsockname()[1]}")
+    with pytest.raises(Unreachable, match="functions of ideal"):
+        await check(ADDS, away, None)
+
+
+async def test_a_relaunch_by_an_inventory_without_its_switch_is_refused_and_nothing_is_kept(place: Place) -> None:
+    segment = place.lab.segments["ideal"]
+    ports = {host: port for host, port in segment.ports.items() if host != "gpu02"}
+    for segments, said in (
+        ({}, "segment ideal: no such segment is in fibres.yml"),
+        ({"ideal": replace(segment, functions={})}, "segment ideal: its switch cannot aggregate, by what is in fibres.yml"),
+        ({"ideal": replace(segment, ports=ports)}, "segment ideal: gpu02 of job mlp is not at it, by what is in fibres.yml"),
+    ):
+        with pytest.raises(Missing) as refused:
+            await functions.take(ADDS, replace(place.lab, segments=segments), "r1")
+        assert str(refused.value) == said and place.left_s == []
+
+
+def test_a_job_asks_for_its_part_and_for_no_more_than_a_buffer_holds(place: Place) -> None:
+    def of(name: str, **offer: int) -> int:
+        segment = replace(place.lab.segments["ideal"], functions={name: offer})
+        return wanted(Function("ideal", cast(Any, name)), replace(place.lab, segments={"ideal": segment}))
+
+    assert of("aggregate", slots=64, slot_bytes=1024, jobs=2) == 32
+    assert of("aggregate", slots=64, slot_bytes=8192, jobs=2) == 15
+    assert of("aggregate", slots=1, slot_bytes=64, jobs=64) == 1
+    assert of("cache", entries=1, entry_bytes=64) == 1
+
+
+async def test_nobody_renews_a_lease_that_a_silent_switch_could_not_take_back(place: Place) -> None:
+    (taken,) = await functions.take(ADDS, place.lab, "r1")
+    keeper = Daemon(**taken["keeper"])
+    assert keeper.alive
+    with socket.create_server(("127.0.0.1", 0)) as gone:
+        away = f"127.0.0.1:{gone.getsockname()[1]}"
+    await functions.give_back([{**taken, "control": away}])
+    assert not keeper.alive
+    await functions.give_back([taken])
+    assert place.left_s == []
+
+
+def test_a_paused_job_keeps_its_lease() -> None:
+    assert leases.IDLE_S > MOST_S + leases.LEASE_S
+
+
+async def test_a_lease_is_renewed_until_it_is_over(place: Place) -> None:
+    async def ended(work: Awaitable[Any] | None, **times: float) -> str:
+        (taken,) = await functions.take(ADDS, place.lab, "r1")
+        renewing = asyncio.ensure_future(leases.renew(taken, every_s=0.01, **times))
+        await asyncio.sleep(0.05)
+        if work is not None:
+            await work
+        try:
+            return await asyncio.wait_for(renewing, 20)
+        finally:
+            await functions.give_back([taken])
+
+    async def restart() -> None:
+        place.at.order(do="restart")
+
+    with mock.patch.object(functions, "keep", return_value=NOBODY):
+        assert await ended(restart()) == "given back"
+        assert await ended(None, idle_s=0.2) == "idle"

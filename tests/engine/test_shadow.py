@@ -1,0 +1,174 @@
+"""A job's shadow from the operator's side: started before the ranks, its verdicts brought home, what can be restored."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from optics import HostPort, Missing, Refused, Unreachable
+from optics.plan import Job, Shadow
+from orchestrator.cli import render
+from orchestrator.engine import job_verbs
+from orchestrator.engine.change import job_shadow
+from orchestrator.engine.change.job_record import spec_of
+from orchestrator.engine.change.jobs import Jobs
+from orchestrator.hosts.api import Tail
+from orchestrator.hosts.shadow import Shadows
+from orchestrator.results import JobStatus
+from orchestrator.session import Session
+from orchestrator.store.store import Store
+from orchestrator.telemetry.reader import read as read_journal
+from tests.engine.glasslab import SWITCH, hosts_yml, read
+
+THREE = ("gpu01", "gpu02", "gpu03")
+JOB = Job("mlp", "train", THREE, (THREE,), {"iterations": 0}, shadow=Shadow("gpu04"))
+FIBRES = [f'name: f{h}, host: gpu{h:02d}, port: 1, device: ocs1, enters: "{h}", leaves: "{100 + h}"' for h in range(1, 5)]
+
+
+class Asked(Shadows):
+    """Agents that say what they are told to."""
+
+    def __init__(self) -> None:
+        super().__init__(read(hosts_yml(4, ports=1), {"ocs1": SWITCH}, FIBRES))
+        self.asked: list[tuple[str, dict[str, Any]]] = []
+        self.tap_error = ""
+
+    async def _ask(self, requests: Mapping[str, Mapping[str, Any]], op: str, timeout_s: float = 5.0) -> dict[str, dict[str, Any]]:
+        self.asked.append((op, {name: dict(fields) for name, fields in requests.items()}))
+        return {name: {"error": self.tap_error, "state": "exited", "code": 0} for name in requests}
+
+
+async def test_the_shadow_comes_first_then_its_taps_and_the_key_stands_in_no_start_of_a_rank() -> None:
+    hosts = Asked()
+    await hosts.start_shadow(JOB, "2026-11-23-0001", restore=False)
+    assert [(op, list(to)) for op, to in hosts.asked] == [
+        ("job.start", ["gpu04"]),
+        ("job.secret", ["gpu01"]),
+        ("tap", ["gpu01", "gpu02"]),
+    ]
+    start, secret, taps = (to for _, to in hosts.asked)
+    met = json.loads(start["gpu04"]["env"]["TESTBED_SHADOW"])
+    assert start["gpu04"]["argv"] == ["python3", "-m", "workloads.shadow"] and len(met["key"]) == 64 and not met["restore"]
+    assert secret["gpu01"]["env"] == {"TESTBED_SHADOW": start["gpu04"]["env"]["TESTBED_SHADOW"]}
+    assert taps["gpu02"]["lanes"] == [hosts.lab.hosts["gpu02"].lane_address(lane) for lane in range(hosts.lab.hosts["gpu02"].lanes)]
+    assert {(to["name"], to["key"], to["shadow"], to["port"]) for to in taps.values()} == {
+        ("mlp.2026-11-23-0001", met["key"], met["address"], met["port"])
+    }
+    hosts.asked.clear()
+    await hosts.start_shadow(JOB, "2026-11-23-0002", restore=True)
+    assert list(hosts.asked[1][1]) == [*THREE], "every rank is to know that it begins from what rank 0 gets"
+    assert json.loads(hosts.asked[0][1]["gpu04"]["env"]["TESTBED_SHADOW"])["key"] != met["key"]
+
+
+async def test_a_tap_that_cannot_begin_ends_the_shadow() -> None:
+    hosts = Asked()
+    hosts.tap_error = "no such device"
+    with pytest.raises(Refused, match="could not begin on gpu01: no such device; gpu02: no such device"):
+        await hosts.start_shadow(JOB, "r1", restore=False)
+    assert hosts.asked[-1][0] == "job.stop" and list(hosts.asked[-1][1]) == ["gpu04"]
+
+
+class Bench:
+    """A store with a job that has a shadow, and the shadow's host."""
+
+    def __init__(self, store: Store, folder: Path) -> None:
+        self.lab = read(hosts_yml(4, ports=1), {"ocs1": SWITCH}, FIBRES)
+        self.store, self.folder = store, folder
+        self.session = Session(self.lab, folder, {}, cast(Any, self))
+        self.jobs = Jobs(self.session, store, "lab/ann", folder)
+        self.text, self.there, self.ended, self.status = "", True, list[str](), JobStatus("mlp", "failed")
+
+    def launched(self, job: Job) -> None:
+        self.store.add_job("lab/ann", "r1", job.name, spec_of(job, self.lab, "r1"))
+
+    def attached(self) -> tuple[str, ...]:
+        return ("gpu04",) if self.there else ()
+
+    async def connect(self, names: Any, timeout_s: float) -> None:
+        assert list(names) == ["gpu04"] and timeout_s <= 5
+
+    async def shadow_records(self, job: str, host: str, offset: int) -> Tail:
+        assert (job, host) == ("mlp.r1", "gpu04")
+        if not self.there:
+            raise Unreachable("gpu04: no answer")
+        return Tail(self.text[offset:], len(self.text), len(self.text), "running")
+
+    async def end_shadow(self, job: str, host: str) -> None:
+        self.ended.append(host)
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    with Store(tmp_path / "store.sqlite3") as store:
+        yield Bench(store, tmp_path)
+
+
+def line(iteration: int, equal: int, checkpoint: int) -> str:
+    said = {"iter": iteration, "equal": equal, "fetched": 0, "missing": 9, "lost": 3, "lag_ms": 1.5, "checkpoint": checkpoint}
+    return json.dumps({**said, "t_wall_ns": iteration}) + "\n"
+
+
+async def test_verdicts_are_brought_home_once_and_counted(bench: Bench, tmp_path: Path) -> None:
+    bench.launched(JOB)
+    record = bench.store.latest_job("lab/ann")
+    assert record is not None
+    bench.text = line(1, 1, 1) + line(2, 0, 1) + "nonsense\n" + line(3, 1, 3)[:20]
+    found = await job_shadow.status(bench.session, record, tmp_path / "run")
+    assert found == {"host": "gpu04", "state": "running", "iterations": 2, "equal": 1, "fetched": 0, "checkpoint": 1, "lost": 3}
+    bench.text = bench.text[:-20] + line(3, 1, 3)
+    found = await job_shadow.status(bench.session, record, tmp_path / "run")
+    assert found is not None and (found["iterations"], found["equal"], found["checkpoint"]) == (3, 2, 3)
+    points = [point for point in read_journal(tmp_path / "run") if point.measurement == "shadow"]
+    assert [point.fields["iter"] for point in points] == [1, 2, 3] and points[0].tags["job"] == "mlp"
+    bench.there = False
+    found = await job_shadow.status(bench.session, record, tmp_path / "run")
+    assert found is not None and (found["state"], found["checkpoint"]) == ("silent", 3)
+    words = render.shadow(found)
+    assert (
+        words
+        == "shadow on gpu04: 2 of 3 iterations equal, checkpoint of iteration 3; 0 states fetched, 3 packets lost; it is silent"
+    )
+
+
+async def test_only_a_job_that_has_one_is_asked_for_its_shadow(bench: Bench, tmp_path: Path) -> None:
+    bench.launched(Job("mlp", "train", THREE))
+    record = bench.store.latest_job("lab/ann")
+    assert record is not None and await job_shadow.status(bench.session, record, tmp_path) is None
+    await job_shadow.end(bench.session, record)
+    await job_shadow.end(bench.session, None)
+    assert bench.ended == []
+    bench.launched(JOB)
+    await job_shadow.end(bench.session, bench.store.latest_job("lab/ann"))
+    assert bench.ended == ["gpu04"]
+
+
+async def test_what_cannot_be_restored_is_refused_before_anything_is_launched(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def status(_jobs: Jobs, _record: object) -> JobStatus:
+        return bench.status
+
+    monkeypatch.setattr(Jobs, "status", status)
+    with pytest.raises(Missing, match="no job was ever launched"):
+        await job_verbs._restorable(bench.jobs, JOB)
+    bench.launched(JOB)
+    kept = {"host": "gpu04", "checkpoint": 7}
+    for job, said, kind, words in (
+        (Job("mlp", "train", THREE), JobStatus("mlp", "failed"), Missing, "has no shadow in this plan"),
+        (Job("mlp", "train", THREE, args={"seed": 5}, shadow=JOB.shadow), JobStatus("mlp", "failed"), Missing, "another training"),
+        (Job("mlp", "train", THREE, shadow=Shadow("gpu05")), JobStatus("mlp", "failed"), Missing, "no shadow on gpu05"),
+        (JOB, JobStatus("mlp", "running", shadow=kept), Refused, "nothing to restore"),
+        (JOB, JobStatus("mlp", "failed"), Missing, "had no iteration equal"),
+        (JOB, JobStatus("mlp", "failed", shadow={**kept, "checkpoint": 0}), Missing, "had no iteration equal"),
+    ):
+        bench.status = said
+        with pytest.raises(kind, match=words):
+            await job_verbs._restorable(bench.jobs, job)
+    bench.status = JobStatus("mlp", "failed", shadow=kept)
+    await job_verbs._restorable(bench.jobs, JOB)
+    taps = Shadow("gpu04", (HostPort("gpu01", 1), HostPort("gpu02", 1)))
+    await job_verbs._restorable(bench.jobs, Job("mlp", "train", THREE, shadow=taps))

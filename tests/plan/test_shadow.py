@@ -1,0 +1,105 @@
+"""The shadow of a job: read, written, refused at the place of the mistake; where its taps are."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from optics import BadFile, HostPort
+from optics.plan import Plan, Shadow
+from orchestrator.engine.change.decision import differing
+from orchestrator.engine.change.job_record import wanted_job
+from orchestrator.engine.change.locking import plan_hosts
+from orchestrator.hosts.shadow import tapped
+from orchestrator.inventory.lab import Lab
+from orchestrator.plan.evict import why_no_spare
+from orchestrator.plan.interchangeable import relabelled_text
+from orchestrator.plan.reader import read_plan
+from orchestrator.plan.written import document_of
+from orchestrator.results import to_json
+from orchestrator.store.records import JobRecord
+from tests.plan.test_plan_cases import lab_of
+
+HOSTS = ["gpu01", "gpu02", "gpu03"]
+RING = [{"a": f"{a}:p{n}", "b": f"{b}:p{n}"} for n, (a, b) in enumerate(zip(HOSTS, HOSTS[1:] + HOSTS[:1], strict=True), 1)]
+
+
+@pytest.fixture(scope="module")
+def lab() -> Lab:
+    return lab_of("emulated")
+
+
+def text(shadow: object, **job: object) -> str:
+    content: dict[str, Any] = {"name": "j", "workload": "train", "ranks": HOSTS, "rings": [HOSTS], "shadow": shadow, **job}
+    return json.dumps({"schema": "testbed.plan/1", "name": "p", "links": RING, "job": content})
+
+
+def read(lab: Lab, shadow: object, **job: object) -> Plan:
+    return read_plan(text(shadow, **job), "plan.json", lab)
+
+
+def problem(lab: Lab, shadow: object, **job: object) -> str:
+    with pytest.raises(BadFile) as caught:
+        read(lab, shadow, **job)
+    [line] = caught.value.problems
+    return line
+
+
+def test_a_shadow_is_read_written_and_read_again_and_kept_with_the_job(lab: Lab) -> None:
+    for raw, taps in (({"host": "gpu07"}, "auto"), ({"host": "gpu07", "taps": ["gpu01:p1", "gpu03:p2"]}, None)):
+        plan = read(lab, raw)
+        assert plan.job is not None and plan.job.shadow is not None
+        assert plan.job.shadow == Shadow("gpu07", taps or (HostPort("gpu01", 1), HostPort("gpu03", 2)))  # type: ignore[arg-type]
+        assert read_plan(json.dumps(document_of(plan)), "again.json", lab).job == plan.job
+        wanted = json.loads(json.dumps(to_json(plan.job)))
+        spec = {"wanted": wanted, "on_hosts": "j.r", "backend": "gloo"}
+        record = JobRecord(1, "lab", "r", "j", spec, "running", 0.0, None, "")
+        assert wanted_job(record) == plan.job
+        assert plan_hosts(plan) == {*HOSTS, "gpu07"} == set(plan.job.needed)
+        assert "in use by p already" in why_no_spare("gpu01", "gpu07", plan, lab)
+
+
+def test_a_job_without_its_shadow_is_another_job(lab: Lab) -> None:
+    job = read(lab, {"host": "gpu07"}).job
+    before = json.loads(json.dumps(to_json(read(lab, None).job)))
+    assert job is not None and differing(before, job) == ["shadow"]
+    before.pop("shadow")
+    plain = read(lab, None).job
+    assert plain is not None and differing(before, plain) == [], "of a record from before there were shadows"
+
+
+def test_taps_follow_hosts_that_change_places(lab: Lab) -> None:
+    moved = json.loads(relabelled_text(text({"host": "gpu07", "taps": ["gpu01:p1", "gpu03:p2"]}), {"gpu01": "gpu05"}))
+    assert moved["job"]["shadow"]["taps"] == ["gpu05:p1", "gpu03:p2"]
+
+
+def test_by_itself_all_ports_of_two_hosts_are_tapped(lab: Lab) -> None:
+    job = read(lab, {"host": "gpu07"}).job
+    assert job is not None and tapped(job, lab) == {"gpu01": [1, 2, 3, 4], "gpu02": [1, 2, 3, 4]}
+    job = read(lab, {"host": "gpu07", "taps": ["gpu03:p2", "gpu01:p3", "gpu01:p1"]}).job
+    assert job is not None and tapped(job, lab) == {"gpu01": [1, 3], "gpu03": [2]}
+
+
+@pytest.mark.parametrize(
+    ("shadow", "job", "words"),
+    [
+        ({"host": "gpu02"}, {}, "gpu02 is a host of the job's ranks: a shadow there would be lost with them; name another host"),
+        ({"host": "gpu99"}, {}, "host gpu99 is not in the lab"),
+        ({"host": "gpu07", "taps": ["gpu01:p2", "gpu02:p1"]}, {}, "gpu01:p2 is a port that this plan does not use"),
+        ({"host": "gpu07", "taps": ["gpu07:p1", "gpu02:p1"]}, {}, "gpu07 is not a host of the job"),
+        ({"host": "gpu07", "taps": ["gpu01:p9", "gpu02:p1"]}, {}, "gpu01 has no port p9 (it has p1, p2, p3, p4)"),
+        ({"host": "gpu07", "taps": ["gpu01:p1", "gpu01:p1"]}, {}, "gpu01:p1 is named twice"),
+        ({"host": "gpu07", "taps": ["gpu01:p1", "gpu01:p3"]}, {}, "taps at gpu01 alone do not see every sum"),
+        ({"host": "gpu07"}, {"workload": "allreduce"}, "a shadow follows train; this job is allreduce"),
+        ({"host": "gpu07"}, {"ranks": ["gpu01"], "rings": []}, "a job on one host sends nothing that could be copied"),
+    ],
+)
+def test_a_shadow_that_could_not_follow_is_refused(lab: Lab, shadow: object, job: dict[str, object], words: str) -> None:
+    assert words in problem(lab, shadow, **job)
+
+
+def test_sums_of_nccl_are_not_followed(lab: Lab) -> None:
+    with pytest.raises(BadFile, match="a shadow follows sums over the project's own connections"):
+        read(lab, {"host": "gpu07"}, backend="nccl")
