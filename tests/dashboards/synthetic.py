@@ -185,4 +185,7 @@ def steps(index: int) -> Iterator[Wanted]:
         if n % 5 == 0:
             one: dict[str, FieldValue] = {"size_bytes": 2**24, "iter": n, "iter_ms": comm, "exposed_comm_ms": comm / 3}
             tags = {"job": "ddp", "op": "all_reduce", "algo": "ring"}
-            yield at, "collective", tags, {**one, "algbw_gbps": 0.9, "busbw_gbps": 1.65}
+            sent: dict[str, FieldValue] = {"wire_bytes": 2**25, "resent_bytes": 2**12, "lost_share": 0.01}
+            yield at, "collective", tags, {**one, **sent, "algbw_gbps": 0.9, "busbw_gbps": 1.65}
+            seen: dict[str, FieldValue] = {"iter": n, "equal": 1, "fetched": 0, "missing": 0, "lost": 0, "checkpoint": n}
+            yield at, "shadow", {"job": "ddp"}, {**seen, "lag_ms": 4.2}

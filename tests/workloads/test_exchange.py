@@ -129,7 +129,7 @@ def test_only_a_rank_without_a_checkpoint_is_given_the_state_of_another(tmp_path
             meet.wait()
 
         arguments = Namespace(
-            model="mlp", hidden=0, seed=1, compress="topk:0.1", sync_every=4, resume=resume, checkpoint="sync", iterations=9
+            model="mlp", hidden=0, seed=1, lr=0.1, compress="topk:0.1", sync_every=4, resume=resume, checkpoint="sync", iterations=9
         )
         own = SimpleNamespace(no_grad=torch.no_grad, save=torch.save, load=torch.load)
         own.distributed = SimpleNamespace(broadcast=broadcast)
@@ -153,7 +153,7 @@ def test_only_a_rank_without_a_checkpoint_is_given_the_state_of_another(tmp_path
 
 @pytest.mark.parametrize("compress", ["none", "fp16"])
 def test_a_checkpoint_from_before_there_was_compression_is_one_without(tmp_path: Path, compress: str) -> None:
-    arguments = Namespace(model="mlp", hidden=0, seed=1, compress=compress, sync_every=1, resume=True, checkpoint="sync")
+    arguments = Namespace(model="mlp", hidden=0, seed=1, lr=0.1, compress=compress, sync_every=1, resume=True, checkpoint="sync")
     old = {"model": "mlp", "hidden": 0, "seed": 1, "parameters": [torch.ones(2)], "momentum": [torch.ones(2)], "iteration": 4}
     torch.save(old, tmp_path / "checkpoint-0-4.pt")
     place = SimpleNamespace(rank=0, job_dir=tmp_path)
