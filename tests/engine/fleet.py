@@ -38,6 +38,7 @@ from orchestrator.hosts.api import (
     Staged,
     Stream,
 )
+from orchestrator.inventory.lab import Lab
 from orchestrator.plan.reader import read_plan
 from orchestrator.session import Session
 from orchestrator.store.records import RunRecord
@@ -396,8 +397,12 @@ class Bench:
             for p in range(1, 4)
             for e in [h + (10 if p == 3 else 0)]
         ]
+        self.furnish(store, folder, read(hosts_yml(4, ports=3), {"ocs1": SWITCH, "ocs2": SWITCH}, fibres))
+
+    def furnish(self, store: Store, folder: Path, lab: Lab) -> None:
+        """Have `lab`, whose devices are ocs1 and ocs2."""
         self.store, self.folder, self.timeout_s = store, folder, 30.0
-        self.lab = read(hosts_yml(4, ports=3), {"ocs1": SWITCH, "ocs2": SWITCH}, fibres)
+        self.lab = lab
         self.points = Points()
         self.glass = Glass(self.lab)
         self.switches = {name: Switch(name, SWITCH, self.glass) for name in ("ocs1", "ocs2")}

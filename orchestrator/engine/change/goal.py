@@ -5,9 +5,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 
-from optics import CrossConnect, HostName, Interlock, SpectralRoute
+from optics import CrossConnect, HostName, Interlock, SpectralRoute, TestbedError
+from orchestrator.fabric.circuits import settings
+from orchestrator.fabric.lightpath import Held, among
 from orchestrator.fabric.rules import Rules
+from orchestrator.inventory.lab import Lab
+from orchestrator.plan.stored import stored_circuits
 from orchestrator.plan.target import Target
+from orchestrator.store.records import CurrentPlan
 
 
 def settings_word(goal: Target) -> str:
@@ -34,3 +39,14 @@ def as_saved(expected: str, now: str) -> None:
 def goal_hosts(goal: Target) -> set[HostName]:
     """The hosts that the links join."""
     return {p.host for link in goal.links for p in (link.a, link.b)}
+
+
+def lacking(current: CurrentPlan | None, lab: Lab, held: Held) -> bool:
+    """Whether devices in `held` (those that answer) lack a circuit of the plan that is up: its job may wait for that light."""
+    if current is None:
+        return False
+    try:
+        up = settings(stored_circuits(current.links, lab))
+    except TestbedError:  # the inventory changed since
+        return False
+    return any(among(wanted, held[device]) != wanted for device, wanted in up.items() if device in held)

@@ -25,7 +25,7 @@ from orchestrator.engine.change.context import Context
 from orchestrator.engine.change.decision import LIVE, Mode
 from orchestrator.engine.change.equalise import equalise_plan
 from orchestrator.engine.change.functions import check
-from orchestrator.engine.change.goal import as_saved, goal_hosts, rules_sha, settings_word
+from orchestrator.engine.change.goal import as_saved, goal_hosts, lacking, rules_sha, settings_word
 from orchestrator.engine.change.impact import Impact
 from orchestrator.engine.change.job_record import turning
 from orchestrator.engine.change.keep_job import fits
@@ -37,12 +37,11 @@ from orchestrator.engine.change.snapshot import Snapshot, found, held_data
 from orchestrator.engine.change.timeline import Figures, Timeline, record_rungs, record_timeline
 from orchestrator.engine.change.turn import Turn
 from orchestrator.engine.change.unfinished import announce
-from orchestrator.fabric.circuits import settings
-from orchestrator.fabric.lightpath import Held, among
+from orchestrator.fabric.lightpath import Held
 from orchestrator.fabric.rules import Rules, rules
 from orchestrator.fabric.transition import per_device
 from orchestrator.hosts import Hello
-from orchestrator.plan.stored import link_data, path_data, slot_facts, stored_circuits, stored_links
+from orchestrator.plan.stored import link_data, path_data, slot_facts, stored_links
 from orchestrator.plan.target import Target, dark_time_scale, diff, expected_dark_ms, fingerprint, target
 from orchestrator.results import EqualiseReport, JobStatus, UpReport
 from orchestrator.session import Observation
@@ -105,7 +104,7 @@ class Up:
             kept_job = self.job_mode == "keep" and self.running is not None
             launch_job = launch_job and not kept_job
             # It may refuse: before the store names another owner.
-            await self._choose(goal, launch=launch_job, dark=self._dark(seen))
+            await self._choose(goal, launch=launch_job, dark=lacking(self.current, self.lab, seen.settings))
             self._take_over(goal, seen)
             macs = self.hosts.macs()
             wanted = rules(goal.links, self.lab, macs, self.plan.routes, self.plan.rings)
@@ -297,16 +296,6 @@ class Up:
         hosts.update(self.plan.job.needed if self.plan.job else ())
         needed = {d for d, held in goal.wanted.items() if held} | owned | (hosts - self.context.lost)
         self.notes += seen.needing(needed, self.plan.spares)
-
-    def _dark(self, seen: Observation) -> bool:
-        """Whether devices that answer lack a circuit of the plan that is up: its job may wait for that light."""
-        if self.current is None:
-            return False
-        try:
-            up = settings(stored_circuits(self.current.links, self.lab))
-        except TestbedError:  # the inventory changed since
-            return False
-        return any(among(held, seen.settings[device]) != held for device, held in up.items() if device in seen.settings)
 
     async def _choose(self, goal: Target, *, launch: bool, dark: bool) -> None:
         """Decide what becomes of the running job.

@@ -16,12 +16,11 @@ from orchestrator.engine.adapt.turning import Abandoned, Standing, Turned, Turni
 from orchestrator.engine.change.context import Context
 from orchestrator.fabric.rules import Route
 from orchestrator.plan.stored import link_data, stored_links
-from orchestrator.session import Session
 from orchestrator.store.records import CurrentPlan
 from orchestrator.store.store import Store
 from tests.engine.adapt.site import HOSTS, electrical, lab
-from tests.engine.fleet import SLICE, Bench, BenchSession, Fleet, Killed, Points, Switch
-from tests.engine.glasslab import SWITCH, Glass
+from tests.engine.fleet import SLICE, Bench, Killed
+from tests.engine.glasslab import SWITCH
 
 REGION = Region("r", HOSTS, tuple(HostPort(h, p) for h in HOSTS for p in (1, 2)), "packets")
 
@@ -39,16 +38,7 @@ class RegionBench(Bench):
     """Four hosts, two switches and a packet switch, with circuits HERE up."""
 
     def __init__(self, store: Store, folder: Path) -> None:
-        self.store, self.folder, self.timeout_s = store, folder, 30.0
-        self.lab = lab().with_traits({"ocs1": SWITCH, "ocs2": SWITCH})
-        self.points = Points()
-        self.glass = Glass(self.lab)
-        self.switches = {name: Switch(name, SWITCH, self.glass) for name in ("ocs1", "ocs2")}
-        self.glass.devices = dict(self.switches)
-        self.fleet = Fleet(self.glass, self.points)
-        for switch in self.switches.values():
-            switch.points, switch.fleet = self.points, self.fleet
-        self.session = cast(Session, BenchSession(self))
+        self.furnish(store, folder, lab().with_traits({"ocs1": SWITCH, "ocs2": SWITCH}))
         _, self.context_ = self.context("adapt")
         self.plan = Plan("p", ())
         data: Any = {"links": [link_data(one) for one in electrical()]}
