@@ -71,7 +71,7 @@ class Server:
         self.fence = Fence(self.overtaken)
         self.samples = Counters(self)
         self.probes = Probes(self)
-        self.generations.crossed = self.probes.cross
+        self.generations.crossed, self.generations.kick.meet = self.probes.cross, self.probes.meet
         self.ends = FibreEnds(self)
         self.traffic = Traffic(self)
         self.handoff = Handoff(self)

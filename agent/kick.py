@@ -3,7 +3,9 @@
 While a generation that holds is active (`Generations.commit`), a pair without a path has no route: TCP keeps its packets in the
 socket, and would look again only when its backed-off timer expires. Setting TCP_NODELAY makes the kernel push what a socket has to
 send (`__tcp_sock_set_nodelay` in net/ipv4/tcp.c). What the far end has received but could not acknowledge, as it holds, too, still
-counts as in flight: ending a repair that never began (TCP_REPAIR) sends a window probe, which is answered with what is there.
+counts as in flight, and fills the window: ending a repair that never began (TCP_REPAIR) sends a window probe, which is answered with
+what is there. The far end answers one probe in 500 ms (tcp_invalid_ratelimit), also where it has no route for the answer yet: it is
+sent once the far end is known to have left its hold, too.
 pidfd_getfd (Linux 5.6) reaches the sockets of any program, and the option is put back to what it was. A kernel or sandbox without
 it, or without sock_diag: nothing is pushed, and replies say why.
 """
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
 
     from agent.shapes import Json, Waiting
+
+    Found = tuple[int, int, int, str]  # pidfd, descriptor there, inode, address of the far end
 
 SOCKETS = 256
 """Sockets that are pushed at most, those with most to send first: at 0.15 to 0.35 ms each."""
@@ -117,12 +121,26 @@ def system_call() -> Callable[[int, int], int]:
     return getfd
 
 
+def no_delay(s: socket.socket) -> None:
+    """Send what the windows allow. Raises: OSError."""
+    before = s.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+    s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if not before:
+        s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 0)
+
+
+def window_probe(s: socket.socket) -> None:
+    with contextlib.suppress(OSError):  # a sandbox without CAP_NET_ADMIN
+        s.setsockopt(socket.IPPROTO_TCP, REPAIR, REPAIR_OFF)
+
+
 class Kick:
     """The sockets of one hold. Nothing here raises: a commit must not fail for it."""
 
     def __init__(self) -> None:
         self.getfd: Callable[[int, int], int] | None = None
-        self.found: list[tuple[int, int, int]] = []  # (pidfd, descriptor there, inode)
+        self.found: list[Found] = []
+        self.meet: Callable[[list[str], Callable[[str], None]], None] = lambda targets, each: None  # Probes.meet
         self.pidfds: dict[int, int] = {}
         self.listed = 0
         self.skipped = ""
@@ -145,14 +163,13 @@ class Kick:
             self.rest_ns = rested(began, time.monotonic_ns())
             waiting = waiting if onto is None else [s for s in waiting if s["target"] in onto and s["queued"]]
             waiting.sort(key=lambda s: -s["queued"])
-            rank = {s["inode"]: place for place, s in enumerate(waiting[:SOCKETS])}
+            rank = {s["inode"]: s["target"] for s in waiting[:SOCKETS]}
             for pid, fd, inode in descriptors(self.missing(rank, began), began + SEARCH_NS):
                 if pid not in self.pidfds:
                     self.pidfds[pid] = os.pidfd_open(pid)
                 self.known[inode] = self.pidfds[pid], fd
             self.unknown = {inode for inode in rank if inode not in self.known}
-            self.found = [(*self.known[inode], inode) for inode in rank if inode in self.known]
-            self.found.sort(key=lambda entry: rank[entry[2]])
+            self.found = [(*self.known[inode], inode, target) for inode, target in rank.items() if inode in self.known]
         except (OSError, ImportError, AttributeError, ValueError, struct.error) as e:
             self.skipped = f"sockets cannot be listed here: {e}"
         self.listed = len(waiting)
@@ -168,36 +185,42 @@ class Kick:
         return missing
 
     def push(self) -> Json:
-        """Push every socket that was listed, as far as the time allows, and forget them."""
-        began = time.monotonic_ns()
-        pushed, failed = 0, ""
-        for pidfd, fd, inode in self.found:
-            if time.monotonic_ns() - began > PUSH_NS:
+        """Push every socket that was listed, as far as the time allows, and again when its far end has left its hold, too."""
+        began, listed = time.monotonic_ns(), self.found
+        pushed, failed = self.each(listed, began + PUSH_NS, no_delay)
+        reply: Json = {"sockets": self.listed, "pushed": pushed, "took_us": (time.monotonic_ns() - began) // 1000}
+        if targets := {target for *_, target in listed}:
+            self.meet(sorted(targets), lambda target: self.ask(listed, target))
+        reason = self.skipped or (f"not all sockets could be reached: {failed}" if failed else "")
+        return dict(reply, skipped=reason) if reason else reply
+
+    def ask(self, listed: list[Found], target: str) -> None:
+        """The host of this address has left its hold: ask it over every socket that was listed what it has received."""
+        if listed is self.found:  # else the next hold has begun
+            self.each([entry for entry in listed if entry[3] == target], time.monotonic_ns() + PUSH_NS, window_probe)
+
+    def each(self, entries: list[Found], end_ns: int, act: Callable[[socket.socket], None]) -> tuple[int, str]:
+        """Do something with these sockets until `end_ns`: how many were there, and why one could not be reached."""
+        count, failed = 0, ""
+        for pidfd, fd, inode, _ in entries:
+            if time.monotonic_ns() > end_ns:
                 break
             try:
-                pushed += self.one(pidfd, fd, inode)
+                count += self.one(pidfd, fd, inode, act)
             except OSError as e:
                 failed = failed or str(e)
                 self.known.pop(inode, None)
-        reply: Json = {"sockets": self.listed, "pushed": pushed, "took_us": (time.monotonic_ns() - began) // 1000}
-        reason = self.skipped or (f"not all sockets could be reached: {failed}" if failed else "")
-        self.forget()
-        return dict(reply, skipped=reason) if reason else reply
+        return count, failed
 
-    def one(self, pidfd: int, fd: int, inode: int) -> bool:
-        """Push one socket; False where that descriptor is another file by now. Raises: OSError."""
+    def one(self, pidfd: int, fd: int, inode: int, act: Callable[[socket.socket], None]) -> bool:
+        """Do something with one socket; False where that descriptor is another file by now. Raises: OSError."""
         assert self.getfd is not None
         own = self.getfd(pidfd, fd)
         if os.fstat(own).st_ino != inode:
             os.close(own)
             return False
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM, 0, fileno=own) as s:
-            before = s.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
-            s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if not before:
-                s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 0)
-            with contextlib.suppress(OSError):  # a sandbox without CAP_NET_ADMIN
-                s.setsockopt(socket.IPPROTO_TCP, REPAIR, REPAIR_OFF)
+            act(s)
         return True
 
     def forget(self) -> None:

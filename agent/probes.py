@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 PROBE_PORT = 7187
 CROSS_S = 2.0
+MEET_S = 0.5
+"""Hosts leave a hold within milliseconds of each other; who has not by then (s) is not waited for."""
 
 
 class Rounds:
@@ -111,7 +113,8 @@ class Probes:
             except OSError:
                 continue
 
-    def probe(self, request: Json, answer: Answer, pause_ns: int = 4_000_000) -> None:
+    def probe(self, request: Json, answer: Answer, pause_ns: int = 4_000_000, each: Callable[[str], None] | None = None) -> None:
+        """Ask the agents behind `targets`. each: called with every address as soon as it has answered. Raises: Failure."""
         targets = request.get("targets")
         if not isinstance(targets, list) or not all(isinstance(t, dict) and isinstance(t.get("address"), str) for t in targets):
             raise bad("targets: a list of {address, hops} is needed")
@@ -142,6 +145,8 @@ class Probes:
                 "host": name,
             }
             right[i] = wanted is None or wanted == hops
+            if each is not None:
+                each(targets[i]["address"])
             rounds.heard()
 
         def finish() -> None:
@@ -162,6 +167,11 @@ class Probes:
 
         targets = [{"address": address, "hops": 1} for address in addresses]
         self.probe({"targets": targets, "timeout_s": CROSS_S}, finish, 1_000_000)
+
+    def meet(self, addresses: list[str], each: Callable[[str], None]) -> None:
+        """Call `each` with every one of these addresses as soon as its host has routes back to this one, within MEET_S."""
+        targets = [{"address": address} for address in addresses]
+        self.probe({"targets": targets, "timeout_s": MEET_S}, lambda _: None, 1_000_000, each)
 
     def answers(self, _: int) -> None:
         for _ in range(128):
