@@ -3,9 +3,9 @@
 While a generation that holds is active (`Generations.commit`), a pair without a path has no route: TCP keeps its packets in the
 socket, and would look again only when its backed-off timer expires. Setting TCP_NODELAY makes the kernel push what a socket has to
 send (`__tcp_sock_set_nodelay` in net/ipv4/tcp.c). What the far end has received but could not acknowledge, as it holds, too, still
-counts as in flight, and fills the window: ending a repair that never began (TCP_REPAIR) sends a window probe, which is answered with
-what is there. The far end answers one probe in 500 ms (tcp_invalid_ratelimit), also where it has no route for the answer yet: it is
-sent once the far end is known to have left its hold, too.
+counts as in flight, and fills the window: ending a repair that never began (TCP_REPAIR) sends a window probe, which is answered
+with what is there. The far end answers one probe in 500 ms (tcp_invalid_ratelimit), also where it has no route for the answer yet:
+the probe is sent once the far end is known to have left its hold, too.
 pidfd_getfd (Linux 5.6) reaches the sockets of any program, and the option is put back to what it was. A kernel or sandbox without
 it, or without sock_diag: nothing is pushed, and replies say why.
 """
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from agent.shapes import Json, Waiting
 
+    Meet = Callable[[list[str], Callable[[str], None], Callable[[], None]], None]  # see Probes.meet
     Found = tuple[int, int, int, str]  # pidfd, descriptor there, inode, address of the far end
 
 SOCKETS = 256
@@ -140,7 +141,7 @@ class Kick:
     def __init__(self) -> None:
         self.getfd: Callable[[int, int], int] | None = None
         self.found: list[Found] = []
-        self.meet: Callable[[list[str], Callable[[str], None]], None] = lambda targets, each: None  # Probes.meet
+        self.meet: Meet = lambda targets, each, done: done()
         self.pidfds: dict[int, int] = {}
         self.listed = 0
         self.skipped = ""
@@ -189,9 +190,9 @@ class Kick:
         began, listed = time.monotonic_ns(), self.found
         pushed, failed = self.each(listed, began + PUSH_NS, no_delay)
         reply: Json = {"sockets": self.listed, "pushed": pushed, "took_us": (time.monotonic_ns() - began) // 1000}
-        if targets := {target for *_, target in listed}:
-            self.meet(sorted(targets), lambda target: self.ask(listed, target))
         reason = self.skipped or (f"not all sockets could be reached: {failed}" if failed else "")
+        targets = {target for *_, target in listed}
+        self.meet(sorted(targets), lambda target: self.ask(listed, target), lambda: self.forget() if listed is self.found else None)
         return dict(reply, skipped=reason) if reason else reply
 
     def ask(self, listed: list[Found], target: str) -> None:

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
 PROBE_PORT = 7187
 CROSS_S = 2.0
-MEET_S = 0.5
-"""Hosts leave a hold within milliseconds of each other; who has not by then (s) is not waited for."""
 
 
 class Rounds:
@@ -168,10 +166,11 @@ class Probes:
         targets = [{"address": address, "hops": 1} for address in addresses]
         self.probe({"targets": targets, "timeout_s": CROSS_S}, finish, 1_000_000)
 
-    def meet(self, addresses: list[str], each: Callable[[str], None]) -> None:
-        """Call `each` with every one of these addresses as soon as its host has routes back to this one, within MEET_S."""
+    def meet(self, addresses: list[str], each: Callable[[str], None], done: Callable[[], None]) -> None:
+        """Call `each` with every one of these addresses as soon as its host has routes back to this one, and `done` after CROSS_S
+        at most."""
         targets = [{"address": address} for address in addresses]
-        self.probe({"targets": targets, "timeout_s": MEET_S}, lambda _: None, 1_000_000, each)
+        self.probe({"targets": targets, "timeout_s": CROSS_S}, lambda _: done(), 1_000_000, each)
 
     def answers(self, _: int) -> None:
         for _ in range(128):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -245,7 +246,21 @@ def test_what_a_foreign_program_sent_in_a_hold_leaves_with_the_commit_and_its_so
         assert send(sender, 20) == nodelay
 
 
-def test_what_the_far_end_could_not_acknowledge_is_asked_for_with_the_commit(host: Space, pair: Peer) -> None:
+ANSWERS = """
+import socket
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+s.bind(("10.255.0.2", 7187))
+print("ready", flush=True)
+while True:
+    data, sender = s.recvfrom(256)
+    try:
+        s.sendto(b"TBa1" + data[4:12] + bytes([64]) + b"far", sender)
+    except OSError:  # no route
+        pass
+"""
+
+
+def test_what_the_far_end_could_not_acknowledge_is_asked_for_when_it_has_left_its_hold_too(host: Space, pair: Peer) -> None:
     far = host.far  # type: ignore[attr-defined]
     back = ("10.255.0.1/32", "dev", "opt1", "src", "10.255.0.2", "scope", "link")
     code = (
@@ -260,7 +275,11 @@ def test_what_the_far_end_could_not_acknowledge_is_asked_for_with_the_commit(hos
     with (
         program(far, "v4", "listen", "10.255.0.2") as listener,
         program(host, "v4", "send", "10.255.0.1", "10.255.0.2", "1") as sender,
+        subprocess.Popen(far.argv(sys.executable, "-c", ANSWERS), stdout=subprocess.PIPE, text=True) as answers,
+        contextlib.ExitStack() as stack,
     ):
+        stack.callback(answers.kill)
+        assert answers.stdout is not None and answers.stdout.readline() == "ready\n"
         assert listener.stdout is not None
         assert send(sender, 10) == "1" and listener.stdout.readline() == "10\n"
         assert wait_for(lambda: in_flight() == "[0]")
@@ -269,10 +288,11 @@ def test_what_the_far_end_could_not_acknowledge_is_asked_for_with_the_commit(hos
         assert listener.stdout.readline() == "1000\n"
         hold(pair)
         time.sleep(1.5)  # an acknowledgement that was put off is lost by then, and the sender tries once in seconds
-        far.ip("route", "replace", *back)
-        assert in_flight() == "[1]"
         assert pair.ask("commit", generation=NEW, revert_after_s=30)["kick"]["pushed"] == 1
-        assert in_flight() == "[0]"
+        time.sleep(0.1)  # a probe of the window would be on its way by now, the only one that is answered in 500 ms
+        assert in_flight() == "[1]"
+        far.ip("route", "replace", *back)
+        assert wait_for(lambda: in_flight() == "[0]")
 
 
 def test_without_a_kick_no_socket_is_touched(host: Space, pair: Peer) -> None:
