@@ -71,7 +71,8 @@ class Server:
         self.fence = Fence(self.overtaken)
         self.samples = Counters(self)
         self.probes = Probes(self)
-        self.generations.crossed, self.generations.kick.meet = self.probes.cross, self.probes.meet
+        self.generations.crossed = self.probes.cross
+        self.generations.kick.meet = self.probes.meet
         self.ends = FibreEnds(self)
         self.traffic = Traffic(self)
         self.handoff = Handoff(self)
@@ -370,7 +371,7 @@ OPERATIONS: dict[str, Callable[[Server, Json, Client, Answer], Json | None]] = {
     "job.secret": lambda server, request, *_: server.jobs.secret(request),
     "tap": lambda server, request, _, answer: server.taps.start(request, answer),
     "tap.stop": lambda server, request, *_: server.taps.stop(job_name(request)),
-    "taps": lambda server, *_: {"taps": dict(server.taps.pids)},
+    "taps": lambda server, *_: {"taps": server.taps.pids()},
     "beats": lambda server, request, *_: beats.beats(server, request),
     "demand": lambda server, request, _, answer: demand(server, request, answer),
 }

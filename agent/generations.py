@@ -55,7 +55,7 @@ class Generations:
         self.pending: Pending | None = None
         self.handle: int | None = None
         self.armed: Armed | None = None
-        self.kick = Kick()
+        self.kick: Kick = Kick()
         self.kept: set[int] = set()  # of a schedule: not dropped, whatever is active
         self.lanes: Callable[[], list[str]] = lambda: server.facts.get("lanes", [])
         self.crossed: Callable[[int, list[str]], None] = lambda generation, addresses: None

@@ -2,14 +2,16 @@
 
 A process of its own has a packet socket (packet(7)) for each port: the kernel copies what matches a filter into a ring of fixed
 size at ingress, and counts what finds no room there. The process hands whole blocks of the ring to a connection on the management
-network. So nothing waits for a tap, and nothing is left when the process, this program or the shadow ends: the connection is the
-lease. No qdisc, filter or device is made.
+network. So nothing waits for a tap, and nothing is left when the process or the shadow ends: the connection is the lease. No qdisc,
+filter or device is made. A tap outlives the daemon, as jobs do, and the next one finds it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import hmac
+import json
 import mmap
 import os
 import re
@@ -19,8 +21,8 @@ import socket
 import struct
 import time
 
-from agent.basics import bad, integer, refused
-from agent.jobs import job_name
+from agent.basics import RUN, bad, integer, read_json, refused, write
+from agent.jobs import job_name, start_time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -38,8 +40,10 @@ BLOCK, BLOCKS, RETIRE_MS = (
 SOL_PACKET, PACKET_RX_RING, PACKET_STATISTICS, PACKET_VERSION, PACKET_IGNORE_OUTGOING = 263, 5, 6, 10, 23  # linux/if_packet.h
 TPACKET_V3, ETH_P_IP = 2, 0x0800
 SO_ATTACH_FILTER = 26
-PR_SET_PDEATHSIG = 1
+PR_SET_NAME = 15
+KEPT = RUN + "/taps.json"
 CONNECT_S, GREETING_S = 15.0, 20.0  # a shadow imports torch before it answers
+SILENT_S = 60  # a shadow whose host does not answer for so long is gone, as workloads/shadow/peers.py has it
 ROLE = b"tap".ljust(8)
 NUMBER, PROOF = 16, 32
 HEAD = struct.Struct("!III")
@@ -114,6 +118,9 @@ def meet(address: str, port: int, key: bytes) -> socket.socket:
             if time.monotonic() > until:
                 raise
             time.sleep(0.1)
+    for option, value in ((socket.TCP_KEEPIDLE, 5), (socket.TCP_KEEPINTVL, 5), (socket.TCP_USER_TIMEOUT, 1000 * SILENT_S)):
+        link.setsockopt(socket.IPPROTO_TCP, option, value)
+    link.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     link.settimeout(GREETING_S)
     first, second = exactly(link, NUMBER), os.urandom(NUMBER)
     link.sendall(ROLE + second + proof(key, ROLE, first, second))
@@ -194,11 +201,30 @@ def work(ports: Sequence[tuple[str, int]], code: bytes, shadow: str, port: int, 
 
 
 class Taps:
-    """The taps of this host, by the job's name."""
+    """The taps of this host."""
 
     def __init__(self, server: Server) -> None:
         self.server = server
-        self.pids: dict[str, int] = {}
+        self.found: dict[str, tuple[int, int]] = {}  # by the job's name: its process, and a pidfd of it
+        for name, (pid, born) in (read_json(KEPT) or {}).items():
+            with contextlib.suppress(OSError):
+                self.watch(name, pid, born)
+        self.save()
+
+    def pids(self) -> dict[str, int]:
+        return {name: pid for name, (pid, _) in self.found.items()}
+
+    def save(self) -> None:
+        write(KEPT, json.dumps({name: [pid, start_time(pid)] for name, pid in self.pids().items()}))
+
+    def watch(self, name: str, pid: int, born: int | None = None) -> None:
+        """Keep a tap until it ends. born: unless another process has its number by now. Raises: OSError - it has ended."""
+        watched = os.pidfd_open(pid)
+        if born is not None and start_time(pid) != born:
+            os.close(watched)
+            return
+        self.found[name] = pid, watched
+        self.server.register(watched, lambda _: self.ended(name, pid, watched))
 
     def start(self, request: Json, answer: Answer) -> None:
         """Tap ports for a job, instead of an earlier tap of it; answers once the copies are on their way to its shadow."""
@@ -219,16 +245,15 @@ class Taps:
         except (OSError, TypeError):
             raise bad("lanes: not all of them are IPv4 addresses") from None
         self.stop(name)
-        if len(self.pids) >= TAPS:
-            raise refused(f"this host has {TAPS} taps already, for {', '.join(self.pids)}: as many as it can")
+        if len(self.found) >= TAPS:
+            raise refused(f"this host has {TAPS} taps already, for {', '.join(self.found)}: as many as it can")
         out, into = os.pipe()
         pid = os.fork()
         if pid == 0:
             apart(lambda: work([(self.server.ports[n], n) for n in sorted(set(ports))], code, shadow, port, key, into), into)
         os.close(into)
-        self.pids[name] = pid
-        watched = os.pidfd_open(pid)
-        self.server.register(watched, lambda _: self.ended(name, pid, watched))
+        self.watch(name, pid)
+        self.save()
 
         def begun(_: int) -> None:
             said = os.read(out, 1000).decode(errors="replace")
@@ -242,33 +267,34 @@ class Taps:
 
     def stop(self, name: str) -> Json:
         """End a job's tap; one that is not there does no harm."""
-        pid = self.pids.pop(name, None)
-        if pid is not None:
-            os.kill(pid, signal.SIGKILL)
-        return {"name": name, "ended": pid is not None}
+        there = self.found.pop(name, None)
+        if there is not None:
+            signal.pidfd_send_signal(there[1], signal.SIGKILL)
+            self.save()
+        return {"name": name, "ended": there is not None}
 
     def ended(self, name: str, pid: int, watched: int) -> None:
         self.server.unregister(watched)
         os.close(watched)
-        os.waitpid(pid, 0)
-        if self.pids.get(name) == pid:
-            del self.pids[name]
+        with contextlib.suppress(ChildProcessError):  # an earlier daemon's child
+            os.waitpid(pid, 0)
+        if self.found.get(name) == (pid, watched):
+            del self.found[name]
+            self.save()
 
 
 def apart(what: Callable[[], None], keep: int) -> None:
-    """Be a process of its own from now on, with no file but this one; it ends with the daemon."""
+    """Be a process of its own from now on, with no file but this one."""
     import ctypes
 
     try:
-        parent = os.getppid()
-        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_NAME, b"testbed-tap", 0, 0, 0)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, signal.SIG_DFL)
         os.closerange(3, keep)
         os.closerange(keep + 1, 4096)
         os.setsid()
-        if parent == os.getppid():
-            what()
+        what()
     finally:
         os._exit(0)
 

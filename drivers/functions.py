@@ -17,6 +17,7 @@ from typing import Any
 from drivers.link.tcp import TcpLink
 from optics import Garbled, Missing, Refused
 from optics.plain import printable
+from optics.plan import FunctionUse
 
 MOST_LINE = 1 << 20
 """Bytes of an answer: counters of 128 allocations are the longest, some 400 bytes each."""
@@ -148,6 +149,20 @@ class FunctionSwitch:
         """What each allocation has counted, under the page's names. Raises: as `allocate`."""
         found = self._value(await self._ask("counters"), "allocations", list)
         return tuple(each for each in found if isinstance(each, dict))
+
+    async def uses(self) -> tuple[FunctionUse, ...]:
+        """What each job has, of which nothing is believed to be of its kind. Raises: as `allocate`."""
+        return tuple(map(self._use, await self.counters()))
+
+    def _use(self, said: Mapping[str, Any]) -> FunctionUse:
+        def number(key: str) -> float:
+            value = said.get(key)
+            return value if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 2**53 else 0
+
+        name, job = (printable(str(said.get(key, "")), keep="")[:64] for key in ("function", "job"))
+        size = int(number(SIZES[name][0])) if name in SIZES else 0
+        left_s, packets = float(number("lease_left_s")), int(number("packets_in"))
+        return FunctionUse(self.name, name, job, int(number("allocation")), size, left_s, packets)
 
     async def _ask(self, op: str, **words: object) -> dict[str, Any]:
         async with self._turn:

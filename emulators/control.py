@@ -57,7 +57,7 @@ def _turning(plant: Optic) -> Words | None:
 def _functions(process: Functions) -> Words:
     """What a packet switch's functions are doing; `running` false, and why, if they answer nothing."""
     try:
-        return {"running": True, **process.order(do="state")}
+        return {"running": True, "pid": process.pid, **process.order(do="state")}
     except OSError as problem:
         return {"running": False, "error": str(problem)}
 

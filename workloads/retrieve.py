@@ -3,8 +3,9 @@
 Key k belongs to rank k mod n, which takes `--lookup-ms` to find a value, for one asker at a time: what a store on disk does.
 Ranks draw keys by Zipf's law, all by the same order of popularity, as in NetCache (SOSP 2017). Where a packet switch gave the job
 a cache (docs/reference/functions-dialect.md) a rank asks it first, and has it store what it had to ask the owner for. Every value
-is checked. An iteration is `--requests` requests of each rank, one after the other. Its record: requests, hits, and found_ms, the
-time of a request (median and 99th percentile) at rank 0. Exit codes: as workloads.train.
+is checked. An iteration is `--requests` requests of each rank, one after the other. Its record: requests, hits, asked_bytes (of
+values that owners sent), all of all ranks, and found_ms, the time of a request (median and 99th percentile) at rank 0. Exit codes:
+as workloads.train.
 """
 
 from __future__ import annotations
@@ -57,10 +58,10 @@ def retrieve(job: Job, given: argparse.Namespace) -> dict[str, Any]:
     keys = Zipf(given.keys, given.skew, random.Random(given.seed * 1000 + place.rank))
     job.carry_on_rings("gloo")
     clock, torch = Clock(), job.torch
-    counted, stopped, done = [0, 0], False, 0
+    counted, stopped, done = [0, 0, 0], False, 0
     for iteration in range(1, given.iterations + 1) if given.iterations else itertools.count(1):
         job.before(iteration)
-        begin_ns, hits, took_ms = time.monotonic_ns(), 0, []
+        begin_ns, hits, took_ms, heard = time.monotonic_ns(), 0, [], owners.heard
         for _ in range(given.requests):
             at, key = time.monotonic(), keys.draw()
             value = cache.get(key) if cache is not None else None
@@ -73,10 +74,10 @@ def retrieve(job: Job, given: argparse.Namespace) -> dict[str, Any]:
                 raise ValueError(f"key {key}: another value than its own")
             took_ms.append((time.monotonic() - at) * 1e3)
         end_ns = time.monotonic_ns()
-        whole = torch.tensor([float(given.requests), float(hits)], device=job.rings.device)
+        whole = torch.tensor([float(given.requests), float(hits), float(owners.heard - heard)], device=job.rings.device)
         job.rings.all_reduce(whole)  # also the end of the iteration for all
-        asked, found = (int(number) for number in whole.tolist())
-        counted = [counted[0] + asked, counted[1] + found]
+        now = [int(number) for number in whole.tolist()]
+        counted = [before + more for before, more in zip(counted, now, strict=True)]
         took_ms.sort()
         job.records.iteration(
             {
@@ -84,8 +85,9 @@ def retrieve(job: Job, given: argparse.Namespace) -> dict[str, Any]:
                 "t_wall_ns": clock.wall_ns(begin_ns),
                 "iter_ms": round((time.monotonic_ns() - begin_ns) / 1e6, 3),
                 "comm_ms": round((time.monotonic_ns() - end_ns) / 1e6, 3),
-                "requests": asked,
-                "hits": found,
+                "requests": now[0],
+                "hits": now[1],
+                "asked_bytes": now[2] * given.bytes,
                 "found_ms": round(took_ms[len(took_ms) // 2], 3),
                 "found_p99_ms": round(took_ms[len(took_ms) * 99 // 100], 3),
             }
@@ -96,7 +98,13 @@ def retrieve(job: Job, given: argparse.Namespace) -> dict[str, Any]:
             break
     owners.close()
     shelf.close()
-    return {"iterations": done, "stopped": stopped, "requests": counted[0], "hits": counted[1]}
+    return {
+        "iterations": done,
+        "stopped": stopped,
+        "requests": counted[0],
+        "hits": counted[1],
+        "asked_bytes": counted[2] * given.bytes,
+    }
 
 
 def value_of(key: int, size: int) -> bytes:
@@ -176,6 +184,8 @@ class Owners:
     def __init__(self, addresses: list[Any], own: str, size: int, timeout_s: float) -> None:
         self._addresses, self._own, self._size, self._timeout_s = addresses, own, size, timeout_s
         self._talks: dict[int, socket.socket] = {}
+        self.heard = 0
+        """Values that owners sent."""
 
     def close(self) -> None:
         for talk in self._talks.values():
@@ -195,6 +205,7 @@ class Owners:
                 if not (more := talk.recv(self._size - len(value))):
                     raise ConnectionResetError("closed by peer")
                 value += more
+            self.heard += 1
         except OSError as error:
             raise RuntimeError(f"connection to rank {owner}: {error}") from error
         return value

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -49,13 +50,15 @@ class State:
 
         Raises: ValueError - they have none in common, or it is of another training.
         """
-        if self._shadow is not None and self._shadow.restore:
+        if self._shadow is not None and self._shadow.restore == "shadow":
             return self._from_shadow(self._shadow)
         accord, rank, torch = self._job.accord, self._job.place.rank, self._job.torch
         if not self._resume:
             self._checkpoints.forget()  # no rank can have written one of this run: that takes an iteration, and so all ranks
         kept = accord.gather("checkpoints", self._checkpoints.kept())
         done = common(kept)
+        if self._shadow is not None and self._shadow.restore and (newer := self._from_shadow(self._shadow, done)):
+            return newer
         mine = False
         with torch.no_grad():
             if done in kept[rank]:
@@ -73,18 +76,27 @@ class State:
             self.own_lost = accord.gather("own state", mine).count(False)
         return done
 
-    def _from_shadow(self, meeting: Meeting) -> int:
-        """Take the shadow's newest checkpoint: rank 0 is sent it, and gives it to all. Raises: as witness.restored."""
+    def _from_shadow(self, meeting: Meeting, after: int | None = None) -> int:
+        """Take the shadow's newest checkpoint: rank 0 is sent it, and gives it to all; return its iteration.
+
+        after: only if it is of a later iteration than this one; else 0. Raises: without `after`, as witness.restored.
+        """
         rank, torch = self._job.place.rank, self._job.torch
         tensors = [each for name in ("parameters", "momentum") for each in self._alike[name]]
         iteration = 0
         with torch.no_grad():
             if rank == 0:
-                iteration, flat = restored(meeting, self._same, torch)
-                for tensor, was in zip(tensors, flat.split([tensor.numel() for tensor in tensors]), strict=True):
-                    tensor.copy_(was.view(tensor.shape))
+                try:
+                    iteration, flat = restored(meeting, self._same, torch, after or 0)
+                except (OSError, ValueError) as error:
+                    if after is None:
+                        raise
+                    print(f"# shadow: the ranks' own checkpoints are used: {error}", file=sys.stderr, flush=True)
+                else:
+                    for tensor, was in zip(tensors, flat.split([tensor.numel() for tensor in tensors]), strict=True):
+                        tensor.copy_(was.view(tensor.shape))
             iteration = int(max(self._job.accord.gather("restored", iteration)))
-            for tensor in tensors:
+            for tensor in tensors if iteration else ():
                 torch.distributed.broadcast(tensor, 0)
         return iteration
 

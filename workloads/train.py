@@ -73,6 +73,7 @@ def train(job: Job, arguments: argparse.Namespace) -> dict[str, Any]:
         step = EachIteration(job, module, momentum, arguments.lr, arguments.bucket_mb, None if wanted.kind == "none" else by)
     step.witness = state.witness(done)
     first, last, stopped, checkpoint, agreed = None, None, False, "", done
+    saved: dict[str, float] = {}  # how long training stood for a checkpoint (ms), said with the next iteration
     started_s = time.monotonic()
     try:
         for iteration in range(done + 1, most + 1) if most else itertools.count(done + 1):
@@ -81,15 +82,18 @@ def train(job: Job, arguments: argparse.Namespace) -> dict[str, Any]:
             record = step.run(iteration, *data.batch(iteration), agree=iteration == end) | {
                 "samples": arguments.batch * place.world
             }
-            job.records.iteration(record)
+            job.records.iteration(record | saved)
+            saved = {}
             first, last, done = first or record, record, iteration
             if iteration < end:  # until then ranks may be iterations apart, and nothing can be agreed on
                 continue
             stopped = job.last(iteration)
             every = arguments.checkpoint_every
             if stopped or (every and iteration // every > agreed // every):
+                begin_s = time.monotonic()
                 with job.beat.save():
                     checkpoint = str(state.write(iteration))
+                saved = {"save_ms": round(1e3 * (time.monotonic() - begin_s), 3)}
             agreed = iteration
             if stopped:
                 break

@@ -184,10 +184,10 @@ class Witness:
         print(f"# shadow: lost, the job goes on without: {error}", file=sys.stderr, flush=True)
 
 
-def restored(meeting: Meeting, same: Mapping[str, Any], torch: Any) -> tuple[int, Any]:
+def restored(meeting: Meeting, same: Mapping[str, Any], torch: Any, after: int = 0) -> tuple[int, Any]:
     """The shadow's newest checkpoint: its iteration, and its numbers: parameters, then their speeds (one flat tensor).
 
-    Raises: ValueError - it has none, or one of another training. OSError - it does not answer.
+    Raises: ValueError - it has none of an iteration beyond `after`, or one of another training. OSError - it does not answer.
     """
     with connect(meeting, "restore", CONNECT_S) as link:
         link.settimeout(CONNECT_S)
@@ -201,6 +201,8 @@ def restored(meeting: Meeting, same: Mapping[str, Any], torch: Any) -> tuple[int
             raise ValueError("the job's shadow has no checkpoint to restore from; without it: testbed job launch")
         if about["same"] != dict(same):
             raise ValueError(f"the shadow's checkpoint was made with {about['same']}, this job has {dict(same)}")
+        if about["iteration"] <= after:
+            raise ValueError(f"the shadow's checkpoint is of iteration {about['iteration']}, the ranks have one of {after}")
         if not 0 <= about["bytes"] <= LARGEST:
             raise ConnectionError(f"the shadow announced {about['bytes']} bytes")
         content = bytearray(exactly(link, about["bytes"]))

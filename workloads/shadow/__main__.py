@@ -1,7 +1,7 @@
 """`python -m workloads.shadow`: follows one job until it ends; see the package.
 
 TESTBED_SHADOW says where to listen, on the management network, and the key of those who may connect: taps, rank 0, and with
-`restore` a rank 0 that begins from the checkpoint of an earlier shadow. In TESTBED_JOB_DIR `shadow.jsonl` gets a line per
+`restore` a rank 0 that may begin from the checkpoint of an earlier shadow. In TESTBED_JOB_DIR `shadow.jsonl` gets a line per
 iteration, and TESTBED_CHECKPOINT_DIR the newest checkpoint when the job has ended, however it ended. Exit codes: 0 done, 2 bad
 environment, 75 no job came, 1 anything else.
 """
@@ -22,7 +22,7 @@ from typing import Any
 
 from ..checkpoint import Checkpoints
 from .follower import Follower, Shape, State, Verdict
-from .peers import GREETING_S, Door, meeting
+from .peers import GREETING_S, Door, meeting, notice_silence
 from .segments import segments
 
 RECORDS = "shadow.jsonl"
@@ -91,10 +91,12 @@ class Reader:
         return 0
 
     def _over(self, now_s: float) -> bool:
-        if self.stopped or not self._ended_s:
-            return self.stopped
+        if self.stopped and not self._ended_s:  # it is told to end once the ranks have: what they said last may be on its way
+            self._ended_s = now_s
+        if not self._ended_s:
+            return False
         quiet = not self._follower.waits or now_s - max(self._latest_s, self._ended_s) > QUIET_S
-        return quiet or now_s - self._ended_s > DRAIN_S
+        return (quiet and (self._job is None or self._follower.shape is None)) or now_s - self._ended_s > DRAIN_S
 
     def _accept(self) -> None:
         try:
@@ -110,6 +112,7 @@ class Reader:
         peer = Peer(link, self._key, f"{host}:{port}")
         link.setblocking(False)
         link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        notice_silence(link)
         self._peers.add(peer)
         self._selector.register(link, selectors.EVENT_READ, peer)
         with contextlib.suppress(OSError):
@@ -213,8 +216,6 @@ class Reader:
             raise ValueError(f"a state of more than {size} bytes")
         if len(peer.data) < size:
             return
-        if iteration == 0:  # the job begins anew
-            self._checkpoints.forget()
         self._follower.state(iteration, peer.data, time.monotonic())
         peer.link.send(b".")
         self._close(peer)
@@ -278,7 +279,10 @@ def main() -> int:
     torch = import_torch()
     directory = Path(os.environ.get("TESTBED_JOB_DIR", "."))
     kept = Path(os.environ.get("TESTBED_CHECKPOINT_DIR") or directory)
-    reader = Reader(listener, met.key, directory, Checkpoints(kept, 0, torch), torch)
+    checkpoints = Checkpoints(kept, 0, torch)
+    if not met.restore:  # they are of another training than the ranks', or older than what these begin from
+        checkpoints.forget()
+    reader = Reader(listener, met.key, directory, checkpoints, torch)
 
     def stop(_number: int, _frame: object) -> None:
         reader.stopped = True

@@ -21,23 +21,30 @@ NUMBER, PROOF = 16, 32
 """Bytes of the numbers of both ends, and of a proof."""
 ROLE = 8
 """Bytes of the word for what the other end wants: tap, job, state or restore, filled up with spaces."""
+SILENT_S = 60
+"""A connection ends when the other end's host does not answer for so long (s)."""
 GREETING_S = 20.0
 """How long (s) an end may take to prove itself: a shadow imports torch before it answers."""
 VARIABLE = "TESTBED_SHADOW"
+RESTORE = ("", "shadow", "newest")
 
 
 @dataclass(frozen=True, slots=True)
 class Meeting:
-    """Where a job's shadow listens, and the key of both. restore: the ranks begin from the shadow's checkpoint."""
+    """Where a job's shadow listens, and the key of both.
+
+    restore: the ranks begin from the checkpoint of an earlier shadow; `newest`: where theirs in common is older. Empty: from
+    theirs, and the shadow drops what it finds.
+    """
 
     address: str
     port: int
     key: bytes
-    restore: bool = False
+    restore: str = ""
 
 
 def meeting(env: Mapping[str, str]) -> Meeting | None:
-    """What TESTBED_SHADOW says: JSON with address, port, key (hexadecimal) and restore; None where it is not set.
+    """What TESTBED_SHADOW says: JSON with address, port, key (hexadecimal) and restore (of RESTORE); None where it is not set.
 
     Raises: ValueError - it is something else.
     """
@@ -45,7 +52,8 @@ def meeting(env: Mapping[str, str]) -> Meeting | None:
         return None
     try:
         said = json.loads(env[VARIABLE])
-        return Meeting(str(said["address"]), int(said["port"]), bytes.fromhex(said["key"]), bool(said.get("restore")))
+        restore = RESTORE[RESTORE.index(said.get("restore", ""))]
+        return Meeting(str(said["address"]), int(said["port"]), bytes.fromhex(said["key"]), restore)
     except (ValueError, TypeError, KeyError) as error:
         raise ValueError(f"{VARIABLE}: not a JSON object with address, port and key: {error}") from error
 
@@ -70,6 +78,7 @@ def connect(meeting: Meeting, role: str, within_s: float) -> socket.socket:
                 raise
             time.sleep(0.1)
     try:
+        notice_silence(link)
         link.settimeout(GREETING_S)
         first, second, who = exactly(link, NUMBER), secrets.token_bytes(NUMBER), role.encode().ljust(ROLE)
         link.sendall(who + second + proof(meeting.key, who, first, second))
@@ -79,6 +88,13 @@ def connect(meeting: Meeting, role: str, within_s: float) -> socket.socket:
         link.close()
         raise
     return link
+
+
+def notice_silence(link: socket.socket) -> None:
+    """Have a connection end although the other end's host lost power, or its network."""
+    for option, value in ((socket.TCP_KEEPIDLE, 5), (socket.TCP_KEEPINTVL, 5), (socket.TCP_USER_TIMEOUT, 1000 * SILENT_S)):
+        link.setsockopt(socket.IPPROTO_TCP, option, value)
+    link.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
 
 
 def exactly(link: socket.socket, count: int) -> bytes:
