@@ -104,6 +104,6 @@ def page_of(call: Call, kept: Record, out: Path | None) -> tuple[Path, Samples]:
     with call.store() as store:
         records = [r for slot in kept.slots for run in slot["runs"] if (r := store.get(run)) is not None]
         campaign = gather(records, store, call.settings, kept.data["title"], kept.data)
-    with ledger(list(campaign.journals.values()), (*questions.READ, "collective")) as book:
+    with ledger(list(campaign.journals.values()), (*questions.READ, "collective", "requests")) as book:
         found = samples(book, kept.data)
     return written(call, campaign, out), found

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 
 from optics.plain import counted, seconds_text
-from orchestrator.cli.text import columns, listed, mark, ms_text, page, paint, phase_line, scaled_ms_text, when
+from orchestrator.cli.text import columns, flat, listed, mark, ms_text, page, paint, phase_line, scaled_ms_text, when
 from orchestrator.engine.change.standstill import stood_text
 from orchestrator.results import (
     Awaiting,
@@ -22,6 +22,7 @@ from orchestrator.results import (
 )
 from orchestrator.verify.report import VerifyReport
 from orchestrator.verify.state import StatusReport
+from orchestrator.views.carried import function_words, lost_words, save_words, sent_words, shadow_words
 
 _DETAIL, _LONG = 55, 80
 """Least and greatest width of the details of phases; a longer text moves only its own time out of the column."""
@@ -233,6 +234,7 @@ def status(report: StatusReport, colour: bool, here: Callable[[str], str] = str)
     for d in report.devices:
         idle = [f"{setting} ({words})" for setting, words in d.holders.items()]
         lines += [f"held     {d.name}: ports in use without light: {listed(idle, 6)}"] if idle else []
+    lines += [f"function {use}" for use in report.functions]
     if report.job is not None:
         lines += job(report.job).splitlines()
     for run in report.unfinished:
@@ -305,17 +307,12 @@ def job(report: JobStatus) -> str:
     failed = {rank: code for rank, code in report.exit_codes.items() if code != 0}
     if failed:
         line += "\n           exit codes: " + ", ".join(f"rank {rank}: {code}" for rank, code in sorted(failed.items()))
-    if report.shadow is not None:
-        line += f"\n           {shadow(report.shadow)}"
+    found = [shadow_words(report.shadow)] if report.shadow is not None else []
+    found += [function_words(each) for each in report.functions]
+    found += [sent_words(report.sent), lost_words(report.sent)] if report.sent is not None else []
+    found += [save_words(report.saves)] if report.saves is not None else []
+    line += "".join(f"\n           {flat(words)}" for words in found if words)
     return line + "".join(f"\n           {words}" for words in (*report.late, *report.detail.splitlines()))
-
-
-def shadow(found: Mapping[str, int | str]) -> str:
-    """A job's shadow in one line."""
-    followed = f"{found['equal']} of {found['iterations']} iterations equal"
-    words = f"shadow on {found['host']}: {followed}, checkpoint of iteration {found['checkpoint']}"
-    words += f"; {found['fetched']} states fetched, {found['lost']} packets lost" if found["fetched"] or found["lost"] else ""
-    return words if found["state"] == "running" else f"{words}; it is {found['state']}"
 
 
 def logs(report: JobLogs) -> str:

@@ -40,7 +40,8 @@ def screen(picture: Picture, width: int, height: int, *, unicode: bool = True) -
     parts = [b for b in bars if b.kind != "run"]
     chart = draw(bars, width, unicode=unicode) if bars else []
     small = draw(parts, width, unicode=unicode) if parts else chart
-    turned = [*slot_lines(picture, width, unicode=unicode), *rank_line(picture), *turn_line(picture, width, unicode=unicode)]
+    turned = [*slot_lines(picture, width, unicode=unicode), *carried_lines(picture), *rank_line(picture)]
+    turned += turn_line(picture, width, unicode=unicode)
     fixed = 4 + len(picture.lab.devices) // 6 + len(turned)
     room = height - fixed
     hosts = min(len(picture.lab.hosts), max(3, room - min(len(small), 8) - 4))
@@ -222,6 +223,14 @@ def slot_lines(picture: Picture, width: int, *, unicode: bool) -> list[Text]:
             found.append(strip)
     if words := picture.adapting.words():
         found.append(Text(f"{'adapt':<10}{printable(words, keep='')}"))
+    return found
+
+
+def carried_lines(picture: Picture) -> list[Text]:
+    """A line each for shadow, functions of packet switches, what is sent, lost and saved; nothing where there is none."""
+    found = []
+    for name, words, bad in picture.carrying.words(ended=bool(picture.job.get("ended"))):
+        found.append(Text(f"{name:<10}{printable(words, keep='')}", style="yellow" if bad else ""))
     return found
 
 

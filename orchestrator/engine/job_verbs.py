@@ -11,6 +11,7 @@ from optics import HostName, Locked, Missing, Refused, TestbedError, Unreachable
 from optics.plain import counted
 from optics.plan import Job, TransitionPolicy
 from optics.ranks import host_of_rank, hosts_of
+from orchestrator.engine.change import functions
 from orchestrator.engine.change.attempt import GO_TAKES, HOLD_TAKES, MOST_S, Attempt
 from orchestrator.engine.change.job_record import (
     Pause,
@@ -18,7 +19,7 @@ from orchestrator.engine.change.job_record import (
     hosts_of_job,
     pause_of,
     ranks_of,
-    wanted_job,
+    shadowed,
     with_pause,
     without_pause,
 )
@@ -26,7 +27,6 @@ from orchestrator.engine.change.jobs import Jobs
 from orchestrator.engine.change.locking import beside, holding, obeyed, own_turner
 from orchestrator.hosts.by_hand import ByHand, by_hand
 from orchestrator.hosts.failures import one_error
-from orchestrator.hosts.launch import identity
 from orchestrator.inventory.lab import Lab
 from orchestrator.plan.reader import read_plan
 from orchestrator.results import ALIVE, JobLogs, JobStatus
@@ -143,14 +143,9 @@ async def job_restore(command: Command) -> JobStatus:
 async def _restorable(jobs: Jobs, job: Job) -> None:
     """Raises: as `job_restore`."""
     record, hint = _latest(jobs), "from the checkpoints of its ranks, where they have some: testbed up; anew: testbed job launch"
-    before = wanted_job(record)
     if job.shadow is None:
         raise Missing(f"job {job.name} has no shadow in this plan", hint=hint)
-    if (
-        (before.name, identity(before)) != (job.name, identity(job))
-        or before.shadow is None
-        or before.shadow.host != job.shadow.host
-    ):
+    if not shadowed(job, record):
         raise Missing(
             f"{record.name} ran last, and was another training than the plan's, or had no shadow on {job.shadow.host}", hint=hint
         )
@@ -159,6 +154,10 @@ async def _restorable(jobs: Jobs, job: Job) -> None:
         raise Refused(f"job {record.name} is {status.state}, so there is nothing to restore", hint="testbed job stop, then restore")
     if not status.shadow or not status.shadow["checkpoint"]:
         raise Missing(f"the shadow of {record.name} on {job.shadow.host} had no iteration equal to the job's", hint=hint)
+    if status.shadow["state"] == "killed":
+        kept = status.shadow["checkpoint"]
+        words = f"was killed, and wrote nothing: its checkpoint of iteration {kept} is lost"
+        raise Missing(f"the shadow of {record.name} on {job.shadow.host} {words}", hint=hint)
 
 
 async def _launch(command: Command, verb: str, *, anew: bool = True, restore: bool = False) -> JobStatus:
@@ -189,6 +188,7 @@ async def _launch(command: Command, verb: str, *, anew: bool = True, restore: bo
             with run, Journal(run_dir, run.id, session.lab.name) as journal:
                 environment.note(run_dir, session.lab, command.inventory)
                 recorder, sample, record = Recorder(command.progress, journal), settings.sample_hz > 0, store.latest_job(key)
+                await functions.check(job, session.lab, record, again=anew)
                 if anew and record is not None and record.ended is None:
                     await jobs.stop(record, "launched again")
                 if anew:
@@ -223,7 +223,7 @@ async def job_stop(command: Command) -> JobStatus:
 
 
 async def job_pause(command: Command, *, for_s: float) -> JobStatus:
-    """Pause the job at the end of an iteration, until `job_resume` or for `for_s` (s) at most; no light moves.
+    """Pause the job at the end of an iteration, until `job_resume` or for `for_s` (s) at most; slots that turn turn on.
 
     Raises: Refused - it does not run, is paused already, not all ranks take part, or no iteration ends in time: it goes on then.
     """
@@ -237,7 +237,8 @@ async def job_pause(command: Command, *, for_s: float) -> JobStatus:
                 hint="testbed job pause --for 1h; testbed job stop ends it with a checkpoint",
             )
         await _connect(session, hosts)
-        async with holding(session.lab, command, reach(session.lab, hosts), "job pause") as lock:
+        turner = own_turner(session.lab, settings, store)
+        async with holding(session.lab, command, reach(session.lab, hosts), beside("job pause", turner)) as lock:
             status = await _going(jobs, record)
             if status.state == "paused":
                 raise Refused(f"job {record.name} is paused already, {status.detail}")
@@ -246,9 +247,10 @@ async def job_pause(command: Command, *, for_s: float) -> JobStatus:
             )
             lock.bind(run)
             with run, Journal(settings.run_dir(run.id), run.id, session.lab.name) as journal:
-                await session.hosts.fence(run.token, hosts)
+                await obeyed(session, run, hosts, turner)
                 move = next_generation(store, lab_of(jobs.slice), settings.owner, run.id)
-                await _pause(jobs, record, move, run.token, for_s, Recorder(command.progress, journal))
+                token = run.token if turner is None else turner.token
+                await _pause(jobs, record, move, token, for_s, Recorder(command.progress, journal))
                 run.finish("ok")
         return await jobs.status(_latest(jobs))
 
@@ -279,7 +281,8 @@ async def job_resume(command: Command) -> JobStatus:
         record = _latest(jobs)
         hosts = hosts_of_job(record, session.lab)
         await _connect(session, hosts)
-        async with holding(session.lab, command, reach(session.lab, hosts), "job resume"):
+        reason = beside("job resume", own_turner(session.lab, command.settings, command.store))
+        async with holding(session.lab, command, reach(session.lab, hosts), reason):
             status, pause = await _going(jobs, record), pause_of(record)
             if status.state != "paused" or pause is None:
                 over = "; its pause is over" if pause is not None else ""

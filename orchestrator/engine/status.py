@@ -11,8 +11,10 @@ from dataclasses import replace
 from drivers.api import CircuitSwitch, PortHolders
 from optics import DeviceName, HostName, Identity, Interlock, Locked, Missing, Setting, TestbedError
 from optics.plain import counted, seconds_text
+from optics.plan import FunctionUse
 from optics.words import short, sort_key
 from orchestrator.engine.adapt.process import ADAPTER
+from orchestrator.engine.change.functions import used
 from orchestrator.engine.change.jobs import Jobs
 from orchestrator.engine.change.locking import holding
 from orchestrator.engine.change.unfinished import left_behind
@@ -61,9 +63,10 @@ async def status(command: Command) -> StatusReport:
         turning = turner is not None and turner.alive
         circuits = stored_circuits(current.links, lab) if current and not turning else ()
         links = stored_links(current.links) if current else ()
-        dark, job = await asyncio.gather(
-            degraded(session.devices, lab, links, circuits, seen.hellos), _job(session, store, key, settings, seen)
+        dark, job, uses = await asyncio.gather(
+            degraded(session.devices, lab, links, circuits, seen.hellos), _job(session, store, key, settings, seen), _uses(lab)
         )
+    own = {(use["segment"], use["allocation"]) for use in (job.functions if job is not None else ())}
     wanted = {} if turning else _wanted(current, lab)  # what is wanted now changes while it is compared
     owned = per_device(store.owned(key))
     ahead = prewired(seen.settings, wanted, owned, lab)
@@ -95,7 +98,12 @@ async def status(command: Command) -> StatusReport:
         job=job,
         locked_by="; ".join(f"{lock} [lock {lock.id}, {lock.scope}]" for lock in held),
         tagged=tuple(map(str, tags)),
-        drift=(*(() if turning else _drift(devices, hosts, current, dark, watcher)), *_halted(turner), *_dead(job, current)),
+        drift=(
+            *(() if turning else _drift(devices, hosts, current, dark, watcher)),
+            *_halted(turner),
+            *_dead(job, current),
+            *_lacking(job),
+        ),
         unfinished=left_behind(store, key, seen),
         dark=dark,
         slots=str(turner) if turning else "" if _halted(turner) else at_rest(current, lab),
@@ -105,6 +113,7 @@ async def status(command: Command) -> StatusReport:
         segments=tuple(dict.fromkeys(map(str, lab.switched(links).values()))),
         recoveries=tuple(f"{seconds_text(one.age_s)} ago: {one}" for one in recoveries(store, key) if one.age_s < RECENT_S),
         loose=tuple(map(str, loose(command.inventory))),
+        functions=tuple(use for use in uses if (use.segment, use.allocation) not in own),
     )
 
 
@@ -289,6 +298,18 @@ def _dead(job: JobStatus | None, current: CurrentPlan | None) -> list[str]:
     if job is None or job.state != "failed" or not wanted or wanted["name"] != job.name:
         return []
     return [f"job {job.name} failed: {job.detail}; its output: testbed job logs; to launch it again: testbed up"]
+
+
+async def _uses(lab: Lab) -> list[FunctionUse]:
+    """What jobs have of the functions of the lab's packet switches."""
+    able = [segment for segment in lab.segments.values() if segment.functions]
+    return [use for said in await asyncio.gather(*(used(each.name, each.address) for each in able)) for use in said]
+
+
+def _lacking(job: JobStatus | None) -> list[str]:
+    """Report what a running job no longer has of packet switches."""
+    lost = [use["lacks"] for use in (job.functions if job is not None else ()) if "lacks" in use]
+    return [f"job {job.name} waits for {words}; it ends within a minute or so, then: testbed up" for words in lost if job]
 
 
 def _drift(

@@ -8,10 +8,11 @@ import io
 import json
 import tarfile
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
-from optics import Garbled, HostName, Refused
+from optics import Garbled, HostName, Refused, TestbedError
 from optics.plan import Job
 from optics.ranks import RankName, by_host, host_of_rank
 from orchestrator.credentials import withheld
@@ -25,7 +26,7 @@ from orchestrator.hosts.measurements import Measurements
 from orchestrator.hosts.readiness import Readiness
 from orchestrator.hosts.routes import Routes
 from orchestrator.hosts.runner import Ansible, Play
-from orchestrator.hosts.shadow import Shadows
+from orchestrator.hosts.shadow import Restore, Shadows
 from orchestrator.hosts.slots import Slots
 from orchestrator.hosts.turns import Turns
 from orchestrator.inventory.lab import Lab
@@ -100,15 +101,17 @@ class Hosts(Routes, Measurements, Turns, Slots, Readiness, Shadows):
         resume: bool = False,
         fresh: Collection[HostName] = (),
         leases: Sequence[Mapping[str, Any]] = (),
-        restore: bool = False,
+        restore: Restore = "",
+        spared: bool = False,
     ) -> Mapping[RankName, JobState]:
         """Start the ranks of a job, its shadow before; `run` makes its name there unique. fresh, leases: as `launch.requests`.
 
-        restore: the ranks begin from the newest checkpoint of the shadow.
+        restore: what the ranks of a job with a shadow begin from. spared: without one that cannot be started, too.
         """
         await self.make_ready(job)
         if job.shadow is not None:
-            await self.start_shadow(job, run, restore=restore)
+            with suppress(TestbedError) if spared else nullcontext():
+                await self.start_shadow(job, run, restore=restore)
         wanted = launch.requests(job, self.lab, run, resume=resume, fresh=fresh, leases=leases)
         payloads = launch.payloads({rank: request | self._token() for rank, request in wanted.items()})
         play = await self._play("launch.yml", list(payloads), {"testbed_requests": payloads})

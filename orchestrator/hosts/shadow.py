@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from typing import Any
+from typing import Any, Literal
 
 from optics import HostName, Refused
 from optics.plan import Job
@@ -20,12 +20,14 @@ PORT = 27400
 MEETS_S = 60.0
 """A tap is there once the shadow answers it, which imports torch first, beside other things on a small machine."""
 RECORDS = "shadow.jsonl"
+Restore = Literal["", "shadow", "newest"]
+"""What ranks begin from: their own checkpoints; the shadow's; whichever of both is newer (workloads/shadow/peers.py)."""
 
 
 class Shadows(Channels):
     """What is asked of the host of a shadow, and of the hosts whose ports are tapped."""
 
-    async def start_shadow(self, job: Job, run: str, *, restore: bool) -> None:
+    async def start_shadow(self, job: Job, run: str, *, restore: Restore) -> None:
         """Start the shadow of a job, then the taps, and leave with rank 0's host what its rank is to know (with all, to restore).
 
         The key goes over the channels, and stands in no command line. Raises: Refused - a tap could not begin; the shadow ends.
@@ -46,8 +48,6 @@ class Shadows(Channels):
             await self.connect([host])
         await self._ask({host: about}, "job.start")
         try:
-            secret = {rank: {"name": on_host(name, rank), "env": {"TESTBED_SHADOW": met}} for rank in job.ranks}
-            await self._ask(secret if restore else {job.ranks[0]: secret[job.ranks[0]]}, "job.secret")
             taps: dict[str, dict[str, Any]] = {}
             for at, ports in tapped(job, self.lab).items():
                 lanes = [self.lab.hosts[at].lane_address(lane) for lane in range(self.lab.hosts[at].lanes)]
@@ -56,6 +56,8 @@ class Shadows(Channels):
             if failed := {at: values["error"] for at, values in answers.items() if values["error"]}:
                 words = "; ".join(f"{at}: {error}" for at, error in failed.items())
                 raise Refused(f"the tap of job {job.name} could not begin on {words}", hint="testbed doctor")
+            secret = {rank: {"name": on_host(name, rank), "env": {"TESTBED_SHADOW": met}} for rank in job.ranks}
+            await self._ask(secret if restore else {job.ranks[0]: secret[job.ranks[0]]}, "job.secret")
         except BaseException:
             await self.end_shadow(name, host)
             raise

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from optics.plain import summary
 from optics.plan import Function, Job
-from orchestrator.inventory.positions import Path
+from orchestrator.inventory.positions import Path, Problems
 from orchestrator.plan.edges import SegmentEdge
 from orchestrator.plan.links import Links
 
@@ -21,8 +21,8 @@ def function_of(job: Job) -> tuple[str, bool]:
     return ("cache", False) if job.workload == "retrieve" else ("", False)
 
 
-def read_functions(segments: Sequence[SegmentEdge], job: Job | None, links: Links) -> tuple[Function, ...]:
-    """The functions that the plan names; what is wrong with them is added to the problems."""
+def read_functions(segments: Sequence[SegmentEdge], job: Job | None, links: Links, notes: Problems) -> tuple[Function, ...]:
+    """The functions that the plan names and its job uses; what is wrong is added to the problems, what is not used to the notes."""
     found: dict[str, str] = {}
     used, needed = function_of(job) if job is not None else ("", False)
     for index, segment in enumerate(segments):
@@ -40,7 +40,8 @@ def read_functions(segments: Sequence[SegmentEdge], job: Job | None, links: Link
                 )
             elif name != used or job is None:
                 users = "train with args.exchange aggregate" if name == "aggregate" else "workload retrieve"
-                links.problems.add(path, f"no job of this plan uses it: {name} is for {users}")
+                notes.add(path, f"no job of this plan uses it, so nothing of it is taken: {name} is for {users}")
+                continue
             elif len(job.ranks) > MOST_WORKERS:
                 links.problems.add(path, f"{len(job.ranks)} ranks; a packet switch takes at most {MOST_WORKERS} workers")
             elif away := [h for h in job.hosts if h not in (segment.hosts or known.ports) or h not in known.ports]:

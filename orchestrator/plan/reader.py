@@ -42,8 +42,11 @@ def read_plan(text: str, filename: str, lab: Lab) -> Plan:
     turning = ScheduleReader(checked, links, max_loss_db)
     schedule = turning.schedule(raw)
     job = JobReader(checked, notes, links).job(raw.get("job"))
-    if edge is not None and (functions := read_functions(edge.segments, job, checked)) and job is not None:
+    if edge is not None and (functions := read_functions(edge.segments, job, checked, notes)) and job is not None:
         job = replace(job, functions=functions)
+    if job is not None and schedule is not None and job.workload == "train" and job.args.get("exchange") == "gloo":
+        words = "gloo: torch's connections do not know the slots, and wait out dark ones by TCP's timers; exchange wires knows them"
+        notes.add(("job", "args", "exchange"), words)
     if job is not None and edge is not None and edge.predicted is not None:
         job = replace(job, predicted=edge.predicted.model_dump(exclude_none=True))
     plan = Plan(edge.name if edge else "", links, job, schedule=schedule)

@@ -272,9 +272,15 @@ _ALL = (
             "iter_ms": Field("float", "ms", "how long it took"),
             "algbw_gbps": Field("float", "Gb/s", "size over time"),
             "busbw_gbps": Field("float", "Gb/s", "what a rank sends over time: algbw times 2(n-1)/n for an all-reduce on a ring"),
-            "wire_bytes": Field("int", "bytes", "sent by rank 0 for it, without headers, where the program counts that"),
+            "wire_bytes": Field(
+                "int", "bytes", "sent by rank 0 for it, without headers of TCP, UDP and IP, where the program counts that"
+            ),
+            "whole_bytes": Field(
+                "int", "bytes", "what whole sums over a ring would be, in each iteration since the last: 2(n-1)/n of size"
+            ),
             "resent_bytes": Field("int", "bytes", "of wire_bytes, what was sent again, where datagrams carry it"),
             "lost_share": Field("float", "1", "of all ranks' numbers, what its sums lack, where datagrams carry it"),
+            "loss_bound": Field("float", "1", "the share that a sum may lack at most, where datagrams carry it"),
             "exposed_comm_ms": Field("float", "ms", "communication not hidden by computing"),
         },
         "per iteration",
@@ -291,6 +297,23 @@ _ALL = (
             "samples_per_s": Field("float", "1/s", "over all ranks"),
             "loss": Field("float", "", "training loss"),
             "ring_groups": Field("int", "", "communicators used in parallel"),
+            "save_ms": Field(
+                "float", "ms", "how long training stood before it for a checkpoint: written (sync), or copied (async)"
+            ),
+        },
+        "per iteration",
+    ),
+    Measurement(
+        "requests",
+        "one iteration of ranks that ask each other, and a packet switch before, for values",
+        (*COMMON_TAGS, "job"),
+        {
+            "iter": Field("int", "", "counts from 0"),
+            "requests": Field("int", "", "of all ranks"),
+            "hits": Field("int", "", "of these, answered by a packet switch"),
+            "asked_bytes": Field("int", "bytes", "of values that ranks had to send each other"),
+            "found_ms": Field("float", "ms", "how long a request of rank 0 took, median"),
+            "found_p99_ms": Field("float", "ms", "the same, 99th percentile"),
         },
         "per iteration",
     ),
@@ -306,8 +329,32 @@ _ALL = (
             "lost": Field("int", "", "packets that the taps had no room for, since the job began"),
             "lag_ms": Field("float", "ms", "the job's word that the iteration is over to the verdict"),
             "checkpoint": Field("int", "", "the iteration of the newest state that is equal"),
+            "host": Field("str", "", "the shadow's"),
+            "taps": Field("str", "", "hosts whose received packets are copied, separated by spaces"),
         },
         "per iteration",
+    ),
+    Measurement(
+        "function",
+        "what a packet switch has counted for a job since its function was allocated; its time is when it was asked",
+        (*COMMON_TAGS, "job", "segment", "function"),
+        {
+            "size": Field("int", "", "slots or entries that the job has"),
+            "total": Field("int", "", "slots or entries of the switch, all jobs together"),
+            "each_bytes": Field("int", "bytes", "size of one slot or entry"),
+            "lease_left_s": Field("float", "s", "until the allocation ends, unless it is renewed"),
+            "packets_in": Field("int", "packets", "of the job's ranks"),
+            "packets_out": Field("int", "packets", "to them"),
+            "bytes_in": Field("int", "bytes", "in these packets, with the function's header"),
+            "bytes_out": Field("int", "bytes", "in these packets, with the function's header"),
+            "sums": Field("int", "", "aggregate: chunks whose sum was complete"),
+            "duplicates": Field("int", "packets", "aggregate: parts sent again that were in already"),
+            "gets": Field("int", "", "cache: questions"),
+            "hits": Field("int", "", "cache: of these, answered by the switch"),
+            "stored": Field("int", "", "cache: entries in use"),
+            "evicted": Field("int", "", "cache: entries that made room for others"),
+        },
+        "when the job is asked: 1 Hz while watched",
     ),
     Measurement(
         "rank",

@@ -1,7 +1,8 @@
 """What packet switches give a job: allocated before its ranks start, leased while it runs, given back when it has ended.
 
-A lease is renewed by a process of its own (leases.py) that needs nothing but what it is told; if it dies, as with this machine, the
-lease ends by itself, the ranks miss their sums, and end as if a peer were lost.
+A lease is renewed by a process of its own (leases.py) that needs nothing but what it is told. If it dies, who looks at the job
+next starts another (`tend`). If nobody does, as where this machine died, the lease ends by itself, the ranks miss their sums, and
+end as if a peer were lost.
 """
 
 from __future__ import annotations
@@ -11,20 +12,22 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import optical_testbed
 from drivers.functions import SIZES, FunctionSwitch
-from optics import Infeasible, Interlock, Missing, TestbedError
+from optics import Infeasible, Interlock, Missing, Refused, TestbedError
 from optics.plain import printable
-from optics.plan import Function, Job
+from optics.plan import Function, FunctionUse, Job
 from orchestrator.engine.change.keep_job import is_same
+from orchestrator.engine.change.leases import LEASE_S, RENEW_S
 from orchestrator.hosts import job_name
 from orchestrator.inventory.lab import Lab
 from orchestrator.inventory.segments import Segment
-from orchestrator.processes import Daemon
+from orchestrator.processes import Daemon, process_alive
 from orchestrator.store.records import JobRecord
+from orchestrator.store.store import Store
 
 FIRST_LEASE_S = 10.0
 """An allocation whose answer was lost is back after this long (s)."""
@@ -36,6 +39,11 @@ HEADERS = 74
 
 END_S = 1.0
 """So long (s) whoever renews a lease is waited for."""
+LOOK_S = 2.0
+"""So long (s) a switch may take to say who uses it."""
+GONE = "its lease has ended, or the packet switch restarted"
+UNRENEWED_S = LEASE_S - 2 * RENEW_S
+"""Of a lease with less than this left (s), two renewals have not come."""
 
 Lease = Mapping[str, Any]
 """JSON: function, segment, control (HOST:PORT), allocation, token, address, port, size, each_bytes, keeper (pid, mark)."""
@@ -49,12 +57,13 @@ def wanted(function: Function, lab: Lab) -> int:
     return max(1, min(offer["slots"] // offer["jobs"], UNDER_WAY_BYTES // (offer["slot_bytes"] + HEADERS)))
 
 
-async def check(job: Job | None, lab: Lab, latest: JobRecord | None) -> None:
+async def check(job: Job | None, lab: Lab, latest: JobRecord | None, *, again: bool = False) -> None:
     """See that the switches have room for the job, once the latest one has given back what it has; nothing is changed.
 
-    Raises: Interlock - another's switch answers. Infeasible - not so much is free. Unreachable, TimedOut, Garbled.
+    again: it is launched even if it runs. Raises: Missing - as `take`. Interlock - another's switch answers. Infeasible - not so
+    much is free. Unreachable, TimedOut, Garbled.
     """
-    if job is None or (latest is not None and latest.ended is None and is_same(latest, job)):
+    if job is None or (not again and latest is not None and latest.ended is None and is_same(latest, job)):
         return
     going = latest is not None and latest.ended is None
     held = {(lease["segment"], lease["function"]): lease["size"] for lease in leases_of(latest) if going}
@@ -63,6 +72,9 @@ async def check(job: Job | None, lab: Lab, latest: JobRecord | None) -> None:
         switch = FunctionSwitch(at.name, at.address)
         try:
             about, allocations = await switch.capabilities(), await switch.counters()
+        except TestbedError as error:
+            error.hint = error.hint or f"is the packet switch of {at.name} there? or a plan that does without: exchange wires"
+            raise
         finally:
             await switch.close()
         if about.segment != at.name:
@@ -85,7 +97,7 @@ async def check(job: Job | None, lab: Lab, latest: JobRecord | None) -> None:
 
 
 async def take(job: Job, lab: Lab, run: str) -> tuple[Lease, ...]:
-    """Allocate what the job's plan names, and have it kept.
+    """Allocate what the job's plan names, for FIRST_LEASE_S: record it, then have it `kept`.
 
     Raises: Missing - the inventory, which may be another than at the job's last start, lacks some of it. Refused, Unreachable,
     TimedOut, Garbled. Nothing is kept then.
@@ -114,11 +126,10 @@ async def take(job: Job, lab: Lab, run: str) -> tuple[Lease, ...]:
                     "each_bytes": made.each_bytes,
                 }
             )
-        keeper = {"keeper": asdict(keep(taken))} if taken else {}
     except BaseException:
         await give_back(taken)
         raise
-    return tuple({**lease, **keeper} for lease in taken)
+    return tuple(taken)
 
 
 def _switch(function: Function, job: Job, lab: Lab) -> Segment:
@@ -131,6 +142,15 @@ def _switch(function: Function, job: Job, lab: Lab) -> Segment:
     else:
         return at
     raise Missing(f"segment {function.segment}: {words} in fibres.yml", hint="testbed up, with a plan that fits the inventory")
+
+
+def kept(leases: Sequence[Lease]) -> tuple[Lease, ...]:
+    """Have leases renewed until they are given back; return them with who does it. Raises: Refused - no process can be started."""
+    try:
+        keeper = asdict(keep(leases)) if leases else {}
+    except OSError as error:
+        raise Refused(f"the process that renews leases of packet switches cannot be started: {error}") from error
+    return tuple({**lease, "keeper": keeper} for lease in leases)
 
 
 def keep(leases: Sequence[Lease]) -> Daemon:
@@ -167,3 +187,34 @@ def leases_of(record: JobRecord | None) -> tuple[Lease, ...]:
     spec = record.spec if record is not None else None
     found = spec.get("leases") if isinstance(spec, dict) else None
     return tuple(found) if isinstance(found, list) else ()  # type: ignore[arg-type]
+
+
+def unkept(leases: Sequence[Lease]) -> bool:
+    """Whether the process on this machine is gone that renews a job's leases; one on another machine looks gone too."""
+    return any(not process_alive(**lease["keeper"]) for lease in leases if "keeper" in lease)
+
+
+async def tend(store: Store, record: JobRecord) -> tuple[FunctionUse, ...]:
+    """What the switches say of what a job was given that has not ended; if nobody renews it any more, this starts who does."""
+    leases, found = leases_of(record), []
+    for lease in leases:
+        said = await used(lease["segment"], lease["control"])
+        own = [each for each in said if each.error or each.allocation == lease["allocation"]]
+        gone = FunctionUse(lease["segment"], lease["function"], error=GONE)
+        found.append(replace(own[0], function=lease["function"]) if own else gone)
+    if unkept(leases) and any(not use.error and use.lease_left_s < UNRENEWED_S for use in found):
+        now = store.job(record.id)
+        if now is not None and now.ended is None and isinstance(now.spec, dict):
+            store.set_job_spec(now.id, {**now.spec, "leases": kept(leases_of(now))})
+    return tuple(found)
+
+
+async def used(segment: str, control: str) -> tuple[FunctionUse, ...]:
+    """Who uses the functions of a packet switch; one with an `error` if it does not say."""
+    switch = FunctionSwitch(segment, control, LOOK_S)
+    try:
+        return await switch.uses()
+    except TestbedError as error:
+        return (FunctionUse(segment, "", error=str(error).splitlines()[0]),)
+    finally:
+        await switch.close()

@@ -5,7 +5,8 @@ from __future__ import annotations
 import fcntl
 import json
 import statistics
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,11 @@ from orchestrator.engine.change.job_record import facts, ranks_of, runs
 from orchestrator.session import Session
 from orchestrator.store.records import JobRecord
 from orchestrator.telemetry.journal import Journal
+from workloads.options import OPTIONS
 
 LATEST = 20
 """The median iteration time is taken over the latest this many."""
+OF_REQUESTS = ("requests", "hits", "asked_bytes", "found_ms", "found_p99_ms")
 
 
 def median_ms(records: list[dict[str, Any]]) -> float | None:
@@ -99,6 +102,46 @@ def append(file: Path, offset: int, piece: bytes) -> bool:
         return True
 
 
+def whole_bytes(wanted: Mapping[str, Any], r: Mapping[str, Any]) -> int | None:
+    """What a rank would send over a ring for this record's sums, whole and in each iteration since the one before (`sync_every`).
+
+    None where nothing was summed, or the bytes on the wire are not counted, as of programs of the lab's owner.
+    """
+    if not r.get("bytes") or r.get("wire_bytes") is None or wanted.get("program"):
+        return None
+    ranks, every = len(wanted["ranks"]), int((wanted.get("args") or {}).get("sync_every", 1))
+    return round((int(r["iter"]) % every or every) * 2 * (ranks - 1) / ranks * float(r["bytes"]))
+
+
+def loss_bound(wanted: Mapping[str, Any]) -> float:
+    """The share of a sum that the job's datagrams may lose."""
+    usual: Any = next(option.default for option in OPTIONS["train"] if option.name == "loss_bound")
+    return float((wanted.get("args") or {}).get("loss_bound", usual))
+
+
+def sent(wanted: Mapping[str, Any], records: Sequence[Mapping[str, Any]]) -> dict[str, float] | None:
+    """What the latest exchanges sent, as `JobStatus.sent`; None where it is not known."""
+    found = list(islice(((r, whole) for r in reversed(records[1:]) if (whole := whole_bytes(wanted, r))), LATEST))
+    if not found:
+        return None
+    wire = sum(float(r["wire_bytes"]) for r, _ in found)
+    said = {"wire_bytes": wire, "whole_bytes": float(sum(whole for _, whole in found))}
+    if lost := [float(r["lost_share"]) for r, _ in found if "lost_share" in r]:
+        said |= {"lost_share": statistics.mean(lost), "lost_most": max(lost), "loss_bound": loss_bound(wanted)}
+        said["resent_bytes"] = sum(float(r.get("resent_bytes", 0)) for r, _ in found)
+    return said
+
+
+def saves(records: Sequence[Mapping[str, Any]]) -> dict[str, float] | None:
+    """What the latest checkpoints cost, as `JobStatus.saves`; None where there were none."""
+    found = [r for r in records if "save_ms" in r][-LATEST:]
+    if not found:
+        return None
+    every = (found[-1]["iter"] - found[0]["iter"]) / (len(found) - 1) if len(found) > 1 else found[0]["iter"]
+    each_ms = statistics.median(float(r["save_ms"]) for r in found)
+    return {"each_ms": each_ms, "every": every, "iteration_ms": each_ms / max(1.0, every)}
+
+
 def _iteration_point(journal: Journal, record: JobRecord, r: Mapping[str, Any], ahead_ns: int) -> None:
     """Record what rank 0 reported of one iteration: the step, and the all-reduce in it. ahead_ns: its clock minus the local one."""
     wanted = facts(record)[2]
@@ -115,9 +158,12 @@ def _iteration_point(journal: Journal, record: JobRecord, r: Mapping[str, Any], 
             "loss": r.get("loss"),
             "samples_per_s": r["samples"] / took * 1e3 if r.get("samples") and took else None,
             "ring_groups": max(1, len(wanted.get("rings") or ())),
+            "save_ms": r.get("save_ms"),
         },
         at,
     )
+    if "requests" in r:
+        journal.point("requests", {"job": record.name}, {"iter": r["iter"], **{name: r.get(name) for name in OF_REQUESTS}}, at)
     size, algbw, summed = r.get("bytes"), r.get("algbw_gbps"), r.get("allreduce_ms")
     if not size or not (algbw or summed):
         return
@@ -133,7 +179,9 @@ def _iteration_point(journal: Journal, record: JobRecord, r: Mapping[str, Any], 
             "busbw_gbps": r.get("busbw_gbps"),
             "wire_bytes": r.get("wire_bytes"),
             "resent_bytes": r.get("resent_bytes"),
+            "whole_bytes": whole_bytes(wanted, r),
             "lost_share": r.get("lost_share"),
+            "loss_bound": loss_bound(wanted) if "lost_share" in r else None,
             "exposed_comm_ms": comm,
         },
         at,

@@ -10,7 +10,8 @@ from optics import HostName, Missing, TestbedError
 from optics.plan import Function, Job, Region, Shadow, Traffic
 from optics.ranks import RankName, host_of_rank, hosts_of
 from orchestrator.hosts import job_name
-from orchestrator.hosts.launch import backend
+from orchestrator.hosts.launch import backend, identity
+from orchestrator.hosts.shadow import tapped
 from orchestrator.inventory.lab import Lab
 from orchestrator.plan.target import Target
 from orchestrator.results import to_json
@@ -65,6 +66,20 @@ def shadow_host(record: JobRecord, lab: Lab) -> HostName | None:
     """The host of the job's shadow; None where it has none, or this inventory has the host no more."""
     found = facts(record)[2].get("shadow")
     return found["host"] if found and found["host"] in lab.hosts else None
+
+
+def tapped_hosts(record: JobRecord, lab: Lab) -> tuple[HostName, ...]:
+    """The hosts whose received packets are copied to the job's shadow, as far as this inventory still has the job's."""
+    job = wanted_job(record)
+    return tuple(sorted(tapped(job, lab))) if job.shadow is not None and set(job.hosts) <= lab.hosts.keys() else ()
+
+
+def shadowed(job: Job, record: JobRecord | None) -> bool:
+    """Whether a record is of the same training as a job, with its shadow on the same host: what that kept is of this training."""
+    was = wanted_job(record) if record is not None else None
+    if was is None or (was.name, identity(was)) != (job.name, identity(job)):
+        return False
+    return job.shadow is not None and was.shadow is not None and was.shadow.host == job.shadow.host
 
 
 def affected(record: JobRecord | None, goal: Target) -> tuple[str, ...]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import statistics
 from contextlib import suppress
 from pathlib import Path
 
 from optics import HostName, TestbedError
-from orchestrator.engine.change.iterations import MOST_BYTES, append, sound
-from orchestrator.engine.change.job_record import facts, shadow_host
+from orchestrator.engine.change.iterations import LATEST, MOST_BYTES, append, sound
+from orchestrator.engine.change.job_record import facts, shadow_host, tapped_hosts
 from orchestrator.session import Session
 from orchestrator.store.records import JobRecord
 from orchestrator.telemetry.journal import Journal
@@ -31,7 +32,7 @@ async def _connected(session: Session, host: HostName) -> None:
         await session.hosts.connect([host], CONNECT_S)
 
 
-async def status(session: Session, record: JobRecord, run_dir: Path) -> dict[str, int | str] | None:
+async def status(session: Session, record: JobRecord, run_dir: Path) -> dict[str, int | float | str] | None:
     """How the shadow follows, as `JobStatus.shadow`; None: the job has none.
 
     What it judged since the last time goes into the run's directory and journal. lost: packets that the taps had no room for.
@@ -43,7 +44,7 @@ async def status(session: Session, record: JobRecord, run_dir: Path) -> dict[str
     run_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
     local = run_dir / f"{name}.shadow.jsonl"
     local.touch(mode=0o600)
-    state = "silent"
+    state, places = "silent", {"host": host, "taps": " ".join(tapped_hosts(record, session.lab))}
     with suppress(TestbedError):
         await _connected(session, host)
         while True:
@@ -55,16 +56,18 @@ async def status(session: Session, record: JobRecord, run_dir: Path) -> dict[str
                 with Journal(run_dir, record.run, session.lab.name) as journal:
                     for found in sound(whole.splitlines(), NEEDED):
                         values = {key: found.get(key) for key in FIELDS}
-                        journal.point("shadow", {"job": record.name}, values, int(found["t_wall_ns"]) - journal.anchor_ns)
+                        journal.point("shadow", {"job": record.name}, values | places, int(found["t_wall_ns"]) - journal.anchor_ns)
             if not whole or offset + len(whole) >= min(piece.size, MOST_BYTES):
                 break
     records = sound(local.read_text(encoding="utf-8").splitlines(), NEEDED)
+    lags = [float(each["lag_ms"]) for each in records[-LATEST:] if "lag_ms" in each]
     return {
-        "host": host,
+        **places,
         "state": state,
         "iterations": len(records),
         "equal": sum(int(each["equal"]) for each in records),
         "fetched": sum(int(each.get("fetched", 0)) for each in records),
         "checkpoint": int(records[-1].get("checkpoint", 0)) if records else 0,
         "lost": int(records[-1].get("lost", 0)) if records else 0,
+        **({"lag_ms": round(statistics.median(lags), 3)} if lags else {}),
     }

@@ -17,10 +17,10 @@ from optics import HostName, NotVerified, Refused, TestbedError, Unreachable
 from optics.plain import counted
 from optics.plan import Job
 from optics.ranks import RankName, host_of_rank, hosts_of
-from orchestrator.engine.change import functions, job_beats, job_shadow
+from orchestrator.engine.change import functions, job_beats, job_functions, job_shadow
 from orchestrator.engine.change import job_ports as jobports
 from orchestrator.engine.change.attempt import Attempt
-from orchestrator.engine.change.iterations import LATEST, ahead_ns_of, bring_home, ends_before, ends_of, median_ms
+from orchestrator.engine.change.iterations import LATEST, ahead_ns_of, bring_home, ends_before, ends_of, median_ms, saves, sent
 from orchestrator.engine.change.job_record import (
     Pause,
     facts,
@@ -30,6 +30,7 @@ from orchestrator.engine.change.job_record import (
     pause_of,
     ranks_of,
     runs,
+    shadowed,
     spec_of,
     turning,
     wanted_job,
@@ -94,9 +95,11 @@ class Jobs:
             detail = record.detail
         if not records and not detail and ranks:
             detail = await unseen(self.session, self.store, self.slice, self.runs_dir, record, wanted, state)
+        given = await functions.tend(self.store, record) if record.ended is None else ()
+        detail += "".join(f"; {use}" for use in given if use.error and state == "failed")
         if record.ended is None and state in ("finished", "failed"):
             self.store.set_job(record.id, state, detail, ended=True)
-            await functions.give_back(functions.leases_of(record))
+            await functions.give_back(functions.leases_of(self.store.job(record.id)))
         if state == "failed" and (left := sum(each.state == "running" for each in states.values())):
             detail += f"; {counted(left, 'rank')} still run{'s' if left == 1 else ''}: testbed job stop"
         busbw = [r["busbw_gbps"] * 125 for r in (records[1:] or records)[-LATEST:] if "busbw_gbps" in r]
@@ -123,6 +126,9 @@ class Jobs:
             late=_late(beats, median_ms(records)) if state == "running" else (),
             resumed_from=max(int(records[0].get("iter", 1)) - 1, 0) if records else 0,
             shadow=await job_shadow.status(self.session, record, self._run_dir(record)),
+            functions=await job_functions.status(record, self.session.lab, self._run_dir(record)) if state in ALIVE else (),
+            sent=sent(wanted, records),
+            saves=saves(records),
         )
 
     async def _paused(self, record: JobRecord, name: str, ranks: tuple[RankName, ...]) -> tuple[str, str]:
@@ -141,7 +147,8 @@ class Jobs:
         """Why a pause ended before its time: hosts end what an older run asked for when a newer one begins; empty if it did not."""
         if time.time() >= pause.until:
             return ""
-        later = [run for run in self.store.history(lab_of(self.slice), 0) if run.token > pause.token and run.verb != "sample"]
+        silent = ("sample", "job pause")  # beside slots a pause has their turner's token, older than its own run's
+        later = [run for run in self.store.history(lab_of(self.slice), 0) if run.token > pause.token and run.verb not in silent]
         by = f"run {later[-1].id} ({later[-1].verb}) took over its hosts" if later else "a rank or a host ended it"
         return f"its pause until {time.strftime('%H:%M:%S', time.localtime(pause.until))} ended early: {by}"
 
@@ -216,10 +223,14 @@ class Jobs:
         Raises: Missing - its launch data is lost; else as `start`.
         """
         latest = self.store.latest_job(self.slice)
-        if latest is not None and latest.id != number and latest.ended is None and await self.running():
-            with recorder.phase("job", f"stopping {latest.name}") as phase:
-                await self.stop(latest, "taken back")
-                phase.detail = f"stopped {latest.name}"
+        if latest is not None and latest.id != number and latest.ended is None:
+            if await self.running():
+                with recorder.phase("job", f"stopping {latest.name}") as phase:
+                    await self.stop(latest, "taken back")
+                    phase.detail = f"stopped {latest.name}"
+            else:
+                with suppress(TestbedError):
+                    await self.status(latest)  # it gives back what it has of packet switches
         record = None if number is None else self.store.job(number)
         if record is None or record.state == "finished":
             return None
@@ -244,24 +255,29 @@ class Jobs:
         resume: bool,
         sample: bool = True,
         restore: bool = False,
+        spared: bool = False,
     ) -> JobStatus:
         """Launch a job through Ansible and wait for its first iterations, or its early end.
 
-        sample: hosts keep their ports' counters. restore: from the checkpoint of its shadow.
-        Raises: NotVerified - it failed at once; the last line of each rank is quoted. Refused, Unreachable - it could not be
-        started.
+        sample: hosts keep their ports' counters. restore: from the checkpoint of its shadow, and no other. resume: from that or
+        its ranks', whichever is newer. spared: it is launched without its shadow where that cannot be started.
+        Raises: NotVerified - it failed at once; the last line of each rank is quoted. Refused, Unreachable - it could not start.
         """
         spec = spec_of(job, self.session.lab, run)
         what = job.program or job.workload
         latest = self.store.latest_job(self.slice)
         await self.stop_left(latest)
         new = _new_hosts(job, latest) if resume else []
+        begins = "shadow" if restore else "newest" if resume and shadowed(job, latest) else ""
         with recorder.phase("launch", f"{what} on {len(job.hosts)} hosts, through Ansible") as phase:
             leases = await functions.take(job, self.session.lab, run)
-            more: dict[str, Any] = {"fresh": new} if new else {}
-            more |= ({"leases": leases} if leases else {}) | ({"restore": True} if restore else {})
+            more: dict[str, Any] = ({"fresh": new} if new else {}) | ({"spared": True} if spared and job.shadow else {})
+            more |= ({"leases": leases} if leases else {}) | ({"restore": begins} if begins else {})
             number = self.store.add_job(self.slice, run, job.name, spec | ({"leases": leases} if leases else {}))
             try:
+                if leases:  # only now that they are recorded: of a process that was killed before, they end soon
+                    leases = functions.kept(leases)
+                    self.store.set_job_spec(number, spec | {"leases": leases})
                 await self.session.hosts.launch(job, run, resume=resume, **more)
             except TestbedError as error:
                 self.store.set_job(number, "failed", str(error), ended=True)
@@ -317,7 +333,7 @@ class Jobs:
         await job_shadow.end(self.session, record)
         status = await self.status(record)
         self.store.set_job(record.id, "stopped", why, ended=True)
-        await functions.give_back(functions.leases_of(record))
+        await functions.give_back(functions.leases_of(self.store.job(record.id)))
         return dataclasses.replace(status, state="stopped", detail=why)
 
     async def write_off(self, lost: Collection[HostName], why: str = "") -> None:
@@ -337,7 +353,7 @@ class Jobs:
         if record.ended is None:
             words = why or f"{', '.join(sorted(lost))} did not answer"
             self.store.set_job(record.id, "failed", words, ended=True)
-            await functions.give_back(functions.leases_of(record))
+            await functions.give_back(functions.leases_of(self.store.job(record.id)))
 
     async def left(self, record: JobRecord) -> tuple[RankName, ...]:
         """The ranks of an ended job that run nevertheless, such as peers of a lost one that their program has not missed yet.

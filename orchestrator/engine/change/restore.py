@@ -7,8 +7,9 @@ from dataclasses import replace
 
 from optics import HandsNeeded, Locked, TestbedError
 from orchestrator.engine.change.context import Context
+from orchestrator.engine.change.functions import check
 from orchestrator.engine.change.goal import goal_hosts
-from orchestrator.engine.change.job_record import launched, layout_of, with_layout
+from orchestrator.engine.change.job_record import launched, layout_of, wanted_job, with_layout
 from orchestrator.engine.change.rollback import Rollback
 from orchestrator.engine.change.snapshot import NONE, Snapshot, change_back
 from orchestrator.engine.change.turn import Turn
@@ -53,6 +54,7 @@ class Restore(Up):
         super().__init__(context, plan, current.plan_text, slots=slot_facts(current.links))
         self.turn = Turn(context, self.plan.transition, "never" if self.plan.transition.live == "never" else "prefer")
         self.to, self.links = to, current.links
+        self.unfit = ""
 
     def _goal(self, seen: Observation) -> Target:
         wanted = {d: held for d, held in self.to.owned.items() if held}
@@ -73,14 +75,24 @@ class Restore(Up):
         return None  # the previous attenuation is part of what is restored
 
     async def _choose(self, goal: Target, *, launch: bool, dark: bool) -> None:
-        """The job that ran gets the rings that it had, if it still runs."""
+        """The job that ran gets the rings that it had, if it still runs; no packet switch without room for it stops a rollback."""
+        store, record = self.context.store, None if self.to.job is None else self.context.store.job(self.to.job)
+        if record is not None and record.state != "finished" and wanted_job(record).functions:
+            try:
+                job = launched(with_layout(record, self.to.layout), self.lab)
+                await check(job, self.lab, store.latest_job(self.context.slice))
+            except TestbedError as error:
+                self.unfit = str(error).splitlines()[0]
         if self.running is not None and self.running.id == self.to.job:
             await self.turn.choose(self.running, launched(with_layout(self.running, self.to.layout), self.lab), dark=dark)
 
     async def _job(self, *, launch: bool, changed: bool) -> JobStatus | None:
         context, to = self.context, self.to
         await self.turn.finish()
-        return await context.jobs.resume_previous(context.run.id, to.job, to.layout, context.recorder, sample=context.sample_hz > 0)
+        if self.unfit:
+            self.notes.append(f"its job is not resumed: {self.unfit}; once it can be: testbed job launch")
+        number = None if self.unfit else to.job
+        return await context.jobs.resume_previous(context.run.id, number, to.layout, context.recorder, sample=context.sample_hz > 0)
 
     async def _failed(self, goal: Target, error: BaseException) -> tuple[Rung, ...]:
         """Read back and try once more, as far as possible. Raises: HandsNeeded - with what is left."""

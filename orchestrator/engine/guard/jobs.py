@@ -18,6 +18,7 @@ from optics import HostName, Locked, TestbedError
 from optics.plan import Plan
 from optics.ranks import RankName, by_host, host_of_rank
 from orchestrator.engine.background import ADAPT, TURN
+from orchestrator.engine.change.functions import leases_of, tend, unkept
 from orchestrator.engine.change.job_record import counts_collectives, facts, pause_of, ranks_of
 from orchestrator.engine.change.jobs import Jobs
 from orchestrator.engine.guard.policy import (
@@ -116,6 +117,8 @@ class JobWatch:
         if self.one.locked() or self.others():
             self.quiet_since = time.monotonic()
             return None
+        if record.ended is None and unkept(leases_of(record)):
+            await tend(store, record)
         adapting = self._adapting()
         # A job may wait for its slots for a cycle: only one that has ended is recovered.
         if TURN.running(self.command.settings, self.slice) is not None:

@@ -10,6 +10,7 @@ from optics import BadFile, HostName, Infeasible, Interlock, Locked, Missing, Te
 from optics.plan import Plan
 from orchestrator.deadline import deadline
 from orchestrator.engine.change.expiry import settled
+from orchestrator.engine.change.functions import check
 from orchestrator.engine.change.interlock import Moves, tagged
 from orchestrator.engine.change.job_record import hosts_of_job, launched
 from orchestrator.engine.change.jobs import Jobs
@@ -44,8 +45,8 @@ FINISHED = ("stopped", "finished")
 
 
 async def restart(jobs: Jobs, command: Command, record: JobRecord, why: str, begin: Begin) -> JobStatus:
-    """Stop what is left of a broken job and launch it again, from the newest checkpoint that its ranks have in common. Slots that
-    turn turn on.
+    """Stop what is left of a broken job and launch it again, from the newest checkpoint that its ranks have in common or its shadow
+    has; a shadow whose host is dead is done without. Slots that turn turn on.
 
     Raises: Locked - another command holds the lab, or another job was launched; nothing is changed. As `Jobs.start`.
     """
@@ -58,6 +59,7 @@ async def restart(jobs: Jobs, command: Command, record: JobRecord, why: str, beg
         if now is None or now.id != record.id or now.state in FINISHED:
             raise Locked(f"job {record.name} was stopped or launched again meanwhile", hint="testbed job status")
         with begin() as begun:
+            await check(job, lab, now, again=True)
             run = store.new_run(
                 "job restart",
                 lab_of(jobs.slice),
@@ -80,7 +82,8 @@ async def restart(jobs: Jobs, command: Command, record: JobRecord, why: str, beg
                         with suppress(TestbedError):  # its last iterations; none of them decides anything
                             await jobs.status(record)
                         await jobs.write_off((), why)
-                    status = await jobs.start(run.id, job, recorder, resume=resumable(job), sample=settings.sample_hz > 0)
+                    sample = settings.sample_hz > 0
+                    status = await jobs.start(run.id, job, recorder, resume=resumable(job), sample=sample, spared=True)
                 phases = {phase.name: phase.seconds for phase in recorder.phases}
                 run.finish("ok", message=why, summary={"iteration_ms": status.iteration_ms, "phases": phases})
     return status

@@ -10,6 +10,7 @@ from optics import Infeasible, Interrupted, Refused, RolledBack, TestbedError
 from optics.plain import counted
 from optics.plan import Plan
 from orchestrator.engine.background import TURN
+from orchestrator.engine.change.functions import check
 from orchestrator.engine.change.run import ChangeRun, before_run
 from orchestrator.engine.schedule.goals import naming
 from orchestrator.engine.schedule.process import TURNER, TurnState
@@ -45,6 +46,7 @@ async def up_slots(
         return UpReport("", plan.name, lab.name, nothing_to_do=True, notes=(f"its slots turn: {there}",))
     slots = len(plan.schedule.slots)
     launch = bool(options.get("launch_after", options["launch_job"]))  # the former: of an `up` that is resumed
+    await check(plan.job if launch else None, lab, command.store.latest_job(key))
     missing = unmade(plan.schedule, current.links if known and current is not None else {})
     done = set(range(slots)) - set(missing)
     earlier = _of_it(command.store, lab, current.run) if known and missing and current is not None else []

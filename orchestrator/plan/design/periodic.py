@@ -85,6 +85,9 @@ def periodic(
     dwell_s: None for the one with a duty of `DUTY`. Raises: Infeasible - hosts share no ports, or nothing to send in.
     """
     hosts = static.hosts
+    if len(hosts) < 3:
+        why = f"{' and '.join(hosts)} meet over any circuit between them, all the time: two hosts need no schedule"
+        raise Infeasible(why, hint="testbed design topoopt, with the same workload, or more hosts with --hosts")
     ports = common_ports(lab, hosts)[: static.lab.degree]
     if not ports:
         raise Infeasible(f"{len(hosts)} hosts have no port number in common", hint="name alike hosts with --hosts")

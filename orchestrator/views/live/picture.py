@@ -14,6 +14,7 @@ from orchestrator.results import Json
 from orchestrator.store.records import RunRecord
 from orchestrator.telemetry.lineprotocol import Point
 from orchestrator.views.live.adapting import Adapting
+from orchestrator.views.live.carrying import Carrying
 from orchestrator.views.live.fabric import DARK, LIT, LOST, MAKING, LiveCircuit, live_circuits
 from orchestrator.views.live.ranks import Ranks
 from orchestrator.views.live.runs import KEPT, RunProgress, shown
@@ -71,6 +72,7 @@ class Picture:
         self.ranks = Ranks()
         self.slots = Slots()
         self.adapting = Adapting()
+        self.carrying = Carrying()
         self.log: deque[Event] = deque(maxlen=LOG)
         self._rest: deque[Event] = deque(maxlen=LOG)
         self.standing = Standing()
@@ -131,6 +133,8 @@ class Picture:
                     )
             case "iteration":
                 self._iteration(point, at)
+            case "shadow" | "function" | "collective" if not self.standing.is_of_another_owner(run):
+                self.carrying.point(point)
             case "rank" if not self.standing.is_of_another_owner(run):
                 self.ranks.point(point)
             case "slot" | "slot_host":
@@ -288,6 +292,7 @@ class Picture:
             return
         took, of = float(point.fields["iter_ms"]), (point.tags["job"], point.tags.get("run", ""))
         if not self.standing.is_of_another_owner(of[1]):
+            self.carrying.point(point)
             self.iterations.set(at, took)
             self._dirty.add("iterations")
             if self.training.iteration(*of, int(point.fields.get("iter", 0)), at, took):

@@ -13,7 +13,7 @@ from orchestrator.plan.scenario.values import METRICS
 from orchestrator.views.report import traffic
 from orchestrator.views.report.ledger import Answer, missing
 from orchestrator.views.report.model import Context, Section, Shown, Table
-from orchestrator.views.report.samples import OF_COLLECTIVES, by_arm, samples
+from orchestrator.views.report.samples import OF_ITERATIONS, by_arm, samples
 
 _HOW = "orchestrator.engine.scenario.interval.verdict"
 _RESAMPLED = f"bootstrap in two stages (measurements, then the values in each), {RESAMPLES} resamples, seed {SEED}"
@@ -40,9 +40,9 @@ def verdicts(times: Mapping[str, Sequence[Sequence[float]]]) -> dict[str, Verdic
 
 def sections(c: Context, kept: Mapping[str, Any]) -> None:
     """Add the sections of a record, as `compare` or `reproduce` keeps it."""
-    if any(one.metric in OF_COLLECTIVES for one in compared_of(kept)):
+    for measurement in {OF_ITERATIONS[one.metric][-1] for one in compared_of(kept) if one.metric in OF_ITERATIONS}:
         for folder in c.campaign.journals.values():
-            c.book.read_more(folder, "collective")
+            c.book.read_more(folder, measurement)
     found = samples(c.book, kept)
     if compared_of(kept):
         _scenario(c, kept, found)

@@ -11,7 +11,17 @@ from pathlib import Path
 from markupsafe import Markup
 
 from optics.plain import printable
-from orchestrator.views.report import everyrun, manyruns, measured, onerun, questions, ranksection, slotsection, words
+from orchestrator.views.report import (
+    carriedsection,
+    everyrun,
+    manyruns,
+    measured,
+    onerun,
+    questions,
+    ranksection,
+    slotsection,
+    words,
+)
 from orchestrator.views.report.gather import Campaign
 from orchestrator.views.report.ledger import ledger
 from orchestrator.views.report.model import Context, Report
@@ -37,6 +47,7 @@ def write(campaign: Campaign, say: Callable[[str], None] = lambda what: None) ->
         everyrun.job(c)
         if campaign.single:
             ranksection.section(c, campaign.sources[0])
+            carriedsection.section(c, campaign.sources[0])
             slotsection.sections(c, campaign.sources[0])
         everyrun.verification(c)
         everyrun.environment(c)

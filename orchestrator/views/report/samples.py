@@ -46,19 +46,23 @@ def compared(book: Ledger, kept: Mapping[str, Any]) -> Answer:
     )
 
 
-OF_COLLECTIVES = {
-    "busbw_gbps": ("busbw", "bus bandwidth of the all-reduces in those iterations, as nccl-tests count it"),
-    "wire_bytes": ("wire", "bytes that rank 0 sent in those iterations, without headers"),
+OF_ITERATIONS = {
+    "busbw_gbps": ("busbw", "bus bandwidth of the all-reduces in those iterations, as nccl-tests count it", "collective"),
+    "wire_bytes": ("wire", "bytes that rank 0 sent in those iterations, without headers of TCP, UDP and IP", "collective"),
+    "asked_bytes": ("asked", "bytes of values that ranks had to send each other in those iterations", "requests"),
 }
-"""Metrics that collectives have: what the answer is called, and what it is."""
+"""Metrics of what happened in iterations: what the answer is called, what it is, and the measurement that has it."""
 
 
-def of_collectives(book: Ledger, metric: str, answer: Answer) -> Answer:
-    """A metric of the collectives in the iterations that `compared` answered."""
+def of_iterations(book: Ledger, metric: str, answer: Answer) -> Answer:
+    """A metric of OF_ITERATIONS in the iterations that `compared` answered."""
+    name, words, measurement = OF_ITERATIONS[metric]
     return book.query(
-        *OF_COLLECTIVES[metric],
+        name,
+        words,
         f"WITH it AS ({answer.sql}) SELECT it.measurement, it.tenant, c.run, c.iter, {metric} FROM it"
-        f" JOIN collective c ON c.run = it.run AND c.iter = it.iter WHERE {metric} IS NOT NULL ORDER BY it.measurement, c.time_ns",
+        f" JOIN {measurement} c ON c.run = it.run AND c.iter = it.iter"
+        f" WHERE {metric} IS NOT NULL ORDER BY it.measurement, c.time_ns",
     )
 
 
@@ -167,8 +171,8 @@ def samples(book: Ledger, kept: Mapping[str, Any], needed: Sequence[Compared] | 
                 add(number, tenant, metric, values)
         add(number, tenant, "iteration_p99_ms", [percentile_99([line["iter_ms"] for line in lines])])
     metrics = {one.metric for one in wanted}
-    for metric in sorted(metrics & set(OF_COLLECTIVES)):
-        for (number, tenant), lines in _by_measurement(of_collectives(book, metric, answer)).items():
+    for metric in sorted(metrics & set(OF_ITERATIONS)):
+        for (number, tenant), lines in _by_measurement(of_iterations(book, metric, answer)).items():
             add(number, tenant, metric, [line[metric] for line in lines])
     if metrics & {"lost_ms", "span_ms", "dark_ms", "circuits_moved"}:
         _of_changes(book, kept, {one.iterations for one in wanted if one.metric == "span_ms"}, add)

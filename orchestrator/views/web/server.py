@@ -46,6 +46,7 @@ STATIC: Mapping[str, str] = {
     "fabric.js": "text/javascript; charset=utf-8",
     "charts.js": "text/javascript; charset=utf-8",
     "waterfall.js": "text/javascript; charset=utf-8",
+    "carried.js": "text/javascript; charset=utf-8",
     "ranks.js": "text/javascript; charset=utf-8",
     "turning.js": "text/javascript; charset=utf-8",
     "icon.svg": "image/svg+xml",

@@ -1,4 +1,5 @@
 // Follows the server's events and keeps the page as the lab is. All words from the server are inserted as text, never as HTML.
+import { carried } from "./carried.js";
 import { Chart, together } from "./charts.js";
 import { Fabric } from "./fabric.js";
 import { ranks } from "./ranks.js";
@@ -100,6 +101,10 @@ const takers = {
   },
   slots: (told) => slots($("slots"), $("slots-words"), told),
   adapt: (told) => looks($("adapt"), $("adapt-words"), told),
+  carried(told) {
+    carried($("carried"), told);
+    fabric.copied(told.shadow, told.taps);
+  },
   job: (job) => (state.job = job),
   throughput: (points, whole) => traffic.add(points, whole),
   iterations: (points, whole) => iterations.add(points, whole),
@@ -113,7 +118,7 @@ const takers = {
   trouble: (words) => banner("trouble", words.join("\n")),
   safe: showSafe,
 };
-const ORDER = ["colours", "lab", "plan", "run", "slots", "adapt", "circuits", "states", "devices", "ports", "move", "marks", "turns", "job", "ranks", "throughput", "iterations", "log", "trouble", "safe"];
+const ORDER = ["colours", "lab", "plan", "run", "slots", "adapt", "circuits", "states", "devices", "ports", "move", "marks", "turns", "job", "ranks", "carried", "throughput", "iterations", "log", "trouble", "safe"];
 
 function take(data, whole) {
   for (const name of ORDER) if (name in data) takers[name](data[name], whole);

@@ -16,6 +16,7 @@ const at = (angle, radius) => [radius * Math.sin(angle), -radius * Math.cos(angl
 export class Fabric {
   constructor(root) {
     this.arcs = root.querySelector("#arcs");
+    this.copies = root.querySelector("#copies");
     this.hosts = root.querySelector("#hosts");
     this.list = root.querySelector("#devices");
     this.nothing = root.querySelector("#nothing");
@@ -204,6 +205,20 @@ export class Fabric {
       if (!button) continue;
       button.dataset.phase = device.phase;
       button.querySelector(".phase").textContent = device.phase + (device.words && device.phase !== "up" ? ` ${device.words.slice(0, 40)}` : "");
+    }
+  }
+
+  // What tapped hosts receive is copied to the shadow's host: a dotted line from each.
+  copied(shadow, taps) {
+    this.copies.replaceChildren();
+    const middles = new Map([...this.hosts.children].map((group, n, all) => [group.dataset.host, (n * 2 * Math.PI) / all.length]));
+    for (const group of this.hosts.children) group.dataset.role = taps.length && group.dataset.host === shadow ? "shadow" : taps.includes(group.dataset.host) ? "tapped" : "";
+    if (!middles.has(shadow)) return;
+    const [x2, y2] = at(middles.get(shadow), RADIUS - 14);
+    for (const tap of taps.filter((host) => middles.has(host))) {
+      const [x1, y1] = at(middles.get(tap), RADIUS - 14);
+      const line = shape("path", { d: `M${x1.toFixed(1)} ${y1.toFixed(1)}Q0 0 ${x2.toFixed(1)} ${y2.toFixed(1)}`, class: "copy" }, this.copies);
+      shape("title", {}, line).textContent = `what ${tap} receives is copied to the shadow on ${shadow}, over the management network`;
     }
   }
 

@@ -1,0 +1,29 @@
+// What knows the job's traffic: a mark each for its shadow, functions of packet switches, what it sends, loses and saves.
+const element = (name, kind, parent) => {
+  const made = document.createElement(kind);
+  made.className = name;
+  parent.append(made);
+  return made;
+};
+
+// A strip of the latest iterations, or a bar; words beside it.
+export function carried(root, told) {
+  root.hidden = !told.marks.length;
+  root.replaceChildren();
+  for (const mark of told.marks) {
+    const item = element("mark", "li", root);
+    item.dataset.name = mark.name;
+    item.dataset.bad = mark.bad;
+    element("name", "b", item).textContent = mark.name;
+    const words = element("words", "span", item);
+    words.textContent = mark.words;
+    item.title = `${mark.name}: ${mark.words}`;
+    if (mark.cells) {
+      const strip = element("cells", "span", item);
+      for (const cell of mark.cells) element("cell", "span", strip).dataset.verdict = cell;
+    } else if (mark.share !== null) {
+      const bar = element("share", "span", item);
+      element("fill", "span", bar).style.width = `${100 * mark.share}%`;
+    }
+  }
+}
