@@ -10,10 +10,10 @@ from typing import Any
 from grafana_foundation_sdk.builders import dashboard as board
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 
-from dashboards import fabric, live, reconfiguration, training, turning
+from dashboards import fabric, live, reconfiguration, traffic, training, turning
 
 FOLDER = Path(__file__).with_name("json")
-PAGES = (live, reconfiguration, fabric, training, turning)
+PAGES = (live, reconfiguration, fabric, training, turning, traffic)
 
 
 def finished(model: dict[str, Any]) -> dict[str, Any]:

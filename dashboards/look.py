@@ -133,6 +133,7 @@ UIDS = {
     "testbed-fabric": "Fabric health",
     "testbed-training": "Training",
     "testbed-turning": "Slots and adapting",
+    "testbed-traffic": "The job's traffic",
 }
 
 
