@@ -46,6 +46,11 @@ NAMES = (
     "rehearsal",
     "diagnosis",
     "count_action",
+    "compression",
+    "aggregation",
+    "datagrams",
+    "shadow",
+    "xdp",
 )
 
 
