@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -163,14 +164,36 @@ def test_what_comes_to_the_lanes_is_copied_and_nothing_else(host: Space, peer: P
     assert peer.ask("taps")["taps"] == {}
 
 
-def test_a_tap_ends_with_its_shadow_and_with_the_daemon(host: Space, peer: Peer, shadow: Shadow) -> None:
+def test_a_tap_ends_with_its_shadow(peer: Peer, shadow: Shadow) -> None:
     assert tap(peer)["error"] == ""
     shadow.seen("close")
     until(lambda: peer.ask("taps")["taps"] == {})
+
+
+def successor(host: Space, daemon: int) -> Peer:
+    """A channel to the daemon that follows a killed one."""
+    deadline = time.monotonic() + 10
+    while True:
+        with suppress(AssertionError, BrokenPipeError):  # there is none yet
+            if (found := host.attach()).ask("hello")["pid"] != daemon:
+                return found
+        assert time.monotonic() < deadline, "no other daemon came"
+        time.sleep(0.02)
+
+
+def test_a_tap_outlives_the_daemon_and_the_next_one_has_it(host: Space, peer: Peer, shadow: Shadow) -> None:
     assert tap(peer)["error"] == ""
-    for pid in host.daemon_pids():
-        host.run("kill", "-9", str(pid))
-    until(lambda: shadow.seen().count("closed") == 2)
+    was, daemon = peer.ask("taps")["taps"], peer.ask("hello")["pid"]
+    host.run("kill", "-9", str(daemon))
+    again = successor(host, daemon)
+    assert again.ask("taps")["taps"] == was
+    send(host, "10.9.0.1", "after")
+    until(lambda: [1, "after"] in shadow.seen())
+    assert again.ask("tap.stop", name="j")["ended"]
+    until(lambda: "closed" in shadow.seen())
+    assert tap(again)["error"] == "" and again.ask("taps")["taps"] != was
+    shadow.seen("close")
+    until(lambda: again.ask("taps")["taps"] == {})
 
 
 def test_who_does_not_know_the_key_gets_nothing(host: Space, peer: Peer) -> None:

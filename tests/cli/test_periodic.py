@@ -72,6 +72,15 @@ def test_what_cannot_be_scheduled_is_refused_before_a_file_is_written(
     assert said.code not in (0, 1) and problem in said.err and not (tmp_path / "made.json").exists()
 
 
+def test_two_hosts_are_told_that_they_need_no_schedule(cli: Any, tmp_path: Path) -> None:
+    workload = {"schema": "testbed.workload/1", "name": "w", "ranks": 2, "compute_s": 0.01}
+    (tmp_path / "w.yaml").write_text(json.dumps({**workload, "transfers": [{"src": 0, "dst": 1, "bytes": 1_000_000}]}))
+    for pattern in ("staggered", "demand"):
+        words = ("--workload", tmp_path / "w.yaml", "--pattern", pattern, "--out", tmp_path / "made.json")
+        said = cli("design", "periodic", *AT, *words)
+        assert said.code == 3 and "two hosts need no schedule" in said.err and not (tmp_path / "made.json").exists()
+
+
 def test_pairs_with_more_bytes_meet_more_often(cli: Any, tmp_path: Path) -> None:
     transfers = [
         {"src": a, "dst": b, "bytes": 200_000_000 if (a, b) == (0, 3) else 1_000_000} for a in range(4) for b in range(4) if a != b

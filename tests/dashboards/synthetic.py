@@ -181,11 +181,30 @@ def steps(index: int) -> Iterator[Wanted]:
         comm = (18.0 if index == 0 else 12.0) + sin(n)
         step: dict[str, FieldValue] = {"iter": n, "iter_ms": 25.0 + comm, "compute_ms": 25.0, "comm_ms": comm, "ring_groups": 2}
         step |= {"samples_per_s": 12_000.0 / (25.0 + comm), "loss": 2.0 / (n + 1)}
+        step |= {"save_ms": 11.0 + sin(n)} if n % 10 == 1 else {}
         yield at, "iteration", {"job": "ddp", "workload": "train"}, step
         if n % 5 == 0:
             one: dict[str, FieldValue] = {"size_bytes": 2**24, "iter": n, "iter_ms": comm, "exposed_comm_ms": comm / 3}
             tags = {"job": "ddp", "op": "all_reduce", "algo": "ring"}
-            sent: dict[str, FieldValue] = {"wire_bytes": 2**25, "resent_bytes": 2**12, "lost_share": 0.01}
+            sent: dict[str, FieldValue] = {"wire_bytes": 2**24, "whole_bytes": 2**25, "resent_bytes": 2**12}
+            sent |= {"lost_share": 0.01 + 0.005 * sin(n), "loss_bound": 0.02}
             yield at, "collective", tags, {**one, **sent, "algbw_gbps": 0.9, "busbw_gbps": 1.65}
-            seen: dict[str, FieldValue] = {"iter": n, "equal": 1, "fetched": 0, "missing": 0, "lost": 0, "checkpoint": n}
-            yield at, "shadow", {"job": "ddp"}, {**seen, "lag_ms": 4.2}
+            asked: dict[str, FieldValue] = {"iter": n, "requests": 400, "hits": 240, "asked_bytes": 160 * 256}
+            yield at, "requests", {"job": "store"}, {**asked, "found_ms": 0.4, "found_p99_ms": 6.5}
+            equal, fetched = int(n != 300), int(n == 320)
+            seen: dict[str, FieldValue] = {
+                "iter": n,
+                "equal": equal,
+                "fetched": fetched,
+                "missing": 4096 * (1 - equal),
+                "lost": n // 300,
+            }
+            places: dict[str, FieldValue] = {"host": "gpu06", "taps": "gpu01 gpu02"}
+            yield at, "shadow", {"job": "ddp"}, {**seen, **places, "lag_ms": 4.2 + sin(n), "checkpoint": n - 5 * (1 - equal)}
+        if n % 20 == 0:
+            had: dict[str, FieldValue] = {"size": 16, "total": 64, "each_bytes": 8192, "lease_left_s": 60.0 - n // 20 % 15}
+            had |= {f"{what}_{way}": n * size for what, size in (("packets", 1), ("bytes", 8224)) for way in ("in", "out")}
+            adds: dict[str, FieldValue] = {"sums": n // 4, "duplicates": n // 100}
+            keeps: dict[str, FieldValue] = {"gets": 10 * n, "hits": 7 * n, "stored": min(16, n), "evicted": n // 20}
+            for function, more in (("aggregate", adds), ("cache", keeps)):
+                yield at, "function", {"job": "ddp", "segment": "ideal", "function": function}, had | more

@@ -112,6 +112,7 @@ def test_dashboards_have_stable_names_and_the_conventions() -> None:
         "testbed-fabric",
         "testbed-training",
         "testbed-turning",
+        "testbed-traffic",
     }
     for name, dashboard in DASHBOARDS.items():
         assert dashboard["uid"] == name and "id" not in dashboard and "version" not in dashboard

@@ -100,6 +100,10 @@ class Job:
         """The processes of the job's rank on a host."""
         return [pid for pid, words in self._processes(host) if any(word.startswith("workloads.") for word in words)]
 
+    def taps(self, host: str) -> list[int]:
+        """The processes that copy what comes to a host's ports."""
+        return [pid for pid, _ in self._processes(host, "testbed-tap")]
+
     def agents(self, host: str) -> tuple[int, int]:
         """The watchdog of a host's agent and its daemon; zeros where none runs."""
         found = [pid for pid, words in self._processes(host) if words[-1] != "attach" and "agent/__main__.py" in " ".join(words)]
@@ -108,12 +112,12 @@ class Job:
         daemons = [pid for pid in found if parents[pid] in found and parents[parents[pid]] not in found]
         return (parents[daemons[0]], daemons[0]) if daemons else (0, 0)
 
-    def _processes(self, host: str) -> list[tuple[int, list[str]]]:
+    def _processes(self, host: str, kind: str = "python") -> list[tuple[int, list[str]]]:
         network = Path(f"/proc/{self.host(host)}/ns/net").readlink()
         found = []
         for process in Path("/proc").glob("[0-9]*"):
             try:
-                if (process / "ns" / "net").readlink() == network and "python" in (process / "comm").read_text():
+                if (process / "ns" / "net").readlink() == network and kind in (process / "comm").read_text():
                     found.append((int(process.name), (process / "cmdline").read_bytes().decode().rstrip("\0").split("\0")))
             except OSError:
                 continue  # it is gone

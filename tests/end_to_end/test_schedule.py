@@ -108,7 +108,7 @@ def test_an_up_that_was_killed_between_slots_is_completed_by_the_next(lab: Lab) 
     assert not any(lab.glass().values())
 
 
-def test_a_job_lives_beside_slots_and_dies_and_is_launched_without_touching_them(lab: Lab) -> None:
+def test_a_job_lives_beside_slots_is_paused_and_dies_and_is_launched_without_touching_them(lab: Lab) -> None:
     job = {"name": "living", "workload": "allreduce", "ranks": HOSTS, "rings": [HOSTS], "args": {"loop": True, "minbytes": "64K"}}
     lab.up(lab.plan("both", ring((2, 3)), schedule=SCHEDULE, job=job), "--no-job").must()
     try:
@@ -120,6 +120,12 @@ def test_a_job_lives_beside_slots_and_dies_and_is_launched_without_touching_them
         assert lab.testbed("job", "launch").must()["state"] == "running" and living.advances()
         [rank] = living.ranks("gpu02")
         assert b"TESTBED_SLOTS=/var/lib/testbed/slots/" in Path(f"/proc/{rank}/environ").read_bytes()
+        paused = lab.testbed("job", "pause", "--for", "5m").must()
+        before = state(lab)["cycle"]
+        until(lab, lambda s: s["cycle"] > before + 1 and s["state"] == "turning")
+        still = lab.testbed("job", "status").must()
+        assert (still["state"], still["iterations"]) == ("paused", paused["iterations"])
+        assert lab.testbed("job", "resume").must()["state"] == "running" and living.advances()
         assert lab.testbed("job", "stop").must()["state"] == "stopped"
         assert state(lab)["pid"] == pid and state(lab)["state"] == "turning"
         settled(lab)

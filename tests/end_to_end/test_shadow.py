@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -56,6 +57,9 @@ def test_a_shadow_holds_every_iteration_through_a_turn_and_a_killed_rank_and_lea
     assert found["shadow"]["host"] == "gpu05" and found["shadow"]["state"] == "running"
     turned = lab.up(plan(lab, "two", [HOSTS[0], HOSTS[2], HOSTS[1], HOSTS[3]], {"host": "gpu05"})).must()
     assert turned["job"]["run"] == started["run"], "the same job goes on"
+    tapped = [host for host in HOSTS if job.taps(host)]
+    assert len(tapped) == 2
+    os.kill(job.agents(tapped[0])[1], signal.SIGKILL)  # the tap goes on without its agent
     found = until_equal(lab, found["iterations"] + 20)
 
     for pid in job.ranks("gpu03"):
@@ -77,6 +81,6 @@ def test_a_shadow_holds_every_iteration_through_a_turn_and_a_killed_rank_and_lea
     assert again.exit_code != 0 and "nothing to restore" in again.envelope["message"]
     lab.testbed("down", "--yes").must()
     for host in (*HOSTS, "gpu05"):
-        left = lab.testbed("exec", host, "--", "cat /proc/net/packet; tc qdisc show; pgrep -af workloads.shadow").envelope["data"]
-        assert "clsact" not in left["stdout"] and "workloads.shadow" not in left["stdout"].replace("pgrep", "")
-        assert job.ranks(host) == []
+        space = ["nsenter", "-t", str(job.host(host)), "-n"]
+        assert "clsact" not in subprocess.check_output([*space, "tc", "qdisc", "show"], text=True)
+        assert job.taps(host) == [] and job.ranks(host) == [], "neither a tap nor a rank nor a shadow"

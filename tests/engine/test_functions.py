@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 import socket
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
@@ -26,6 +27,8 @@ from orchestrator.inventory.segments import Segment
 from orchestrator.processes import Daemon
 from orchestrator.session import Session
 from orchestrator.store.store import Store
+from orchestrator.telemetry import read
+from orchestrator.views.carried import function_words
 from tests.engine.test_jobs import KEY, Bench, Ranks
 from tests.workloads.packetswitch import Switch, switch
 
@@ -59,6 +62,7 @@ def with_switch(lab: Lab, address: str) -> Lab:
 class Place(Bench):
     def __init__(self, store: Store, folder: Path, at: Switch) -> None:
         super().__init__(store, folder)
+        self.folder = folder
         self.at, self.lab = at, with_switch(self.lab, at.address)
         self.ranks = Keeping(self.lab)
         self.jobs = Jobs(Session(self.lab, folder, {}, cast(Any, self.ranks)), store, KEY, folder)
@@ -93,6 +97,25 @@ async def test_a_job_has_its_slots_while_it_runs_and_a_process_renews_them(place
     assert keeper.alive
     await place.jobs.stop(record, "stopped")
     assert place.left_s == [] and not keeper.alive
+
+
+async def test_what_the_switch_counted_is_in_the_status_and_the_journal_while_it_is_leased(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(functions, "keep", lambda found: NOBODY)
+    await place.bring(ADDS)
+    record = place.store.latest_job(KEY)
+    assert record is not None
+    [lent] = (await place.jobs.status(record)).functions
+    assert {"segment": "ideal", "state": "leased", "size": 8, "total": 16, "packets_in": 0}.items() <= lent.items()
+    points = [each for each in read(place.folder / record.run) if each.measurement == "function"]
+    assert points and points[-1].tags["function"] == "aggregate" and points[-1].fields["size"] == 8
+    place.at.ask(op="release", allocation=leases_of(record)[0]["allocation"], token=leases_of(record)[0]["token"])
+    [lent] = (await place.jobs.status(record)).functions
+    assert lent["state"] == "gone" and "the switch has it no more" in function_words(lent)
+    await place.jobs.stop(record, "stopped")
+    record = place.store.latest_job(KEY)
+    assert record is not None and (await place.jobs.status(record)).functions == ()
 
 
 @pytest.mark.parametrize("how", ["0", "75", "refused"])
@@ -162,7 +185,7 @@ def test_a_job_asks_for_its_part_and_for_no_more_than_a_buffer_holds(place: Plac
 
 
 async def test_nobody_renews_a_lease_that_a_silent_switch_could_not_take_back(place: Place) -> None:
-    (taken,) = await functions.take(ADDS, place.lab, "r1")
+    (taken,) = functions.kept(await functions.take(ADDS, place.lab, "r1"))
     keeper = Daemon(**taken["keeper"])
     assert keeper.alive
     with socket.create_server(("127.0.0.1", 0)) as gone:
@@ -194,4 +217,38 @@ async def test_a_lease_is_renewed_until_it_is_over(place: Place) -> None:
 
     with mock.patch.object(functions, "keep", return_value=NOBODY):
         assert await ended(restart()) == "given back"
-        assert await ended(None, idle_s=0.2) == "idle"
+        assert await ended(None, begin_s=0.2) == "idle", "whoever took it was killed before a rank began"
+
+
+async def test_slots_that_were_taken_and_not_recorded_are_kept_by_nobody(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(place.store, "add_job", mock.Mock(side_effect=KeyboardInterrupt))
+    started = mock.Mock(return_value=NOBODY)
+    monkeypatch.setattr(functions, "keep", started)
+    with pytest.raises(KeyboardInterrupt):
+        await place.bring(ADDS)
+    assert not started.called and 0 < place.left_s[0] <= functions.FIRST_LEASE_S
+
+
+async def test_who_looks_at_a_job_that_nobody_renews_for_has_it_renewed(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    await place.bring(ADDS)
+    record = place.store.latest_job(KEY)
+    assert record is not None
+    first = Daemon(**leases_of(record)[0]["keeper"])
+    assert await until(lambda: place.left_s[0] > 30)
+    first.end(5, signal.SIGKILL)
+    (use,) = (await place.jobs.status(record)).functions
+    assert {"segment": "ideal", "function": "aggregate", "size": 8, "state": "leased"}.items() <= use.items()
+    assert leases_of(place.store.latest_job(KEY))[0]["keeper"]["pid"] == first.pid, "its lease is long enough to be another's"
+    taken = leases_of(record)[0]
+    place.at.ask(op="renew", allocation=taken["allocation"], token=taken["token"], lease_s=10)
+    await place.jobs.status(record)
+    second = Daemon(**leases_of(place.store.latest_job(KEY))[0]["keeper"])
+    assert second != first and second.alive and await until(lambda: place.left_s[0] > 30)
+    place.at.order(do="restart")
+    (use,) = (await place.jobs.status(record)).functions
+    assert use["state"] == "gone"
+    place.end("75")
+    failed = await place.jobs.status(record)
+    ended = "aggregate of segment ideal: its lease has ended, or the packet switch restarted"
+    assert failed.state == "failed" and ended in failed.detail and failed.functions == ()
+    assert not second.alive

@@ -10,7 +10,7 @@ from typing import cast
 
 import pytest
 
-from orchestrator.engine.change.iterations import bring_home
+from orchestrator.engine.change.iterations import bring_home, saves, sent, whole_bytes
 from orchestrator.hosts import ClockReading, Tail
 from orchestrator.session import Session
 from orchestrator.store.records import JobRecord
@@ -56,6 +56,7 @@ async def test_what_was_sent_for_an_exchange_is_in_the_journal_and_no_exchange_i
     alone = {"iter": 1, "iter_ms": 10.0, "comm_ms": 0.0, "t_wall_ns": 10**9}
     together = alone | {"iter": 2, "bytes": 4000, "wire_bytes": 1500, "algbw_gbps": 0.1, "busbw_gbps": 0.0375}
     together |= {"resent_bytes": 90, "lost_share": 0.01}
+    together |= {"requests": 400, "hits": 240, "asked_bytes": 40_960, "found_ms": 0.4, "found_p99_ms": 6.5}
     monkeypatch.setattr(f"{__name__}.TEXT", f"{json.dumps(alone)}\n{json.dumps(together)}\n")
     lab = SimpleNamespace(name="lab", hosts={"gpu01": None})
     session = cast(Session, SimpleNamespace(hosts=Rank0(1), lab=lab))
@@ -65,6 +66,10 @@ async def test_what_was_sent_for_an_exchange_is_in_the_journal_and_no_exchange_i
     (found,) = (p for p in read(tmp_path) if p.measurement == "collective")
     assert (found.fields["iter"], found.fields["size_bytes"], found.fields["wire_bytes"]) == (2, 4000, 1500)
     assert (found.fields["resent_bytes"], found.fields["lost_share"]) == (90, 0.01)
+    (asked,) = (p for p in read(tmp_path) if p.measurement == "requests")
+    assert asked.fields == {"iter": 2} | {
+        key: together[key] for key in ("requests", "hits", "asked_bytes", "found_ms", "found_p99_ms")
+    }
 
 
 async def test_two_at_once_bring_each_iteration_home_once(tmp_path: Path) -> None:
@@ -75,3 +80,19 @@ async def test_two_at_once_bring_each_iteration_home_once(tmp_path: Path) -> Non
     await asyncio.gather(*(bring_home(session, "mlp.1", record, tmp_path) for _ in range(2)))
     home = (tmp_path / "mlp.1.iterations.jsonl").read_text()
     assert home == TEXT
+
+
+def test_whole_sums_are_those_of_every_iteration_since_the_exchange_before_also_in_a_last_short_round() -> None:
+    wanted = {"ranks": ["gpu01", "gpu02", "gpu03", "gpu04"], "args": {"sync_every": 8}}
+    said = [whole_bytes(wanted, {"iter": n, "bytes": 1000, "wire_bytes": 1500}) for n in (8, 16, 19)]
+    assert said == [12_000, 12_000, 4_500], "8, 8 and 3 times 2 (n - 1) / n of 1000"
+    assert whole_bytes(wanted, {"iter": 8, "bytes": 1000}) is None and whole_bytes(wanted, {"iter": 7}) is None
+    records = [{"iter": n, **({"bytes": 1000, "wire_bytes": 1500} if n % 8 == 0 else {})} for n in range(1, 17)]
+    assert sent(wanted, records) == {"wire_bytes": 3000.0, "whole_bytes": 24_000.0}
+    assert sent(wanted, records[:7]) is None
+
+
+def test_what_a_checkpoint_costs_is_spread_over_the_iterations_between_two() -> None:
+    records = [{"iter": n, **({"save_ms": 12.0} if n % 10 == 1 and n > 1 else {})} for n in range(1, 42)]
+    assert saves(records) == {"each_ms": 12.0, "every": 10.0, "iteration_ms": 1.2}
+    assert saves(records[:10]) is None

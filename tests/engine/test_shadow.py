@@ -11,7 +11,6 @@ import pytest
 
 from optics import HostPort, Missing, Refused, Unreachable
 from optics.plan import Job, Shadow
-from orchestrator.cli import render
 from orchestrator.engine import job_verbs
 from orchestrator.engine.change import job_shadow
 from orchestrator.engine.change.job_record import spec_of
@@ -22,6 +21,7 @@ from orchestrator.results import JobStatus
 from orchestrator.session import Session
 from orchestrator.store.store import Store
 from orchestrator.telemetry.reader import read as read_journal
+from orchestrator.views.carried import shadow_words
 from tests.engine.glasslab import SWITCH, hosts_yml, read
 
 THREE = ("gpu01", "gpu02", "gpu03")
@@ -44,13 +44,13 @@ class Asked(Shadows):
 
 async def test_the_shadow_comes_first_then_its_taps_and_the_key_stands_in_no_start_of_a_rank() -> None:
     hosts = Asked()
-    await hosts.start_shadow(JOB, "2026-11-23-0001", restore=False)
+    await hosts.start_shadow(JOB, "2026-11-23-0001", restore="")
     assert [(op, list(to)) for op, to in hosts.asked] == [
         ("job.start", ["gpu04"]),
-        ("job.secret", ["gpu01"]),
         ("tap", ["gpu01", "gpu02"]),
+        ("job.secret", ["gpu01"]),
     ]
-    start, secret, taps = (to for _, to in hosts.asked)
+    start, taps, secret = (to for _, to in hosts.asked)
     met = json.loads(start["gpu04"]["env"]["TESTBED_SHADOW"])
     assert start["gpu04"]["argv"] == ["python3", "-m", "workloads.shadow"] and len(met["key"]) == 64 and not met["restore"]
     assert secret["gpu01"]["env"] == {"TESTBED_SHADOW": start["gpu04"]["env"]["TESTBED_SHADOW"]}
@@ -59,17 +59,18 @@ async def test_the_shadow_comes_first_then_its_taps_and_the_key_stands_in_no_sta
         ("mlp.2026-11-23-0001", met["key"], met["address"], met["port"])
     }
     hosts.asked.clear()
-    await hosts.start_shadow(JOB, "2026-11-23-0002", restore=True)
-    assert list(hosts.asked[1][1]) == [*THREE], "every rank is to know that it begins from what rank 0 gets"
-    assert json.loads(hosts.asked[0][1]["gpu04"]["env"]["TESTBED_SHADOW"])["key"] != met["key"]
+    await hosts.start_shadow(JOB, "2026-11-23-0002", restore="newest")
+    assert list(hosts.asked[2][1]) == [*THREE], "every rank is to know that it begins from what rank 0 gets"
+    again = json.loads(hosts.asked[0][1]["gpu04"]["env"]["TESTBED_SHADOW"])
+    assert again["key"] != met["key"] and again["restore"] == "newest"
 
 
 async def test_a_tap_that_cannot_begin_ends_the_shadow() -> None:
     hosts = Asked()
     hosts.tap_error = "no such device"
     with pytest.raises(Refused, match="could not begin on gpu01: no such device; gpu02: no such device"):
-        await hosts.start_shadow(JOB, "r1", restore=False)
-    assert hosts.asked[-1][0] == "job.stop" and list(hosts.asked[-1][1]) == ["gpu04"]
+        await hosts.start_shadow(JOB, "r1", restore="")
+    assert [op for op, _ in hosts.asked] == ["job.start", "tap", "job.stop"], "no rank waits for it"
 
 
 class Bench:
@@ -118,20 +119,19 @@ async def test_verdicts_are_brought_home_once_and_counted(bench: Bench, tmp_path
     assert record is not None
     bench.text = line(1, 1, 1) + line(2, 0, 1) + "nonsense\n" + line(3, 1, 3)[:20]
     found = await job_shadow.status(bench.session, record, tmp_path / "run")
-    assert found == {"host": "gpu04", "state": "running", "iterations": 2, "equal": 1, "fetched": 0, "checkpoint": 1, "lost": 3}
+    followed = {"iterations": 2, "equal": 1, "fetched": 0, "checkpoint": 1, "lost": 3, "lag_ms": 1.5}
+    assert found == {"host": "gpu04", "taps": "gpu01 gpu02", "state": "running", **followed}
     bench.text = bench.text[:-20] + line(3, 1, 3)
     found = await job_shadow.status(bench.session, record, tmp_path / "run")
     assert found is not None and (found["iterations"], found["equal"], found["checkpoint"]) == (3, 2, 3)
     points = [point for point in read_journal(tmp_path / "run") if point.measurement == "shadow"]
     assert [point.fields["iter"] for point in points] == [1, 2, 3] and points[0].tags["job"] == "mlp"
+    assert (points[0].fields["host"], points[0].fields["taps"]) == ("gpu04", "gpu01 gpu02")
     bench.there = False
     found = await job_shadow.status(bench.session, record, tmp_path / "run")
     assert found is not None and (found["state"], found["checkpoint"]) == ("silent", 3)
-    words = render.shadow(found)
-    assert (
-        words
-        == "shadow on gpu04: 2 of 3 iterations equal, checkpoint of iteration 3; 0 states fetched, 3 packets lost; it is silent"
-    )
+    words = "shadow on gpu04: 2 of 3 iterations equal, checkpoint of iteration 3, 1.5 ms behind; 0 states fetched, 3 packets lost"
+    assert shadow_words(found) == f"{words}; taps on gpu01, gpu02; it is silent"
 
 
 async def test_only_a_job_that_has_one_is_asked_for_its_shadow(bench: Bench, tmp_path: Path) -> None:
@@ -156,7 +156,7 @@ async def test_what_cannot_be_restored_is_refused_before_anything_is_launched(
     with pytest.raises(Missing, match="no job was ever launched"):
         await job_verbs._restorable(bench.jobs, JOB)
     bench.launched(JOB)
-    kept = {"host": "gpu04", "checkpoint": 7}
+    kept = {"host": "gpu04", "state": "exited", "checkpoint": 7}
     for job, said, kind, words in (
         (Job("mlp", "train", THREE), JobStatus("mlp", "failed"), Missing, "has no shadow in this plan"),
         (Job("mlp", "train", THREE, args={"seed": 5}, shadow=JOB.shadow), JobStatus("mlp", "failed"), Missing, "another training"),
@@ -168,6 +168,9 @@ async def test_what_cannot_be_restored_is_refused_before_anything_is_launched(
         bench.status = said
         with pytest.raises(kind, match=words):
             await job_verbs._restorable(bench.jobs, job)
+    bench.status = JobStatus("mlp", "failed", shadow={**kept, "state": "killed"})
+    with pytest.raises(Missing, match="was killed, and wrote nothing: its checkpoint of iteration 7 is lost"):
+        await job_verbs._restorable(bench.jobs, JOB)
     bench.status = JobStatus("mlp", "failed", shadow=kept)
     await job_verbs._restorable(bench.jobs, JOB)
     taps = Shadow("gpu04", (HostPort("gpu01", 1), HostPort("gpu02", 1)))

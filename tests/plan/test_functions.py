@@ -43,6 +43,12 @@ def test_a_function_belongs_to_the_job_and_is_written_again(lab: Lab) -> None:
     assert plan.job is not None and differing(json.loads(json.dumps(to_json(plan.job))), plan.job) == []
 
 
+def test_a_function_that_no_job_uses_is_said_and_not_taken(lab: Lab) -> None:
+    plan = read(lab, {"name": "ideal", "functions": ["aggregate"]}, args={})
+    assert plan.functions == () and "aggregate is for train with args.exchange aggregate" in plan.warnings[0]
+    assert "segments[0].functions[0]: no job of this plan uses it, so nothing of it is taken" in plan.warnings[0]
+
+
 @pytest.mark.parametrize(
     ("segments", "more", "said"),
     [
@@ -56,7 +62,6 @@ def test_a_function_belongs_to_the_job_and_is_written_again(lab: Lab) -> None:
             {},
             r"segments\[0\].functions\[0\]: .* fat-tree cannot aggregate .*none",
         ),
-        ([{"name": "ideal", "functions": ["aggregate"]}], {"args": {}}, "aggregate is for train with args.exchange aggregate"),
         ([{"name": "ideal"}], {}, "no packet switch of the plan is to add .1 segment, ideal can"),
         (
             [{"name": "ideal", "hosts": HOSTS[:3], "functions": ["aggregate"]}, {"name": "fat-tree"}],

@@ -196,6 +196,7 @@ def test_a_shipped_scenario_is_named_like_its_folder_fits_the_schema_and_has_its
 
 def test_the_scenarios_promised_are_there() -> None:
     assert [path.parent.name for path in SHIPPED] == [
-        *("aggregation", "compression", "direct-connect-small", "live-vs-restart", "local-sgd-wan", "mixnet-moe", "mlt-loss"),
-        *("rail-only", "reconfiguration-latency", "rotor-12", "swss-two-tenants", "tdtcp", "topoopt-vs-trees"),
+        *("aggregation", "cache", "checkmate", "compression", "direct-connect-small", "live-vs-restart", "local-sgd-wan"),
+        *("mixnet-moe", "mlt-loss", "rail-only", "reconfiguration-latency", "rotor-12", "swss-two-tenants", "tdtcp"),
+        "topoopt-vs-trees",
     ]

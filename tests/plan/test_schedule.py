@@ -56,6 +56,13 @@ FOUR = [pair("gpu02", host) for host in HOSTS[3:7]]
 TRIANGLE = ([pair("gpu01:p1", "gpu02:p1")], [pair("gpu02:p1", "gpu03:p1")], [pair("gpu01:p1", "gpu03:p1")])
 
 
+def test_sums_over_connections_that_know_no_slots_are_said(lab: Lab) -> None:
+    job = {**JOB, "ranks": HOSTS[:3], "args": {"exchange": "gloo"}}
+    (said,) = read(lab, schedule=slots(*TRIANGLE), job=job).warnings
+    assert "job.args.exchange: gloo: torch's connections do not know the slots" in said and "exchange wires" in said
+    assert read(lab, schedule=slots(*TRIANGLE), job={**job, "args": {}}).warnings == ()
+
+
 @pytest.mark.parametrize(("name", "count"), [("round-robin", 11), ("staggered", 3), ("opera", 12)])
 def test_a_pattern_becomes_slots_in_which_all_hosts_of_the_job_meet(lab: Lab, name: str, count: int) -> None:
     plan = read(lab, schedule=pattern("p1", "p2", "p3", "p4", pattern=name), job=JOB)

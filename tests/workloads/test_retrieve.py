@@ -78,4 +78,5 @@ def test_popular_values_come_from_the_switch(tmp_path: Path) -> None:
     assert [code for code, _, _ in ended] == [0, 0], ended
     told, lines = summary(tmp_path), records(tmp_path)
     assert told["requests"] == 3 * 2 * 200 and told["hits"] == sum(int(str(line["hits"])) for line in lines)
+    assert told["asked_bytes"] == sum(int(str(line["asked_bytes"])) for line in lines) == 256 * (told["requests"] - told["hits"])
     assert 0.5 < told["hits"] / told["requests"] < 1 and told["hits"] <= counted["hits"] and counted["stored"] == 64

@@ -41,7 +41,7 @@ class Site:
     def lanes(self, rank: int) -> list[str]:
         return [f"127.{self.octet}.{rank + 1}.{lane + 1}" for lane in range(2)]
 
-    def follow(self, name: str, *, restore: bool = False) -> Mapping[str, str]:
+    def follow(self, name: str, *, restore: str = "") -> Mapping[str, str]:
         """Start shadow and taps; return what the ranks are to know."""
         port = free_port()
         self.met = json.dumps({"address": "127.0.0.1", "port": port, "key": self.key, "restore": restore})
@@ -110,7 +110,8 @@ def test_a_killed_job_goes_on_from_the_iteration_before_and_its_shadow_holds_the
     kept = judged[-1]["checkpoint"]
     assert kept >= done - 1, "at most one iteration is lost"
     assert (tmp_path / f"checkpoint-0-{kept}.pt").exists()
-    with train(site, second, site.follow("s2", restore=True), "--iterations", "40", "--resume") as job:
+    words = ("--iterations", "40", "--checkpoint-every", "40", "--resume")
+    with train(site, second, site.follow("s2", restore="newest"), *words) as job:
         assert [(code, err) for code, _, err in job.finish()] == [(0, "")] * 3
         judged = site.judged("s2")
     said = json.loads((second / "0" / "summary.json").read_text())
@@ -119,6 +120,10 @@ def test_a_killed_job_goes_on_from_the_iteration_before_and_its_shadow_holds_the
     state = torch.load(tmp_path / "checkpoint-0-40.pt", weights_only=True)
     weights = hashlib.sha256(b"".join(bytes(Buffer.of(each.view(-1)).memory) for each in state["parameters"]))
     assert weights.hexdigest() == said["weights_sha256"], "the shadow's weights are the ranks'"
+    with train(site, second, site.follow("s3", restore="newest"), "--iterations", "41", "--resume") as job:
+        ended = job.finish()
+    assert [code for code, _, _ in ended] == [0] * 3 and "of iteration 40, the ranks have one of 40" in ended[0][2]
+    assert json.loads((second / "0" / "summary.json").read_text())["resumed_from"] == 40
 
 
 def test_a_job_goes_on_without_a_shadow_that_is_not_there_or_does_not_know_the_key(tmp_path: Path, site: Site) -> None:

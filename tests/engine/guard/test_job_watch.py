@@ -13,6 +13,7 @@ from typing import Any, cast
 import pytest
 
 from optics import Interlock, Interrupted, Locked, TestbedError, Unreachable
+from optics.plan import Shadow
 from optics.ranks import RankName, host_of_rank
 from orchestrator.engine.background import BackgroundState
 from orchestrator.engine.change.job_record import with_pause
@@ -586,6 +587,31 @@ async def test_on_a_new_host_a_rank_is_launched_fresh_and_the_others_resume(benc
     assert record is not None and (record.state, record.detail) == ("failed", "gpu02 did not answer")
     status = await jobs.ensure("r2", watching.read_plan(text, "ring", HERE).job, Recorder(Silent()), changed=True, launch=True)
     assert status is not None and status.resumed_from == 4 and fresh == [(True, ["gpu05"])]
+
+
+async def test_a_job_with_a_shadow_is_restarted_from_the_newest_state_that_either_kept(bench: Bench) -> None:
+    assert bench.job is not None
+    bench.job = replace(bench.job, shadow=Shadow("gpu06"))
+    began: list[dict[str, Any]] = []
+
+    async def launch(job: Any, run: str, *, resume: bool = False, **more: Any) -> None:
+        began.append(more)
+        await Ranks.launch(bench.hosts, job, run, resume=resume)
+
+    async def silent(*_: Any) -> Any:
+        raise Unreachable("gpu06: no route to host")
+
+    bench.hosts.launch = launch  # type: ignore[method-assign]
+    bench.hosts.shadow_records = bench.hosts.end_shadow = silent  # type: ignore[attr-defined]
+    await bench.launch()
+    bench.end(gpu02="killed", gpu01="75")
+    assert await bench.look() == "restart"
+    assert began == [{}, {"restore": "newest", "spared": True}]
+    jobs = Jobs(bench.session, bench.store, bench.slice, bench.settings.runs_dir)
+    elsewhere = replace(bench.job, shadow=Shadow("gpu05"))
+    await jobs.start("r3", elsewhere, Recorder(Silent()), resume=True)
+    await jobs.start("r4", elsewhere, Recorder(Silent()), resume=True)
+    assert began[2:] == [{}, {"restore": "newest"}], "a host that kept nothing of this training, or of an older one, is not asked"
 
 
 async def test_a_training_that_comes_back_after_another_one_keeps_its_checkpoints(bench: Bench) -> None:

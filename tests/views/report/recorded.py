@@ -140,6 +140,37 @@ class Lab:
                     journal.point("rank", {"job": "ddp", "rank": host}, {"iter": n, **times}, at)
                     at += round(times["iter_ms"] * MS)
 
+    def carried(self, run: str) -> None:
+        """100 exchanges of the job that `run` launched, by datagrams: a sixth of whole sums. Its shadow missed the 40th and had the
+        41st sent; two switches do something for it; every tenth iteration had to wait for a checkpoint."""
+        with Journal(self.settings.run_dir(run), run, "emulated", clock=self.clock) as journal:
+            job, at = {"job": "ddp"}, self.clock.now_ns
+            for n in range(1, 101):
+                at += 200 * MS
+                seen = {"iter": n, "equal": int(n != 40), "fetched": int(n == 41), "missing": 512 if n == 40 else 0, "lost": 3}
+                places = {"host": "gpu07", "taps": "gpu01 gpu02"}
+                journal.point("shadow", job, {**seen, **places, "lag_ms": 4.0 + n % 2, "checkpoint": n - (n == 40)}, at)
+                size = {"size_bytes": 4_000_000, "wire_bytes": 1_000_000, "whole_bytes": 6_000_000, "resent_bytes": 20_000}
+                lost = {"lost_share": 0.019 if n == 7 else 0.01, "loss_bound": 0.02}
+                journal.point(
+                    "collective", {**job, "op": "all_reduce", "algo": "ring"}, {"iter": n, "iter_ms": 60.0, **size, **lost}, at
+                )
+                step = {"iter": 1000 + n, "iter_ms": 150.0, "comm_ms": 50.0} | ({"save_ms": 12.0} if n % 10 == 0 else {})
+                journal.point("iteration", {**job, "workload": "train"}, step, at)
+                had = {
+                    "size": 15,
+                    "total": 64,
+                    "each_bytes": 8192,
+                    "packets_in": 40 * n,
+                    "bytes_in": 9000 * n,
+                    "bytes_out": 9000 * n,
+                }
+                journal.point(
+                    "function", {**job, "segment": "ideal", "function": "aggregate"}, {**had, "sums": n, "duplicates": 2}, at
+                )
+                counted = {"gets": 100 * n, "hits": 70 * n, "stored": 15, "evicted": n}
+                journal.point("function", {**job, "segment": "tree", "function": "cache"}, had | counted, at)
+
     def slots(self) -> str:
         """A run that turned three slots ten times, on two switches; the 6th of all ended 40 ms late. Its adapter looked twice."""
         run = self.store.new_run("turn", KEY, plan_name="turns", plan_sha="cd" * 32, inventory="/nowhere", user="ann")

@@ -14,6 +14,7 @@ from playwright.async_api import Browser, Page, async_playwright, expect
 from optics import CrossConnect, Port
 from tests.views.web.conftest import ROOT, Told
 from tests.views.web.serving import Served, served
+from tests.views.web.test_carried import carry
 from tests.views.web.test_slots import begin, turning
 from tests.views.web.test_training import scene
 
@@ -131,6 +132,20 @@ async def test_slots_light_up_in_turn_also_on_a_phone_and_looks_of_an_adapter_ar
             )
             await page.set_viewport_size({"width": 390, "height": 844})
             assert await page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+async def test_what_knows_the_traffic_has_marks_that_fit_a_phone_and_the_tapped_hosts_are_seen(
+    browser: Browser, told: Told
+) -> None:
+    carry(told.journal(told.up()))
+    async with served(told) as at, opened(browser, at) as page:
+        await expect(page.locator("#carried .mark")).to_have_count(6)
+        await expect(page.locator("#copies .copy")).to_have_count(2)
+        await expect(page.locator('[data-role="shadow"]')).to_have_attribute("data-host", "gpu07")
+        await expect(page.locator('#carried .cell[data-verdict="flagged"]')).to_have_count(1)
+        assert (await page.locator(".drawing").bounding_box() or {"height": 0})["height"] > 2 * LEAST_PX
+        await page.set_viewport_size({"width": 390, "height": 844})
+        assert await page.evaluate("document.documentElement.scrollWidth") <= 390
 
 
 async def test_ranks_have_a_key_and_leave_the_curve_of_iterations_its_room(browser: Browser, told: Told) -> None:
