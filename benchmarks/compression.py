@@ -21,8 +21,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.bench_lab import BenchLab, bench_lab, ring_links
 from benchmarks.harness import verdict
-from benchmarks.job_rig import TCP_BYTES, Trained, trained
-from orchestrator.engine.scenario.interval import verdict as compared
+from benchmarks.job_rig import TCP_BYTES, Trained, ratio, trained
 from orchestrator.engine.scenario.record import order
 
 HOSTS = [f"gpu{n:02d}" for n in range(1, 5)]
@@ -71,15 +70,14 @@ def judged(found: dict[str, list[Trained]]) -> dict[str, dict[str, Any]]:
             "same_weights": all(one.summary["weights_identical"] for one in runs),
         }
         if arm != "none":
-            kinds = {"comm": [[one.values("comm_ms", WARM) for one in of] for of in (found["none"], runs)]}
-            kinds["iteration"] = [[one.took_ms(WARM) for one in of] for of in (found["none"], runs)]
             share = ports[arm] / ports["none"]
-            for kind, (whole, less) in kinds.items():
-                ratio = compared(whole, less)
-                assert ratio is not None, "both arms were measured"
-                low, high = ratio.ratio.low, ratio.ratio.high
-                seen[f"{kind}_ratio"] = [None if v is None else round(v, 4) for v in (ratio.ratio.value, low, high)]
-                seen[f"{kind}_over_bytes"] = round(ratio.ratio.value / share, 4)
+            whole = found["none"]
+            seen["comm_ratio"] = ratio(
+                [one.values("comm_ms", WARM) for one in whole], [one.values("comm_ms", WARM) for one in runs]
+            )
+            seen["iteration_ratio"] = ratio([one.took_ms(WARM) for one in whole], [one.took_ms(WARM) for one in runs])
+            for kind in ("comm", "iteration"):
+                seen[f"{kind}_over_bytes"] = round(seen[f"{kind}_ratio"][0] / share, 4)
             seen["bytes_ratio"] = round(share, 4)
             seen["loss_ratio"] = round(losses[arm] / losses["none"], 4)
         print(f"  {arm:<9} {seen}", flush=True)

@@ -27,9 +27,8 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.bench_lab import BenchLab, bench_lab, ring_links
 from benchmarks.harness import verdict
-from benchmarks.job_rig import CHECKPOINTS, TCP_BYTES, UDP_BYTES, Trained, losing, percentile, root, state_hash, trained
+from benchmarks.job_rig import CHECKPOINTS, TCP_BYTES, UDP_BYTES, Trained, losing, percentile, ratio, root, state_hash, trained
 from benchmarks.slot_rig import pids
-from orchestrator.engine.scenario.interval import verdict as compared
 from orchestrator.engine.scenario.record import order
 from workloads.eager import import_torch
 from workloads.models import Data, model
@@ -97,41 +96,36 @@ def main() -> int:
             kept = [max((root(pids(lab)[h]) / CHECKPOINTS).rglob(last), key=lambda p: p.stat().st_mtime_ns) for h in HOSTS]
             alike &= len({state_hash(torch, path, ("parameters",)) for path in kept}) == 1
             right[arm].append(accuracy(torch, kept[0]))
-            took = one.took_ms(WARM)
+            spent = one.took_ms(WARM)
             bytes_ = one.sent(WARM, ITERATIONS - 1, UDP_BYTES if "datagrams" in arm else TCP_BYTES)
             print(
-                f"  {arm:<18} p50 {statistics.median(took):6.0f}  p99 {percentile(took, 0.99):6.0f}  worst {max(took):6.0f} ms,"
+                f"  {arm:<18} p50 {statistics.median(spent):6.0f}  p99 {percentile(spent, 0.99):6.0f}  worst {max(spent):6.0f} ms,"
                 f" {bytes_:8.0f} bytes, accuracy {right[arm][-1]:.2f} %",
                 flush=True,
             )
         lab.call("down", "--yes")
     lossy, clean = (list(ARMS)[:2], list(ARMS)[2:4])
 
-    def tail(values: Any) -> float:
-        return percentile(list(values), 0.99)
-
-    times = {arm: [one.took_ms(WARM) for one in runs] for arm, runs in found.items()}
-    tails = compared(times[lossy[0]], times[lossy[1]], middle=tail)
-    same = compared(times[clean[0]], times[clean[1]])
-    assert tails is not None and same is not None, "all arms were measured"
+    took = {arm: [one.took_ms(WARM) for one in runs] for arm, runs in found.items()}
+    tails = ratio(took[lossy[0]], took[lossy[1]], lambda values: percentile(list(values), 0.99))
+    same = ratio(took[clean[0]], took[clean[1]])
     points = {arm: statistics.fmean(values) for arm, values in right.items()}
     apart = max(abs(points[arm] - points[lossy[0]]) for arm in (lossy[1], clean[1]))
     lost = max(value for arm in (lossy[1], clean[1]) for one in found[arm] for value in one.values("lost_share", 0))
-    worst = {arm: round(percentile([v for one in runs for v in one.took_ms(WARM)], 0.99)) for arm, runs in found.items()}
+    worst = {arm: round(percentile([v for values in runs for v in values], 0.99)) for arm, runs in took.items()}
     print(
-        f"  p99 with losses {tails.ratio.value:.3f} ({tails.ratio.low}, {tails.ratio.high}), without: medians"
-        f" {same.ratio.value:.3f} ({same.ratio.low}, {same.ratio.high}); accuracy {apart:.2f} points apart; a sum lacks {lost:.4f}"
+        f"  p99 with losses {tails}, medians without {same}; accuracy {apart:.2f} points apart; a sum lacks {lost:.4f}"
         f" at most; weights of all hosts alike: {alike}; load {os.getloadavg()[0]:.1f}"
     )
     return verdict(
         "datagrams",
-        tails.ratio.value,
+        tails[0],
         "x p99",
         TAIL,
         "at most",
-        also=abs(same.ratio.value - 1) <= ALIKE and apart <= POINTS and lost <= BOUND and alike,
-        interval=[tails.ratio.low, tails.ratio.high],
-        without_loss=[round(same.ratio.value, 4), same.ratio.low, same.ratio.high],
+        also=abs(same[0] - 1) <= ALIKE and apart <= POINTS and lost <= BOUND and alike,
+        interval=tails[1:],
+        without_loss=same,
         p99_ms=worst,
         accuracy={arm: round(value, 2) for arm, value in points.items()},
         points_apart=round(apart, 2),

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import statistics
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +20,7 @@ from typing import Any
 
 from benchmarks.bench_lab import BenchLab
 from benchmarks.slot_rig import pids
+from orchestrator.engine.scenario.interval import verdict
 
 TCP_BYTES = 14 + 20 + 32
 """Ethernet, IPv4, TCP with timestamps: the headers that an interface counts once a packet, however large it is (GSO)."""
@@ -162,6 +164,16 @@ def state_hash(torch: Any, path: Path, names: Sequence[str] = ("parameters", "mo
         for tensor in state[name]:
             digest.update(tensor.detach().contiguous().numpy().tobytes())
     return digest.hexdigest()
+
+
+def ratio(
+    over: Sequence[Sequence[float]], of: Sequence[Sequence[float]], middle: Callable[[Iterable[float]], float] = statistics.median
+) -> list[float]:
+    """The ratio of two arms' medians, or of another `middle`, and the ends of its interval (nan where there is none)."""
+    judged = verdict(over, of, middle=middle)
+    assert judged is not None, "both arms were measured"
+    found = judged.ratio
+    return [round(math.nan if value is None else value, 4) for value in (found.value, found.low, found.high)]
 
 
 def percentile(values: Sequence[float], share: float) -> float:

@@ -32,9 +32,8 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.bench_lab import BenchLab, bench_lab, ring_links
 from benchmarks.harness import verdict
-from benchmarks.job_rig import CHECKPOINTS, Trained, lines, newest, root, state_hash, trained
+from benchmarks.job_rig import CHECKPOINTS, Trained, lines, newest, ratio, root, state_hash, trained
 from benchmarks.slot_rig import pids
-from orchestrator.engine.scenario.interval import verdict as compared
 from orchestrator.engine.scenario.record import order
 from workloads.eager import import_torch
 
@@ -108,16 +107,14 @@ def timed(lab: BenchLab, torch: Any, seen: Followed, arms: Sequence[str], rounds
         print(f"  {arm:<6} {statistics.median(took):6.1f} ms, computing {computing(one):5.1f}{words}", flush=True)
     lab.call("down", "--yes")
     figures: dict[str, Any] = {"none_ms": round(statistics.median(v for one in found["none"] for v in one.took_ms(WARM)), 1)}
-    for arm in arms[1:]:
-        judged = compared([one.took_ms(WARM) for one in found[arms[0]]], [one.took_ms(WARM) for one in found[arm]])
-        assert judged is not None, "both arms were measured"
-        figures[arm] = [None if v is None else round(v, 4) for v in (judged.ratio.value, judged.ratio.low, judged.ratio.high)]
+    alone = [one.took_ms(WARM) for one in found[arms[0]]]
+    figures |= {arm: ratio(alone, [one.took_ms(WARM) for one in found[arm]]) for arm in arms[1:]}
     return figures
 
 
 def computing(one: Trained) -> float:
     """What of an iteration is no exchange (ms, median)."""
-    return float(statistics.median(r["iter_ms"] - r["comm_ms"] for r in one.records if r["iter"] > WARM))
+    return statistics.median(float(r["iter_ms"]) - float(r["comm_ms"]) for r in one.records if r["iter"] > WARM)
 
 
 def ranks(pid: int) -> list[int]:
