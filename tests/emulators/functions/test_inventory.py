@@ -161,7 +161,7 @@ async def test_a_segment_without_functions_has_none_of_their_faults(lab: tuple[C
 
 async def test_functions_whose_process_ended_are_told_and_keep_nobody_from_the_rest(lab: tuple[Control, StubFunctions]) -> None:
     control, functions = lab
-    assert ask(control, "status")["functions"] == {"ideal": {"running": True, "functions": {}}}
+    assert ask(control, "status")["functions"] == {"ideal": {"running": True, "pid": functions.pid, "functions": {}}}
     functions.pid = 0
     assert ask(control, "status")["functions"]["ideal"]["error"] == "segment ideal: the process of its functions has ended"
     assert not ask(control, "faults.add", host="ideal", kind="function-restart")["ok"]
