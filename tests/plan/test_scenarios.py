@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
 import yaml
 
+from emulators.config import read_config
 from optics import BadFile
+from orchestrator.engine.scenario.lab import prepare
 from orchestrator.plan.scenario.documents import differing, undeclared
 from orchestrator.plan.scenario.edges import json_schema
 from orchestrator.plan.scenario.reader import read_scenario
@@ -192,6 +195,13 @@ def test_a_shipped_scenario_is_named_like_its_folder_fits_the_schema_and_has_its
     page = (path.parent / "README.md").read_text()
     assert f"testbed reproduce {found.name}" in page and f"**{found.label}" in page
     assert all(one.band in page for one in found.compared), "the page states every band"
+
+
+@pytest.mark.parametrize("path", [path for path in SHIPPED if "lines:" in path.read_text()], ids=lambda path: path.parent.name)
+def test_the_emulators_bear_the_lines_of_a_scenario_that_ships(path: Path, tmp_path: Path) -> None:
+    found = read_scenario(path.read_text(), str(path), lambda word: (path.parent / word).read_text())
+    assert found.lab is not None
+    assert read_config(prepare(tmp_path / "lab", found.lab)).lines, "the lab starts: nothing is refused"
 
 
 def test_the_scenarios_promised_are_there() -> None:
