@@ -28,7 +28,7 @@ METRICS: Mapping[Metric, tuple[str, str]] = {
     "busbw_gbps": ("Gb/s", "bus bandwidth of the job's all-reduce as nccl-tests count it, median"),
     "wire_bytes": ("bytes", "sent by rank 0 in an iteration with an exchange, without headers of TCP, UDP and IP, median"),
     "asked_bytes": ("bytes", "of values that ranks had to send each other in an iteration, median"),
-    "loss": ("", "training loss of rank 0 after the warm-up, median"),
+    "loss": ("", "training loss of rank 0, median of the first `iterations` after the warm-up: one value of a measurement"),
     "lost_ms": ("ms", "time that iterations around the change took beyond the usual, and of those repeated after a restart"),
     "span_ms": ("ms", "time in which the job got `iterations` further, from the change on, or from the warm-up on where it stays"),
     "dark_ms": ("ms", "longest darkness that a device reported of the change"),

@@ -166,9 +166,12 @@ def samples(book: Ledger, kept: Mapping[str, Any], needed: Sequence[Compared] | 
 
     answer = compared(book, kept)
     for (number, tenant), lines in _by_measurement(answer).items():
-        for metric, column in (("iteration_ms", "iter_ms"), ("comm_ms", "comm_ms"), ("loss", "loss")):
+        for metric, column in (("iteration_ms", "iter_ms"), ("comm_ms", "comm_ms")):
             if values := [line[column] for line in lines if line[column] is not None]:
                 add(number, tenant, metric, values)
+        # One value: losses of single iterations differ by their samples, which are the same in every arm.
+        if losses := [line["loss"] for line in lines if line["loss"] is not None][: kept.get("iterations")]:
+            add(number, tenant, "loss", [median(losses)])
         add(number, tenant, "iteration_p99_ms", [percentile_99([line["iter_ms"] for line in lines])])
     metrics = {one.metric for one in wanted}
     for metric in sorted(metrics & set(OF_ITERATIONS)):
