@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from optics import HostName
+from optics import HostName, HostPort
 from planner.alternating import PATIENCE
 from planner.backend import Backend, single_order
 from planner.demand import Demand
@@ -38,6 +38,10 @@ class Wanted:
     patience: int = PATIENCE
     segments: tuple[str, ...] = ()
     twisted: bool = False
+    wavelengths: int = 0
+    """Of a ring of switches that select them, at most so many; 0: all."""
+    held: tuple[tuple[HostPort, HostPort], ...] = ()
+    """Ends of the links of plans that stay."""
     schedule: str = ""
     """Of all-reduce by the back-end msccl; empty: breadth-first where it is faster than rings."""
 
@@ -45,12 +49,15 @@ class Wanted:
 @dataclass(frozen=True)
 class Found:
     """One answer of a method: the topology, its name among the others, and why in words, a line each. segments: the packet switches
-    that are this topology, each with its hosts; none for light."""
+    that are this topology, each with its hosts; none for light. order: which of the hosts each rank is on, by number; empty: the
+    first on the first, and so on. ports: at both ends of each of `shape.cables`, empty where any will do."""
 
     shape: Shape
     name: str
     why: tuple[str, ...] = ()
     segments: tuple[tuple[str, tuple[HostName, ...]], ...] = ()
+    order: tuple[int, ...] = ()
+    ports: tuple[tuple[HostPort, HostPort], ...] = ()
 
 
 def topoopt(demand: Demand, lab: Lab, wanted: Wanted) -> list[Found]:
