@@ -14,6 +14,7 @@ supervises the jobs of this host.
     call < request.json        one request to the daemon; of a list, one after the other
     collect JOB                one job's directory as a compressed archive
     networks                   whether this host can have a congestion control for two networks: registers one for a moment
+    congestion                 the same of the one whose window grows with a job's progress
     gpus SECONDS               prints what NVML says of this host's GPUs; ends at once where there are none
     attach                     hands stdin and stdout to the daemon: the operator's persistent channel
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from agent.shapes import Json
 
-COMMANDS = ("boot", "call", "collect", "install", "networks", "provision", "start", "status", "stop")
+COMMANDS = ("boot", "call", "collect", "congestion", "install", "networks", "provision", "start", "status", "stop")
 
 
 def given(argv: list[str]) -> Any:
@@ -34,13 +34,21 @@ def replies(command: str, argv: list[str]) -> list[Json]:
         done = [provision(facts)] if facts or command != "boot" else []
         return done + replies("start", argv) if command == "install" else done
     if command in ("start", "stop"):
-        from agent import watchdog
+        from agent import shares, watchdog
 
-        return [watchdog.start() if command == "start" else watchdog.stop()]
+        done = [watchdog.start() if command == "start" else watchdog.stop()]
+        for name in shares.names():
+            own = shares.run(command, name)
+            done[0].update({key: True for key in ("started", "stopped") if own.get(key)})
+        return done
     if command == "networks":
-        from agent.networks import tried
+        from agent import networks
 
-        return [tried()]
+        return [networks.tried()]
+    if command == "congestion":
+        from agent import congestion
+
+        return [congestion.tried()]
     if command == "collect":
         return [collect(argv[2] if len(argv) > 2 else "")]
     from agent.calls import alive, call

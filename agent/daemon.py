@@ -16,6 +16,7 @@ import time
 from agent import beats, files, keeping
 from agent.basics import SOCKET, VAR, VERSION, Failure, bad, directories, integer, number, own_sha, read, read_json, unpack
 from agent.client import Client
+from agent.congestion import Congestions
 from agent.demand import demand
 from agent.ends import FibreEnds
 from agent.fence import Fence
@@ -29,6 +30,7 @@ from agent.netlink import GETLINK, NEWLINK, Rtnl, link_values, links
 from agent.networks import Networks
 from agent.probes import Probes
 from agent.samples import Counters
+from agent.slices import chosen
 from agent.slots import Slots
 from agent.tap import Taps
 from agent.traffic import Traffic
@@ -82,6 +84,7 @@ class Server:
         self.generations.changed = lambda: self.guard(self.networks.follow)
         self.slots = Slots(self)
         self.jobs = Jobs(self)
+        self.congestions = Congestions(self)
         self.taps = Taps(self)
         self.flows = Flows(self)
         self.reload()
@@ -288,6 +291,7 @@ class Server:
         self.ports = {p["number"]: p["interface"] for p in self.facts.get("ports", ())}
         self.numbers = {name: n for n, name in self.ports.items()}
         self.interfaces.update(links(self.nl))
+        self.generations.rule = chosen()  # the host may have got its first slice
         self.probes.listen(self.facts.get("echo", []))
         return {"host": self.host, "provision": self.facts.get("sha")}
 
@@ -324,6 +328,7 @@ def _stage(server: Server, request: Json, *_: object) -> Json:
 def _clear(server: Server, *_: object) -> Json:
     server.slots.overtaken()
     server.networks.drop()
+    server.congestions.clear()
     return server.generations.clear()
 
 
@@ -359,9 +364,14 @@ OPERATIONS: dict[str, Callable[[Server, Json, Client, Answer], Json | None]] = {
     "job.go": lambda server, request, _, answer: server.handoff.go(request, answer),
     "job.drop": lambda server, request, *_: server.handoff.drop(request),
     "job.turns": lambda server, request, *_: server.handoff.turns(request),
+    "pace": lambda server, request, *_: server.handoff.pace(request),
+    "pace.stop": lambda server, request, *_: server.handoff.unpace(request),
     "networks": lambda server, *_: server.networks.status(),
     "networks.load": lambda server, request, *_: server.networks.load(request),
     "networks.drop": lambda server, *_: server.networks.drop(),
+    "congestion": lambda server, request, *_: server.congestions.set(request),
+    "congestion.ready": lambda server, request, *_: server.congestions.ready(request),
+    "congestions": lambda server, request, *_: server.congestions.status(request),
     "slots": lambda server, *_: server.slots.status(),
     "slots.load": lambda server, request, *_: server.slots.load(request),
     "slots.tick": lambda server, request, *_: server.slots.tick(request),

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 FENCED = frozenset(("fence", "stage", "commit", "confirm", "revert", "clear", "arm", "disarm"))
 FENCED |= {"job.start", "job.stop", "job.prepare", "job.hold", "job.go", "job.drop", "job.files", "slots.load", "slots.tick"}
-FENCED |= {"slots.turn", "slots.stop", "networks.load", "networks.drop", "job.secret", "tap", "tap.stop"}
+FENCED |= {"slots.turn", "slots.stop", "networks.load", "networks.drop", "job.secret", "tap", "tap.stop", "congestion"}
 """Operations that change something; reading is open to every run."""
 
 

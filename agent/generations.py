@@ -14,23 +14,17 @@ from agent.netlink import (
     CREATE,
     DELNEIGH,
     DELROUTE,
-    DELRULE,
-    EXCL,
     NEWNEIGH,
     NEWROUTE,
-    NEWRULE,
     REPLACE,
-    TABLE_BASE,
-    TABLES,
     metrics_attribute,
     must,
     neighbour_message,
     route_message,
     routes_of,
-    rule_message,
-    rule_tables,
 )
 from agent.networks import congestion_control
+from agent.slices import chosen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -49,6 +43,7 @@ class Generations:
     def __init__(self, server: Server) -> None:
         self.nl, self.interfaces, self.events, self.timer = server.nl, server.interfaces, server.broadcast, server.timer
         self.cancel = server.cancelled.add
+        self.rule = chosen()
         self.staged: dict[int, Json] = {}  # generation -> request, with "order" = how many were staged before it
         self.active: int | None = None
         self.previous: int | None = None
@@ -82,15 +77,13 @@ class Generations:
                 self.staged[request["generation"]] = request
         state = read_json(RUN + "/state.json") or {}
         self.active, self.previous, self.pending = state.get("active"), state.get("previous"), state.get("pending")
-        tables = rule_tables(self.nl)
-        actual = next((g for g in self.staged if self.table(g) == tables[-1]), None) if tables else None
+        selected = self.rule.active(self.nl, {self.table(g) for g in self.staged})
+        actual = next((g for g in self.staged if self.table(g) == selected), None)
         if actual != self.active:  # died between writing the file and asking the kernel: the change did not happen
             wanted, self.active, self.pending = self.active, actual, state.get("owed")
             if self.holds(actual):  # died on the way out of a hold, which always ends
                 self.pending = {"to": self.pending["to"] if self.pending else wanted, "at_ns": 0}
             self.previous = None if self.previous == actual else self.previous
-        for table in tables[:-1]:  # died between the two halves of a flip: keep the newer rule
-            self.nl.send([(DELRULE, 0, rule_message(table))])
         self.previous = self.previous if self.previous in self.staged else None
         if self.holds(self.active) and not self.pending:
             self.pending = {"to": self.previous, "at_ns": 0}
@@ -152,7 +145,7 @@ class Generations:
             self.handle = self.timer(self.pending["at_ns"], lambda: self.revert("nobody confirmed in time"))
 
     def table(self, generation: int) -> int:
-        return TABLE_BASE + generation % TABLES
+        return self.rule.base + generation % self.rule.tables
 
     def summary(self) -> Json:
         pending: Json | None = None
@@ -204,15 +197,16 @@ class Generations:
             near = [(NEWNEIGH, CREATE | REPLACE, neighbour_message(a, mac, index[i])) for a, mac, i in neighbours]
         except (OSError, ValueError, struct.error) as e:
             raise bad(f"rules of generation {generation}: {e}") from None
-        must(self.nl.send(near), lambda i: "neighbour {} {} dev {}".format(*tuple(neighbours[i])))
-        must(self.nl.send(messages), lambda i: "route {} via {} dev {} src {}".format(*tuple(routes[i])))
-        there = {(d, v, i) for d, v, i in routes_of(self.nl, table)}
-        absent = [r for r in routes if (r[0], r[1] or "", index[r[2]]) not in there]
-        if absent or len(there) != len(routes):
-            raise Failure("failed", f"table {table} reads back {len(there)} routes of {len(routes)}; missing {absent[:3]}")
-        kept["order"] = 1 + max([r.get("order", 0) for r in self.staged.values()], default=0)
-        self.staged[generation] = kept
-        write(self.path(generation), json.dumps(kept))
+        with self.rule.shared():
+            must(self.nl.send(near), lambda i: "neighbour {} {} dev {}".format(*tuple(neighbours[i])))
+            must(self.nl.send(messages), lambda i: "route {} via {} dev {} src {}".format(*tuple(routes[i])))
+            there = {(d, v, i) for d, v, i in routes_of(self.nl, table)}
+            absent = [r for r in routes if (r[0], r[1] or "", index[r[2]]) not in there]
+            if absent or len(there) != len(routes):
+                raise Failure("failed", f"table {table} reads back {len(there)} routes of {len(routes)}; missing {absent[:3]}")
+            kept["order"] = 1 + max([r.get("order", 0) for r in self.staged.values()], default=0)
+            self.staged[generation] = kept
+            write(self.path(generation), json.dumps(kept))
         self.collect()
         return {"generation": generation, "table": table, "routes": len(routes), "neighbours": len(neighbours), "congctl": chosen}
 
@@ -226,10 +220,12 @@ class Generations:
         kept = {(n[0], n[2]) for r in self.staged.values() for n in r["neighbours"]}
         index = {name: v["ifindex"] for name, v in self.interfaces.items()}
         self.nl.send([(DELROUTE, 0, body) for body in routes_of(self.nl, self.table(generation)).values()])
-        stale = [n for n in gone["neighbours"] if (n[0], n[2]) not in kept and n[2] in index]
-        self.nl.send([(DELNEIGH, 0, neighbour_message(n[0], None, index[n[2]])) for n in stale])
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(self.path(generation))
+        with self.rule.shared():
+            kept |= self.rule.neighbours_of_others()
+            stale = [n for n in gone["neighbours"] if (n[0], n[2]) not in kept and n[2] in index]
+            self.nl.send([(DELNEIGH, 0, neighbour_message(n[0], None, index[n[2]])) for n in stale])
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self.path(generation))
 
     def collect(self) -> None:
         """Drop what can no longer become active: all but the active, the previous, the armed, and those staged after the active."""
@@ -305,12 +301,7 @@ class Generations:
             for command in gone:
                 execute(command["do"], tolerate=True)
             raise
-        messages = []
-        if new is not None:
-            messages.append((NEWRULE, CREATE | EXCL, rule_message(self.table(new))))
-        if old is not None:
-            messages.append((DELRULE, 0, rule_message(self.table(old))))
-        must(self.nl.send(messages), lambda i: "rule of generation %s" % (new if i == 0 else old))
+        self.rule.exchange(self.nl, self.table, old, new)
         self.changed()
 
     def confirm(self, generation: int) -> Json:

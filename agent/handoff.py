@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 FOLDER = VAR + "/turns"
 STATE = RUN + "/turns.json"
 MOVES_KEPT = 8  # of one job, the latest
-PREPARE_LEASE_S, HOLD_LEASE_S = 86400, 3600
+PREPARE_LEASE_S, HOLD_LEASE_S, PACE_LEASE_S = 86400, 3600, 3600
+PERIOD_MOST_NS = 60_000_000_000  # no iteration worth shifting takes longer
 LATER_NS = 2_000_000  # the file is written so much later: hosts that share a machine all commit first
 
 REACHED = {
@@ -51,6 +52,9 @@ class JobSocket(Door):
     def __init__(self, server: Server, name: str, pid: int, listener: socket.socket, uid: int, moves: dict[int, Move]) -> None:
         self.moves = moves
         self.waits: list[Wait] = []
+        self.pace: Json | None = None  # the latest, whose word it is, and until when it counts
+        self.paced_by = ""
+        self.paced_until_ns = 0
         super().__init__(server, name, pid, listener, uid)
 
     def enter(self, fd: int) -> None:
@@ -67,6 +71,9 @@ class JobSocket(Door):
         move = self.moves.get(message["move"])
         if move and move["decided"] and message["state"] in WAITING:
             rank.send(move["decided"])
+        left_ns = self.paced_until_ns - time.monotonic_ns()
+        if self.pace is not None and left_ns > 0:
+            rank.send(dict(self.pace, lease_s=left_ns / 1e9))
 
     def changed(self, message: Json) -> None:
         """Tell the watching peers of a rank's new state in a move that was asked for here."""
@@ -123,7 +130,7 @@ class JobSocket(Door):
 
 
 class Handoff:
-    """The hand-off sockets of this host's running jobs, and the operations `job.prepare`, `hold`, `go`, `drop` and `turns`.
+    """The hand-off sockets of this host's running jobs, and the operations `job.prepare`, `hold`, `go`, `drop`, `turns` and `pace`.
 
     What was prepared is kept over a restart of the daemon: ranks connect again, and get what was decided meanwhile.
     """
@@ -240,6 +247,40 @@ class Handoff:
         job, move = self.job(request), integer(request, "move", 1)
         job.decide(move, drop(move))
         return {"name": job.name, "move": move, "ranks": job.rows(move)}
+
+    def pace(self, request: Json) -> Json:
+        """Tell the ranks when their iterations are to begin; those that connect later are told, too. Without word after the lease
+        nobody is paced, so nothing is kept over a restart, and no run of the store is needed that others would be older than."""
+        job = self.job({"name": request.get("job")})
+        period_ns, shift_ns = integer(request, "period_ns", 1), integer(request, "shift_ns", 0)
+        if period_ns > PERIOD_MOST_NS:
+            raise bad(f"period_ns: at most {PERIOD_MOST_NS} are allowed, got {period_ns}")
+        if shift_ns >= period_ns:
+            raise bad(f"shift_ns: less than the period, {period_ns}, is needed, got {shift_ns}")
+        epoch_ns, lease_s = integer(request, "epoch_ns", 0), lease(request, PACE_LEASE_S)
+        by = self.paces(job, request)
+        job.paced_by = by
+        job.pace = {"do": "pace", "epoch_ns": epoch_ns, "period_ns": period_ns, "shift_ns": shift_ns, "lease_s": lease_s}
+        job.paced_until_ns = time.monotonic_ns() + int(lease_s * 1e9)
+        job.send(job.pace)
+        return {"job": job.name, "ranks": len(job.ranks())}
+
+    def paces(self, job: JobSocket, request: Json) -> str:
+        """Whose word a request is. Raises: Failure - that of another still counts: two would pull the job to and fro."""
+        if not isinstance(by := request.get("by", ""), str) or len(by) > 200:
+            raise bad(f"by: a word of at most 200 characters is needed, got {by!r:.100}")
+        left_ns = job.paced_until_ns - time.monotonic_ns()
+        if job.pace is not None and left_ns > 0 and by and job.paced_by not in ("", by):
+            raise refused(f"job {job.name} is paced by {job.paced_by}, for {left_ns / 1e9:.0f} s more")
+        return by
+
+    def unpace(self, request: Json) -> Json:
+        """Have the ranks begin when they like; a word that says whose it is ends only that one's pace."""
+        job = self.job({"name": request.get("job")})
+        self.paces(job, request)
+        job.pace = None
+        job.send({"do": "pace.stop"})
+        return {"job": job.name, "ranks": len(job.ranks())}
 
     def turns(self, request: Json) -> Json:
         job = self.job(request)

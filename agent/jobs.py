@@ -22,6 +22,7 @@ import sys
 import time
 
 from agent.basics import VAR, bad, integer, number, read, read_json, refused, write
+from agent.shares import confine
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -108,11 +109,14 @@ def kill_left(where: str) -> Iterator[None]:
             break
 
 
-def prepare() -> None:
-    """In the child: leave the daemon's priority, and lift what root is not held to and a user would be.
+def prepare(mine: Json) -> None:
+    """In the child: leave the daemon's priority, keep to the processors of its slice `mine`, if it is of one, and lift what root is
+    not held to and a user would be.
 
     That is memory pinned for RDMA, and threads, which are counted over all jobs of a user.
     """
+    if mine.get("cpus"):
+        confine(mine)
     with contextlib.suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, 0, 0)
     for limit in (resource.RLIMIT_MEMLOCK, resource.RLIMIT_NPROC):
@@ -187,12 +191,14 @@ class Jobs:
             raise bad("env: a mapping of words to words is needed")
         self.refuse_running(request, where)
         user = self.user(request.get("user"))
+        self.server.congestions.wish(request)
         self.swept(lambda: attempt(lambda: self.launch(request, where, user)), self.left(where))
 
     def launch(self, request: Json, where: str, user: pwd.struct_passwd | None) -> Json:
         """Start a job whose request is right. Raises: Failure - a newer run came or one was started meanwhile; no such program."""
         self.server.fence.check("job.start", request)
         self.refuse_running(request, where)
+        congestion = self.server.congestions.wish(request)
         argv, env = request["argv"], request.get("env", {})
         if request["name"] in self.watched:  # it ended a moment ago
             self.ended(request["name"])
@@ -207,6 +213,9 @@ class Jobs:
         environment["TESTBED_SLOTS"] = self.server.slots.notices.path(request["name"])
         environment.update(self.secrets.pop(request["name"], {}))
         environment[MARK] = where
+        mine = self.server.facts.get("slice") or {}
+        if mine.get("mig"):
+            environment["CUDA_VISIBLE_DEVICES"] = ",".join(mine["mig"])
         if request.get("checkpoints") is not None:
             environment["TESTBED_CHECKPOINT_DIR"] = self.checkpoints(job_name(request, "checkpoints"), user)
         prefix: list[str] = []
@@ -227,7 +236,7 @@ class Jobs:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                preexec_fn=prepare,
+                preexec_fn=lambda: prepare(mine),
             )
         except OSError as e:
             raise refused("job {}: {}: {}".format(request["name"], e.filename or argv[0], e.strerror)) from None
@@ -244,6 +253,8 @@ class Jobs:
         spec = {"pid": child.pid, "born": start_time(child.pid), "started_ns": time.monotonic_ns(), "argv": argv}
         write(noted + ".json", json.dumps(spec))
         self.watch(request["name"])
+        if congestion is not None:
+            self.server.congestions.begin(request["name"], congestion)
         return {"name": request["name"], "pid": child.pid, "directory": where}
 
     def refuse_running(self, request: Json, where: str) -> None:
@@ -327,6 +338,7 @@ class Jobs:
         os.close(fd)
         self.server.guard(lambda: self.server.handoff.close(name))
         self.server.guard(lambda: self.server.slots.notices.close(name))
+        self.server.guard(lambda: self.server.congestions.end(name))
         child = self.children.pop(name, None)
         if child is not None:
             child.wait()

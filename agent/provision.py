@@ -8,6 +8,7 @@ import os
 import socket
 import struct
 
+from agent import shares
 from agent.basics import RUN, VAR, Failure, directories, execute, read, refused, write
 from agent.netlink import (
     CREATE,
@@ -161,6 +162,7 @@ def _provision(facts: Json) -> Json:
             (wrong if needed else notes).append(f"{key} = {value}: {error}")
     if wrong:
         raise Failure("failed", "sysctl " + "; ".join(wrong))
+    shares.prepare(facts, changed, notes)
     text = json.dumps(facts, sort_keys=True, separators=(",", ":"))
     if read(VAR + "/provision.json") != text:
         write(VAR + "/provision.json", text)

@@ -15,6 +15,7 @@ from agent.basics import PROGRAM, RUN, SOCKET, VAR, Failure, directories, execut
 from agent.calls import alive, call
 from agent.daemon import Server
 from agent.jobs import start_time
+from agent.slices import top_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -106,8 +107,7 @@ Description=Agent of the optical testbed
 After=network-online.target
 
 [Service]
-ExecStartPre=-{python} -S -E {file} boot
-ExecStart={python} -S -E {file} serve
+{own}ExecStart={python} -S -E {file} serve
 KillMode=process
 Restart=always
 
@@ -126,10 +126,13 @@ def start() -> Json:
         call([{"op": "reload"}])
         return {"pid": there["pid"], "started": False}
     stop()
-    if read("/proc/1/comm").strip() == "systemd" and shutil.which("systemctl") and VAR == "/var/lib/testbed":
-        write("/etc/systemd/system/testbed-committer.service", UNIT.format(python=sys.executable, file=PROGRAM))
+    if read("/proc/1/comm").strip() == "systemd" and shutil.which("systemctl") and top_of(VAR) == "/var/lib/testbed":
+        name, own = "testbed-committer.service", f"ExecStartPre=-{sys.executable} -S -E {PROGRAM} boot\n"
+        if top_of(VAR) != VAR:  # of a slice: its host's agent makes links and addresses ready
+            name, own = f"testbed-committer-{os.path.basename(VAR)}.service", f"Environment=TESTBED_VAR={VAR} TESTBED_RUN={RUN}\n"
+        write("/etc/systemd/system/" + name, UNIT.format(python=sys.executable, file=PROGRAM, own=own))
         execute(["systemctl", "daemon-reload"])
-        execute(["systemctl", "enable", "--now", "testbed-committer.service"])
+        execute(["systemctl", "enable", "--now", name])
     else:
         daemonise()
     give_up = time.monotonic() + 10

@@ -7,7 +7,9 @@ the highest that was counted decides. No sum overflows, and the largest number o
 Integer addition has no order: all ranks get the same bits, whatever was lost or came late.
 
 A part whose sum does not come is sent again: at once when the sums of parts sent after it are there, and the oldest one alone
-when nothing comes any more, which is also so while a rank has not begun: then ever more seldom.
+when nothing comes any more, ever more seldom. How soon that is depends on what silence says. Of a few parts all may be lost, so
+it is a little more than the time in which sums came. Where no part was lost of late, that none of many comes back is a rank that
+has not begun, or a switch without a processor, and nothing is sent again before half a second.
 """
 
 from __future__ import annotations
@@ -36,6 +38,10 @@ AFTER = 3
 """So many sums of parts sent later, and a part counts as lost. Packets of one cable are not reordered, but those of ranks are."""
 FIRST_S, LEAST_S, MOST_S = 0.1, 0.02, 1.0
 """Of the time in which a sum comes: before any was measured, at least, and at most (s)."""
+LULL_S, SOUND = 0.5, 256
+"""How long (s) nothing need come while more than AFTER parts wait that were sent once: if only some of them are lost, sums of the
+others tell. Ranks of a busy machine begin some tenths of a second apart. Only after so many sums in a row without a loss: where
+many parts are lost, a rank may wait for a part that no other one knows to be lost."""
 
 
 @dataclass(slots=True)
@@ -65,6 +71,7 @@ class Aggregate:
         self._next = self._serial = 0
         self._bits = BITS - max(0, (world - 1).bit_length())
         self._usual_s = self._vary_s = 0.0
+        self._sound = SOUND  # sums since the last that told of a loss
         self._link = grant.connect(own)
         self._link.setblocking(False)
         self._heard, self._head = memoryview(bytearray(grant.each_bytes)), bytearray(HEADER.size)
@@ -145,7 +152,8 @@ class Aggregate:
             self._send(memory, first, chunk, under_way, begun=True)
         left, silent_s, quiet, tries = count, time.monotonic(), time.monotonic(), 0
         while left:
-            wait_s = self._within_s * 2**tries
+            late = self._sound >= SOUND and sum(not part.again for part in under_way.values()) > AFTER
+            wait_s = (LULL_S if late else self._within_s) * 2**tries
             now = time.monotonic()
             if now - silent_s > self._timeout_s:
                 raise RuntimeError(
@@ -154,12 +162,12 @@ class Aggregate:
                 )
             if now >= quiet + wait_s:
                 self._send(memory, first, min(under_way, key=lambda c: under_way[c].serial), under_way)
-                tries, quiet = (tries + 1 if wait_s < MOST_S else tries), now
+                tries, quiet = tries + (wait_s < MOST_S), now
                 continue
             poll.poll(1000 * (quiet + wait_s - now) + 1)
             while (chunk := self._receive(memory, first, under_way)) >= 0:
                 part = under_way.pop(chunk)
-                left -= 1
+                left, self._sound = left - 1, self._sound + 1
                 tries, silent_s = 0, (quiet := time.monotonic())
                 if not part.again:
                     if not part.begun:
@@ -172,6 +180,7 @@ class Aggregate:
         """Send again what was sent well before the part with this serial, whose sum is there."""
         for chunk, part in list(under_way.items()):
             if part.serial < serial - AFTER and (not part.again or now - part.at_s > self._within_s):
+                self._sound = 0
                 self._send(memory, first, chunk, under_way)
 
     def _send(self, memory: memoryview, first: int, chunk: int, under_way: dict[int, Part], *, begun: bool = False) -> None:

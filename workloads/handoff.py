@@ -1,4 +1,5 @@
-"""The hand-off socket: over it the host's agent asks this rank to prepare, hold, go or drop a move, in lines of JSON.
+"""The hand-off socket: over it the host's agent asks this rank to prepare, hold, go or drop a move, in lines of JSON. It also says
+when iterations are to begin (pace.py).
 
     agent -> rank   {"do": "prepare", "move": N, "lease_s": S, "rings": [...]?, "traffic": {...}?}
                     {"do": "hold", "move": N, "lease_s": S}

@@ -9,13 +9,14 @@ import re
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 from .accord import Accord
 from .aggregate import Aggregate
 from .beat import Beat
 from .handoff import Handoff
+from .pace import Pace
 from .place import BadPlace, Place, read_place
 from .records import Records
 from .rings import Gloo
@@ -48,6 +49,7 @@ class Job:
         self.iteration = 0  # the current one, for the message when it fails
         self._turns: Turns | None = None
         self._handoff: Handoff | None = None
+        self._pace, self._at_boundary = Pace(lambda: self.accord.asked), True
 
     def carry_on_rings(self, exchange: str = "wires", loss_bound: float = 0.0) -> None:
         """Sum over rings, which may be replaced while the job runs (see turns.py). Raises: RuntimeError - a peer does not come.
@@ -129,10 +131,18 @@ class Job:
         if self._turns is not None:
             self._turns.before(end)
             if self.place.handoff and self._handoff is None:  # now, as it takes a loop of iterations to do what is asked
-                self._handoff = Handoff(self.place.handoff, self._turns.greeting, self._turns.receive)
+                self._handoff = Handoff(self.place.handoff, self._turns.greeting, self._receive)
                 self._turns.send = self._handoff.send
                 self._handoff.start()
+        # not between iterations in which no rank waits for others
+        self.records.paced_ms = self._pace.wait(self.beat.hold) if self._at_boundary else 0.0
+        self._at_boundary = False
         self.beat.begin(iteration)
+
+    def _receive(self, message: Mapping[str, Any]) -> None:
+        assert self._turns is not None
+        if not self._pace.receive(message):
+            self._turns.receive(message)
 
     def last(self, iteration: int) -> bool:
         """To be called after each iteration that was the `end` of one, all sums being done: hold or turn as agreed.
@@ -140,6 +150,7 @@ class Job:
         Returns whether it was the last one. Raises: RuntimeError - a peer or the store was lost.
         """
         shared().ended(iteration)
+        self._at_boundary = True
         return self.accord.last(iteration) or (self._turns is not None and self._turns.after(iteration))
 
     def end(self) -> None:

@@ -22,13 +22,18 @@ class Records:
         self._directory, self._writes = directory, rank == 0
         self._file: IO[str] | None = None
         self._move: int | None = None  # that of a turn just before the next iteration
+        self.paced_ms = 0.0
+        """How long the rank waited for the beginning of this iteration, by its pace (see pace.py)."""
         if self._writes:
             directory.mkdir(parents=True, exist_ok=True)
 
     def iteration(self, record: dict[str, Any], *, aloud: bool = True) -> None:
-        """Keep the record of one iteration and, if `aloud`, say it in the log."""
+        """Keep the record of one iteration and, if `aloud`, say it in the log. A wait for its beginning is part of its time."""
         if not self._writes:
             return
+        if self.paced_ms and "iter_ms" in record:
+            began = {"t_wall_ns": record["t_wall_ns"] - int(self.paced_ms * 1e6)} if "t_wall_ns" in record else {}
+            record = record | {"iter_ms": round(record["iter_ms"] + self.paced_ms, 3), "paced_ms": self.paced_ms, **began}
         if self._file is None:
             self._file = (self._directory / ITERATIONS).open("a", buffering=1)  # a line is visible as soon as it is whole
         if self._move is not None:

@@ -87,7 +87,10 @@ class State:
         with torch.no_grad():
             if rank == 0:
                 try:
-                    iteration, flat = restored(meeting, self._same, torch, after or 0)
+                    found, flat = restored(meeting, self._same, torch, after or 0)
+                    if flat.numel() != (numbers := sum(tensor.numel() for tensor in tensors)):
+                        raise ValueError(f"the shadow's checkpoint has {flat.numel()} numbers, this job has {numbers}")
+                    iteration = found
                 except (OSError, ValueError) as error:
                     if after is None:
                         raise

@@ -35,6 +35,7 @@ FENCED = [
     ("job.secret", {"name": "j", "env": {}}),
     ("tap", {"name": "j"}),
     ("tap.stop", {"name": "j"}),
+    ("congestion", {"job": "j", "control": "reno"}),
 ]
 
 

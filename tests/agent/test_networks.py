@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
-from agent import networks
+from agent import networks, structops
 from agent.basics import Failure, own_sha
 from tests.agent.space import Peer, Space
 
 AVAILABLE = Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
 LITTLE, MUCH = 20_000, 200_000
-CANNOT = os.geteuid() != 0 or bool(networks.lacks())
+CANNOT = os.geteuid() != 0 or bool(structops.lacks())
 pytestmark = pytest.mark.skipif(CANNOT, reason="needs root, libbpf1, and Linux 6.4 or newer with BTF")
 
 
@@ -139,13 +139,14 @@ def test_it_is_gone_when_who_holds_it_is_killed_and_open_connections_go_on() -> 
 
 
 def test_what_is_missing_is_named_with_where_to_get_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(networks, "OBJECT", str(tmp_path / "absent"))
-    with pytest.raises(Failure, match="absent: No such file or directory; provision this host again"):
+    monkeypatch.setattr(structops, "FOLDER", str(tmp_path))
+    with pytest.raises(Failure, match=r"bpf/networks.bpf.o: No such file or directory; provision this host again"):
         networks.Registered("net2t")
-    (tmp_path / "absent").write_bytes(networks.PLACE + b"no object")
+    (tmp_path / "bpf").mkdir()
+    (tmp_path / "bpf/networks.bpf.o").write_bytes(structops.PLACE + b"no object")
     with pytest.raises(Failure, match="net2t: the object cannot be read"):
         networks.Registered("net2t")
-    monkeypatch.setattr(networks.os, "uname", lambda: os.uname_result(("Linux", "", "5.15.0-91", "", "x86_64")))
+    monkeypatch.setattr(structops.os, "uname", lambda: os.uname_result(("Linux", "", "5.15.0-91", "", "x86_64")))
     with pytest.raises(Failure, match=r"Linux 5.15.0-91 has no links for struct_ops: boot 6.4 or newer"):
         networks.Registered("net2t")
 
@@ -208,8 +209,8 @@ def test_a_libbpf_that_makes_the_link_itself_keeps_none_of_it(monkeypatch: pytes
     def attach(operations: Any) -> int:
         attached = int(real.bpf_map__attach_struct_ops(operations))
         if real.libbpf_minor_version() < 2:  # do what newer ones do
-            number = struct.pack("=IIII", real.bpf_map__fd(operations), 0, networks.STRUCT_OPS, 0)
-            made.append(networks._bpf(networks.LINK_CREATE, number))
+            number = struct.pack("=IIII", real.bpf_map__fd(operations), 0, structops.STRUCT_OPS, 0)
+            made.append(structops.bpf(structops.LINK_CREATE, number))
         else:
             made.append(real.bpf_link__fd(ctypes.c_void_p(attached)))
         return attached
@@ -223,7 +224,7 @@ def test_a_libbpf_that_makes_the_link_itself_keeps_none_of_it(monkeypatch: pytes
             return getattr(real, name)
 
     real.bpf_map__attach_struct_ops.restype = ctypes.c_void_p
-    monkeypatch.setattr("agent.networks.ctypes.CDLL", lambda *_, **__: Newer())
+    monkeypatch.setattr("agent.structops.ctypes.CDLL", lambda *_, **__: Newer())
     name = f"net2_new{os.getpid() % 1_000_000}"
     registered = networks.Registered(name)
     assert name in AVAILABLE.read_text().split()

@@ -6,6 +6,7 @@ import errno
 import json
 import math
 import socket
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -60,7 +61,7 @@ def drawn(world: int, *sizes: int, seed: int = 1) -> list[list[Any]]:
     return [[torch.randn(size, generator=chance) * 10.0 ** (3 * k - 6) for k, size in enumerate(sizes)] for _ in range(world)]
 
 
-@pytest.mark.parametrize(("world", "percent"), [(2, 0), (3, 1), (2, 20)])
+@pytest.mark.parametrize(("world", "percent"), [(2, 0), (3, 1), (2, 10)])
 def test_sums_are_the_integers_of_the_page_whatever_is_lost(world: int, percent: int) -> None:
     given = drawn(world, 1, 9001, 257, 20_000)
     with switch() as at:
@@ -77,6 +78,52 @@ def test_sums_are_the_integers_of_the_page_whatever_is_lost(world: int, percent:
     for carrier in carriers:  # what was sent again comes on top: ranks of a busy machine begin apart, too
         once = 4 * numbers + 4 * 256 + 32 * chunks
         assert once <= carrier.sent <= once + carrier.again * (1024 + 32)
+
+
+@pytest.mark.parametrize(("late", "most"), [("to begin", 0.01), ("to scale", 0.004)])
+def test_ranks_that_begin_apart_send_next_to_nothing_again_where_nothing_is_lost(late: str, most: float) -> None:
+    class Late(Aggregate):
+        """A rank that is late once, before it says how large its numbers are, or before it sends them."""
+
+        def _carry(self, whole: Any) -> None:
+            if (whole.numel() > 64) is (late == "to scale"):
+                time.sleep(0.1 * self._rank)
+            super()._carry(whole)
+
+    numbers = 60_000
+    with switch() as at:
+        grant = Grant.of(at.grant("aggregate", 4, 8))
+        carriers = [Late(grant, "127.0.0.1", rank, 4, 7, 20.0, torch) for rank in range(4)]
+        together(4, lambda me: [carriers[me].start(torch.ones(numbers))[0].wait() for _ in range(2)])
+        for carrier in carriers:
+            carrier.close()
+        chunks = 2 * (1 - (-numbers // 256))
+    once = 4 * (2 * (4 * numbers + 256) + 32 * chunks)
+    again = sum(carrier.sent for carrier in carriers) - once
+    assert 0 <= again <= most * once, f"{again / once:.2%}"
+
+
+def test_a_switch_that_forgets_and_one_that_loses_all_for_a_while_are_told_apart_by_time() -> None:
+    given = drawn(2, 20_000)
+    with switch() as at:
+        grant = Grant.of(at.grant("aggregate", 2, 8))
+        carriers = [Aggregate(grant, "127.0.0.1", rank, 2, 7, 20.0, torch) for rank in range(2)]
+        at.order(do="loss", share=1)
+        works = [carrier.start(mine[0])[0] for carrier, mine in zip(carriers, given, strict=True)]
+        time.sleep(0.3)
+        at.order(do="loss", share=0)
+        for work in works:
+            work.wait()
+        for carrier in carriers:
+            carrier.close()
+    wanted = reckoned([drawn(2, 20_000)[rank][0] for rank in range(2)]).tobytes()
+    assert all(mine[0].numpy().tobytes() == wanted for mine in given)
+    with switch() as at:
+        carrier = Aggregate(Grant.of(at.grant("aggregate", 2, 8)), "127.0.0.1", 0, 2, 7, 0.5, torch)
+        at.order(do="restart")
+        with pytest.raises(RuntimeError, match=r"timed out: .* or the switch no longer has the allocation"):
+            carrier.start(torch.ones(3))[0].wait()
+        carrier.close()
 
 
 def test_what_is_no_number_makes_all_no_numbers_and_zeros_stay_zeros() -> None:

@@ -8,18 +8,25 @@ import os
 import random
 import secrets
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
 
 from tests.workloads.ranks import ROOT, Ranks, free_port, ranks, records
+from workloads import state as rank_state
 from workloads.buffers import Buffer
+from workloads.checkpoint import Checkpoints
+from workloads.shadow.__main__ import Peer, Reader
+from workloads.shadow.follower import Shape, State
+from workloads.shadow.peers import Meeting
 
 RINGS = [[0, 1, 2], [2, 1, 0]]
 TAP = """
@@ -124,6 +131,58 @@ def test_a_killed_job_goes_on_from_the_iteration_before_and_its_shadow_holds_the
         ended = job.finish()
     assert [code for code, _, _ in ended] == [0] * 3 and "of iteration 40, the ranks have one of 40" in ended[0][2]
     assert json.loads((second / "0" / "summary.json").read_text())["resumed_from"] == 40
+
+
+@pytest.mark.parametrize("spoil", ["a byte", "the end"])
+def test_a_checkpoint_that_changed_on_disk_is_said_never_used_and_the_one_before_is_sent(
+    tmp_path: Path, spoil: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shape = Shape(0.1, ((64, 64),), {"model": "mlp"})
+    reader = Reader(cast(Any, None), b"", tmp_path, Checkpoints(tmp_path, 0, torch), torch)
+    sent = {}
+    for iteration in (3, 4):
+        state = State(shape, torch)
+        state.parameters[0].copy_(torch.randn(64, 64))
+        sent[iteration] = bytes(state.memory)
+        reader._follower = cast(Any, SimpleNamespace(newest=(shape, iteration, state)))
+        reader._keep()
+    reader._records.close()
+    reader._selector.close()
+
+    def restored() -> tuple[dict[str, Any], bytes]:
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            reader._restore(Peer(ours, b"", ""))
+            line, _, content = theirs.recv(1 << 20).partition(b"\n")
+        return json.loads(line), content
+
+    about, content = restored()
+    assert about == {"iteration": 4, "bytes": 2 * 4 * 64 * 64, "same": {"model": "mlp"}} and content == sent[4]
+    newest = tmp_path / "checkpoint-0-4.pt"
+    whole = bytearray(newest.read_bytes())
+    at = bytes(whole).index(sent[4][:64])
+    whole[at] ^= 1
+    newest.write_bytes(whole if spoil == "a byte" else whole[: at + 64])
+    about, content = restored()
+    assert about["iteration"] == 3 and content == sent[3]
+    assert "the checkpoint of iteration 4 is not used: " in capsys.readouterr().out
+    (tmp_path / "checkpoint-0-3.pt").unlink()
+    assert restored() == ({"iteration": 0, "bytes": 0, "same": {}}, b"")
+
+
+def test_a_checkpoint_of_another_size_is_not_taken_and_the_ranks_own_are_used(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = rank_state.State.__new__(rank_state.State)
+    accord = SimpleNamespace(gather=lambda _, value: [value])
+    own._job = cast(Any, SimpleNamespace(place=SimpleNamespace(rank=0), torch=torch, accord=accord))
+    own._same, own._alike = {}, {"parameters": [torch.ones(4)], "momentum": [torch.ones(4)]}
+    monkeypatch.setattr(rank_state, "restored", lambda *_: (9, torch.zeros(7)))
+    met = Meeting("127.0.0.1", 1, b"", "newest")
+    assert own._from_shadow(met, 5) == 0 and own._alike["parameters"][0].tolist() == [1.0] * 4
+    assert "the shadow's checkpoint has 7 numbers, this job has 8" in capsys.readouterr().err
+    with pytest.raises(ValueError, match="has 7 numbers, this job has 8"):
+        own._from_shadow(met)
 
 
 def test_a_job_goes_on_without_a_shadow_that_is_not_there_or_does_not_know_the_key(tmp_path: Path, site: Site) -> None:

@@ -18,10 +18,11 @@ import struct
 import sys
 import time
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 from ..checkpoint import Checkpoints
-from .follower import Follower, Shape, State, Verdict
+from .follower import Follower, Shape, State, Verdict, digest
 from .peers import GREETING_S, Door, meeting, notice_silence
 from .segments import segments
 
@@ -221,15 +222,21 @@ class Reader:
         self._close(peer)
 
     def _restore(self, peer: Peer) -> None:
-        """Send the newest checkpoint that an earlier shadow left."""
-        iterations = self._checkpoints.kept()
+        """Send the newest checkpoint that an earlier shadow left and that is still as it was written."""
         about: dict[str, Any] = {"iteration": 0, "bytes": 0, "same": {}}
         content = b""
-        if iterations:
-            kept = self._checkpoints.read(iterations[-1], {})
-            tensors = [each.reshape(-1) for each in (*kept["parameters"], *kept["momentum"])]
-            content = self._torch.cat(tensors).numpy().tobytes()
-            about = {"iteration": iterations[-1], "bytes": len(content), "same": kept["same"]}
+        for iteration in reversed(self._checkpoints.kept()):
+            try:
+                kept = self._checkpoints.read(iteration, {})
+                tensors = [each.reshape(-1) for each in (*kept["parameters"], *kept["momentum"])]
+                content = self._torch.cat(tensors).numpy().tobytes()
+                if digest([content]) != kept["digest"]:
+                    raise ValueError("it has another hash than when it was written")
+                about = {"iteration": iteration, "bytes": len(content), "same": kept["same"]}
+                break
+            except (OSError, EOFError, ValueError, TypeError, LookupError, RuntimeError, UnpicklingError) as error:
+                print(f"shadow: the checkpoint of iteration {iteration} is not used: {error}", flush=True)
+                content = b""
         peer.link.settimeout(SEND_S)
         peer.link.sendall(json.dumps(about).encode() + b"\n" + content)
         peer.link.setblocking(False)
@@ -262,7 +269,8 @@ class Reader:
         shape, iteration, state = newest
         tensors = {"parameters": [each.clone() for each in state.parameters], "momentum": [each.clone() for each in state.momentum]}
         same = dict(shape.same)
-        print(f"shadow: kept {self._checkpoints.write(iteration, same | tensors | {'same': same})}", flush=True)
+        said = {"same": same, "digest": state.digest()}
+        print(f"shadow: kept {self._checkpoints.write(iteration, same | tensors | said)}", flush=True)
 
 
 def main() -> int:
