@@ -27,6 +27,8 @@ MAX_BYTES = 8 << 20
 MAX_DEPTH = 64
 MOST_SEGMENTS = 250
 """Of those with functions: their number is an octet of an address."""
+LEAST_QUEUE_KB, MOST_QUEUE_KB = 68, 1 << 20
+"""The kernel hands over up to 64 kB of TCP at once, counted with a header for each packet: a shorter queue would drop all of it."""
 
 
 class BadInventory(ValueError):
@@ -86,12 +88,20 @@ class Fibre:
 
 @dataclass(frozen=True, slots=True)
 class Trunk:
-    """One fibre from an egress of a device to an ingress of another device, or of the same."""
+    """One fibre from an egress of a device to an ingress of another device, or of the same. loss_db: less its amplifier's gain."""
 
     name: str
     source: tuple[str, str]
     target: tuple[str, str]
     loss_db: float = 0.6
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """What waits before each port and uplink of a segment: its limit (bytes). share: `fifo` or `job`, of uplinks."""
+
+    limit_bytes: int
+    share: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +118,7 @@ class Segment:
     racks: tuple[tuple[tuple[str, ...], int], ...] = ()
     functions: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     control_port: int = 0
+    queue: Queue | None = None
 
     @property
     def cables(self) -> Mapping[str, tuple[str, int]]:
@@ -319,7 +330,7 @@ def _fibre(entry: Mapping[str, Any]) -> Fibre:
 
 def _trunk(entry: Mapping[str, Any]) -> Trunk:
     (one, egress), (other, ingress) = ((str(entry[end]["device"]), str(entry[end]["port"])) for end in ("from", "to"))
-    return Trunk(str(entry["name"]), (one, egress), (other, ingress), _loss_db(entry))
+    return Trunk(str(entry["name"]), (one, egress), (other, ingress), _loss_db(entry) - float(entry.get("gain_db", 0.0)))
 
 
 def _segment(entry: Mapping[str, Any]) -> Segment:
@@ -329,7 +340,17 @@ def _segment(entry: Mapping[str, Any]) -> Segment:
     racks = tuple((tuple(map(str, rack["hosts"])), _bps(rack["uplink_mbps"])) for rack in entry.get("racks") or ())
     if racks and sorted(host for hosts, _ in racks for host in hosts) != sorted(dict(ports)):
         raise ValueError("every host is in one rack, or there are no racks")
-    return Segment(str(entry["name"]), dict(ports), _bps(entry["link_mbps"]), racks, *read_offer(entry))
+    return Segment(str(entry["name"]), dict(ports), _bps(entry["link_mbps"]), racks, *read_offer(entry), _queue(entry.get("queue")))
+
+
+def _queue(given: object) -> Queue | None:
+    if given is None:
+        return None
+    if not isinstance(given, Mapping) or not set(given) <= {"kb", "share"} or given.get("share", "fifo") not in ("fifo", "job"):
+        raise ValueError(f"queue {given}: wanted {{kb: 128, share: fifo}} or share: job")
+    if type(given.get("kb")) is not int or not LEAST_QUEUE_KB <= given["kb"] <= MOST_QUEUE_KB:
+        raise ValueError(f"queue of {given.get('kb')} kB: wanted {LEAST_QUEUE_KB} to {MOST_QUEUE_KB}, a whole number")
+    return Queue(given["kb"] * 1024, str(given.get("share", "fifo")))
 
 
 def _bps(mbps: Any) -> int:

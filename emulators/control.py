@@ -4,7 +4,8 @@
 failed us. Ops: status, glass, writes, history {device},
 settle {device, s}, pieces {device, as}, power {device, port, dbm or weaker_db}, faults.add {device, kind, ...},
 faults.remove {device, number} (host instead of device for faults of hosts and links), faults.list, truth {device},
-fibre {name, cut}, fibre.swap {a, b, ends}, link {host, port, up}, host.sshd {host, up, slow_s}, host.down {host}, stop.
+fibre {name, cut}, fibre.swap {a, b, ends}, link {host, port, up}, queue.share {share},
+queue.job {hosts}, host.sshd {host, up, slow_s}, host.down {host}, stop.
 What changed the lab is kept in a log, which faults.list returns.
 
 The wall clock of a single host cannot be stepped: Linux has time namespaces for the monotonic and the boot clock only
@@ -96,6 +97,8 @@ class Control:
             "fibre": self._fibre,
             "fibre.swap": self._swap,
             "link": self._link,
+            "queue.share": self._share,
+            "queue.job": self._job,
             "host.sshd": self._host_sshd,
             "host.down": self._host_down,
             "stop": self._stop,
@@ -192,6 +195,7 @@ class Control:
             "fibres": [{**asdict(f), "cut": f.name in lab.light.cut} for f in lab.config.fibres],
             "trunks": [{**asdict(t), "cut": t.name in lab.light.cut} for t in lab.config.trunks],
             "segments": [{**asdict(s), "cables": sorted(s.cables)} for s in lab.config.segments],
+            "queues": {"share": dict(fabric.queues.shares), "jobs": fabric.queues.jobs} if fabric else {},
             "functions": {name: _functions(process) for name, process in lab.functions.items()},
             "unplugged": sorted(lab.unplugged),
         }
@@ -307,6 +311,24 @@ class Control:
         lab.kill(port, not request["up"])
         unplugged = [lab.fabric.cables[name] for name in lab.unplugged] if lab.fabric else []
         return {"dead": sorted(f"{host}:p{number}" for host, number in (*lab.light.dead, *unplugged))}
+
+    def _share(self, request: Request) -> Words:
+        """Let all segments with `queue` in fibres.yml share uplinks by `fifo` or by `job`, in place of what is written there."""
+        fabric, how = self._lab.fabric, request["share"]
+        if how not in ("fifo", "job"):
+            raise BadRequest(f"queue.share: share {how!r}: wanted fifo or job")
+        if fabric is None or not any(segment.queue and segment.racks for segment in self._lab.config.segments):
+            raise BadRequest("queue.share: no segment here has racks and a queue in fibres.yml")
+        return {"share": dict(fabric.share(str(how)))}
+
+    def _job(self, request: Request) -> Words:
+        """Let these hosts be one job to switches whose uplinks are shared by jobs."""
+        fabric, hosts = self._lab.fabric, request["hosts"]
+        if not isinstance(hosts, list) or not hosts:
+            raise BadRequest("queue.job: hosts: wanted a list of hosts")
+        if strange := [host for host in hosts if host not in self._lab.config.hosts]:
+            raise BadRequest(f"queue.job: no host {strange[0]}")
+        return {"jobs": fabric.one_job(set(hosts)) if fabric else []}
 
     def _running(self, request: Request) -> Host:
         host = self._lab.hosts.get(str(request["host"]))

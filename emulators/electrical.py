@@ -75,10 +75,11 @@ def segments(
     default_mbps: float,
     rack: int,
     controls: Sequence[int] = (),
+    queue: tuple[int, str] | None = None,
 ) -> list[str]:
     """The lines of fibres.yml. default_mbps: of all ports of a specification that names no rate; rack: hosts of a leaf switch.
 
-    controls: loopback ports, one for each switch that has functions.
+    controls: loopback ports, one for each switch that has functions. queue: of every segment, kB and how those with racks share.
 
     Raises ValueError: domains or rails that the hosts do not divide into, or of a single host; a rate that no inventory accepts.
     """
@@ -92,7 +93,7 @@ def segments(
         for name, members, place in _parts(spec, hosts, again):
             ports = ", ".join(f'"{host}:p{port + place}"' for host in members)
             lines.append(f"  - {{name: {name}, link_mbps: {mbps:.10g}, ports: [{ports}]")
-            if spec.kind in ("fat-tree", "oversubscribed", "dual"):
+            if racked := spec.kind in ("fat-tree", "oversubscribed", "dual"):
                 size, factor = (int(spec.number), 1.0) if spec.kind == "dual" else (rack, spec.number or 1.0)
                 racks = [members[at : at + size] for at in range(0, len(members), size)]
                 uplinks = [_rate(len(part) * mbps / factor, f"an uplink of {len(part)} hosts") for part in racks]
@@ -101,6 +102,8 @@ def segments(
             if spec.functions:
                 functions = ", ".join(f"{function}: {FUNCTIONS[function]}" for function in spec.functions)
                 lines[-1] += f",\n     address: 127.0.0.1:{next(control)}, functions: {{{functions}}}"
+            if queue:
+                lines[-1] += f",\n     queue: {{kb: {queue[0]}, share: {queue[1] if racked else 'fifo'}}}"
             lines[-1] += "}"
         port += spec.ports
     return lines

@@ -27,7 +27,7 @@ class Wanted:
     settle_s: the devices' switching time (s); in a lab of one family 0 means the family's own. electrical: packet switches beside
     the devices; rack: hosts of a leaf switch; control_ports: where those with functions are controlled. lines: at a port number of
     all hosts, delay (ms) and queue (packets). wavelengths: so many, which hosts take in turn where the devices route spectrum; 0:
-    each host has one of its own.
+    each host has one of its own. queue: of the packet switches, as `electrical.segments`.
     """
 
     ssh_ports: tuple[int, ...]
@@ -42,6 +42,7 @@ class Wanted:
     control_ports: tuple[int, ...] = ()
     lines: tuple[tuple[int, float, int, float], ...] = ()
     wavelengths: int = 0
+    queue: tuple[int, str] | None = None
 
 
 def host_name(number: int, count: int) -> str:
@@ -79,9 +80,9 @@ def texts_of(kind: Family, wanted: Wanted) -> dict[str, str]:
     trunks = [line for name in names for line in _trunks(kind, name)]
     ones = {name: (kind, port) for name, port in zip(names, wanted.device_ports, strict=True)}
     return {
-        "devices.yml": _devices(ones, wanted),
+        "devices.yml": devices_of(ones, wanted),
         "fibres.yml": "\n".join([*_about_fibres(kind), "fibres:", *fibres, *(["trunks:", *trunks] if trunks else []), ""]),
-        "emulator.yml": _emulator(ones, wanted, dict.fromkeys(names, size), hosts=True),
+        "emulator.yml": emulator_of(ones, wanted, dict.fromkeys(names, size), hosts=True),
     }
 
 
@@ -89,9 +90,9 @@ def texts_of_each(kinds: Sequence[Family], wanted: Wanted) -> dict[str, str]:
     """Return the same for one device of each family, of its usual size, with no fibres: a lab of devices alone."""
     ones = {kind.driver: (kind, port) for kind, port in zip(kinds, wanted.device_ports, strict=True)}
     return {
-        "devices.yml": _devices(ones, wanted),
+        "devices.yml": devices_of(ones, wanted),
         "fibres.yml": "# No fibres: this lab has devices alone.\nfibres: []\n",
-        "emulator.yml": _emulator(ones, wanted, {name: kind.size for name, (kind, _) in ones.items()}, hosts=False),
+        "emulator.yml": emulator_of(ones, wanted, {name: kind.size for name, (kind, _) in ones.items()}, hosts=False),
     }
 
 
@@ -111,7 +112,8 @@ def _hosts_on(kind: Family, size: str) -> int:
     return len(egress) if kind.coupler else min(len(ingress), len(egress))
 
 
-def _devices(ones: Mapping[str, tuple[Family, int]], wanted: Wanted) -> str:
+def devices_of(ones: Mapping[str, tuple[Family, int]], wanted: Wanted, meter_db: float = 0.0) -> str:
+    """Return devices.yml. meter_db: accuracy of their meters, where the driver has none of its own."""
     lines = [
         "# The optical devices: how to reach them and what they are. The same file describes hardware; only the addresses differ.",
         f"lab: {wanted.lab}",
@@ -125,8 +127,9 @@ def _devices(ones: Mapping[str, tuple[Family, int]], wanted: Wanted) -> str:
         facts = [f"driver: {kind.driver}", f'address: "{scheme}://{where}"']
         if kind.login:
             facts.append(f"username: {kind.login[0]}, password: {kind.login[1]}")
-        if wanted.settle_s:
-            facts.append(f"traits: {{settle_s: {wanted.settle_s}}}")
+        traits = {"settle_s": wanted.settle_s, "meter_db": meter_db}
+        if given := ", ".join(f"{name}: {value}" for name, value in traits.items() if value):
+            facts.append(f"traits: {{{given}}}")
         if kind.time_scale != 1:
             facts.append(f"time_scale: {kind.time_scale:g}")
         if scheme in ("ssh", "netconf"):
@@ -172,7 +175,7 @@ def _trunks(kind: Family, device: str) -> Iterator[str]:
         yield f"  - {{name: t-{device}-{number}, {ends}, length_m: 2.0}}"
 
 
-def _emulator(ones: Mapping[str, tuple[Family, int]], wanted: Wanted, fitting: Mapping[str, str], *, hosts: bool) -> str:
+def emulator_of(ones: Mapping[str, tuple[Family, int]], wanted: Wanted, fitting: Mapping[str, str], *, hosts: bool) -> str:
     lines = [
         "# What only the emulators read (`python -m emulators DIR`); hardware labs have no such file.",
         f"hosts: {str(hosts).lower():<5}           # false: serve the devices alone",

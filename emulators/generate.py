@@ -15,11 +15,13 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+from emulators.config import LEAST_QUEUE_KB, MOST_QUEUE_KB
 from emulators.electrical import parse, segments
 from emulators.families import WHERE, family
 from emulators.family import Family
 from emulators.familylab import DEFAULT_STATE, Wanted, host_name, most_hosts, texts_of, texts_of_each
 from emulators.lookahead import texts_of_lookahead
+from emulators.ringlab import texts_of_ring
 
 MAX_HOSTS = 250  # host ids are the last byte of addresses
 POLATIS_SIZES = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
@@ -144,7 +146,8 @@ def _fibres(wanted: Wanted) -> str:
             )
     if wanted.electrical:
         names = [host_name(host, count) for host in range(1, count + 1)]
-        lines += segments(wanted.electrical, names, total + 1, total * wanted.rate_mbps, wanted.rack, wanted.control_ports)
+        rates, more = (total + 1, total * wanted.rate_mbps, wanted.rack), (wanted.control_ports, wanted.queue)
+        lines += segments(wanted.electrical, names, *rates, *more)
     return "\n".join([*lines, ""])
 
 
@@ -212,7 +215,18 @@ def main(arguments: list[str] | None = None) -> int:
         help="what all hosts send at this port number passes a queue of so many packets and takes so long; may be repeated",
     )
     parser.add_argument(
+        "--queue",
+        metavar="KB[:SHARE]",
+        help="what waits before each port and uplink of the packet switches, and how uplinks are shared: fifo, or job by job",
+    )
+    parser.add_argument(
         "--wavelengths", type=int, default=0, help="with a --driver that routes spectrum: hosts send on so many wavelengths in turn"
+    )
+    parser.add_argument(
+        "--ring",
+        action="store_true",
+        help="with --driver lumentum-netconf: hosts on a ring of such switches, two at each, and two ports a host for each of "
+        "--wavelengths (default 2)",
     )
     parser.add_argument("--rack", type=int, default=4, help="hosts of a leaf switch of a fat-tree (default 4)")
     parser.add_argument("--port-base", type=int, default=22100, help="host n's sshd answers on 127.0.0.1:BASE+n (default 22100)")
@@ -236,6 +250,17 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error("--driver and --look-ahead exclude each other")
     if options.electrical and (options.driver or options.look_ahead):
         parser.error("--electrical is for labs of Polatis and Calient switches")
+    if options.queue and not options.electrical:
+        parser.error("--queue is of packet switches, which --electrical adds")
+    if options.ring and len(options.driver or ()) != 1:
+        parser.error("--ring takes one --driver, of modules that multiplex and demultiplex: lumentum-netconf")
+    if options.ring:
+        options.wavelengths = options.wavelengths or 2
+        if options.ports not in (None, 2 * options.wavelengths):
+            parser.error(
+                f"--ports {options.ports}: on a ring of {options.wavelengths} wavelengths a host has {2 * options.wavelengths}"
+            )
+        options.ports = 2 * options.wavelengths
     if options.wavelengths < 0 or (options.wavelengths and not (options.driver and family(options.driver[0]).spectral)):
         parser.error("--wavelengths is a number above 0, for a --driver that routes spectrum")
     options.ports = options.ports or (2 if options.look_ahead else 1 if options.driver else 4)
@@ -244,11 +269,13 @@ def main(arguments: list[str] | None = None) -> int:
         if not (sum(spec.ports for spec in options.electrical) <= 8 and options.rack >= 1):
             parser.error("at most 8 ports by --electrical, and racks of 1 host or more")
         kinds = [family(driver) for driver in options.driver or ()]
-        options.hosts = options.hosts or (min(8, *map(most_hosts, kinds)) if kinds else 6 if options.look_ahead else 12)
+        options.hosts = options.hosts or (
+            6 if options.ring else min(8, *map(most_hosts, kinds)) if kinds else 6 if options.look_ahead else 12
+        )
         if not (1 <= options.hosts <= MAX_HOSTS and 1 <= options.ports <= 8):
             parser.error("1 to 250 hosts with 1 to 8 ports each")
-        write = write_lookahead if options.look_ahead else write_default
-        words = write_families(kinds, options) if kinds else write(options)
+        write = write_ring if options.ring else write_lookahead if options.look_ahead else write_default
+        words = write_families(kinds, options) if kinds and not options.ring else write(options)
     except ValueError as problem:
         parser.error(str(problem))
     print(f"{options.out}: {words}")
@@ -261,6 +288,16 @@ def line_of(text: str) -> tuple[int, float, int, float]:
     if len(words) not in (3, 4):
         raise ValueError(f"--line {text}: wanted PORT:MS:PACKETS or PORT:MS:PACKETS:LOST, such as 1:20:16 or 1:20:16:0.01")
     return int(words[0]), float(words[1]), int(words[2]), float(words[3]) if words[3:] else 0.0
+
+
+def queue_of(text: str | None) -> tuple[int, str] | None:
+    """A queue as `--queue` has it: kB, and how uplinks are shared. Raises: ValueError."""
+    if text is None:
+        return None
+    kb, _, share = text.partition(":")
+    if not kb.isdecimal() or not LEAST_QUEUE_KB <= int(kb) <= MOST_QUEUE_KB or share not in ("", "fifo", "job"):
+        raise ValueError(f"--queue {text}: wanted KB, KB:fifo or KB:job, with KB from {LEAST_QUEUE_KB} to {MOST_QUEUE_KB}")
+    return int(kb), share or "fifo"
 
 
 def write_default(options: argparse.Namespace) -> str:
@@ -280,7 +317,7 @@ def write_default(options: argparse.Namespace) -> str:
         )
     settle_s = 0.05 if options.settle_s is None else options.settle_s
     more = {"electrical": options.electrical, "rack": options.rack, "lines": tuple(map(line_of, options.line))}
-    more["control_ports"] = control_ports
+    more |= {"control_ports": control_ports, "queue": queue_of(options.queue)}
     generate(options.out, Wanted(ssh, devices, options.state or DEFAULT_STATE, settle_s, options.rate_mbps, **more))
     ports_of = sum(spec.ports for spec in options.electrical)
     switches = f", {ports_of} electrical ports a host" if options.electrical else ""
@@ -307,6 +344,25 @@ def write_families(kinds: Sequence[Family], options: argparse.Namespace) -> str:
     for name, text in texts.items():
         (options.out / name).write_text(text)
     return f"{total} devices, no hosts" if many else f"{hosts} hosts, {hosts * total} fibres, {total} devices"
+
+
+def write_ring(options: argparse.Namespace) -> str:
+    """Write a ring of wavelength-selective switches; return what it has. Raises ValueError: it cannot be."""
+    total = 2 * options.hosts
+    if options.free_ports:
+        ports = free_ports(options.hosts + total)
+        ssh, devices = ports[: options.hosts], ports[options.hosts :]
+    else:
+        ssh = tuple(options.port_base + n for n in range(1, options.hosts + 1))
+        base = 26_000 if options.device_port_base is None else options.device_port_base
+        devices = tuple(base + k for k in range(1, total + 1))
+    state = options.state or f"{DEFAULT_STATE.rpartition('/')[0]}/{options.out.name}"
+    wanted = Wanted(ssh, devices, state, options.settle_s or 0.0, options.rate_mbps, lab=options.out.name)
+    texts = texts_of_ring(family(options.driver[0]), replace(wanted, wavelengths=options.wavelengths))
+    options.out.mkdir(parents=True, exist_ok=True)
+    for name, text in {"hosts.yml": hosts_yml(replace(wanted, device_ports=(0,) * options.ports)), **texts}.items():
+        (options.out / name).write_text(text)
+    return f"{options.hosts} hosts, {options.hosts * options.ports} fibres, {2 * total} trunks, {total} devices"
 
 
 def write_lookahead(options: argparse.Namespace) -> str:

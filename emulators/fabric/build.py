@@ -14,7 +14,7 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -47,8 +47,9 @@ from emulators.fabric.netlink import (
     unshaped,
     veth,
 )
+from emulators.fabric.queues import Queues, port_mac
 from emulators.fabric.sshd import Keys, server_config
-from emulators.fabric.switches import OUTWARD, QUEUE_BYTES, UNLIMITED_BPS, cables, limited, switched
+from emulators.fabric.switches import OUTWARD, QUEUE_BYTES, UNLIMITED_BPS, cables, limited, queue_bytes, switched
 from emulators.families import family
 from emulators.light import Lit
 from emulators.turning import Turning
@@ -141,6 +142,7 @@ class Fabric:
         self.config = config
         self.glass = laid(config)
         self.cables = cables(config.segments)
+        self.queues = Queues(config)
         self._index: dict[HostPort, int] = {}
         self._entry: dict[HostPort, int] = {}  # the end at whose ingress a port's light is switched
         self._shaped_first: set[HostPort] = set()  # what these ports send is shaped before it is switched
@@ -222,6 +224,16 @@ class Fabric:
                 self._ocs.send([filtered(*side, fd) for side in sides])
             finally:
                 os.close(fd)
+
+    def share(self, how: str) -> Mapping[str, str]:
+        """Have uplinks shared by `fifo` or `job`; return how, by segment with queues. Raises: OSError - the kernel refuses."""
+        self._ocs.send(self.queues.share(how))
+        return self.queues.shares
+
+    def one_job(self, hosts: Collection[str]) -> list[list[str]]:
+        """Let these hosts be one job to the queues before uplinks; return all jobs. Raises: OSError - the kernel refuses."""
+        self._ocs.send(self.queues.job(hosts))
+        return self.queues.jobs
 
     def _limit(self) -> None:
         """Shape what reaches a limited port at its own end, and what it sends at the end it leaves by: that of who receives it."""
@@ -321,7 +333,7 @@ class Fabric:
             linux.bind(f"/proc/self/fd/{fd}", Path("/run/netns", name))
 
         fibres: list[Message] = []
-        rates = {port: s.rate_bps for s in self.config.segments for port in cables([s]).values()}
+        segment_at = {port: s for s in self.config.segments for port in cables([s]).values()}
         turned = {HostPort(f.host, f.port) for f in self.config.fibres if family(self.config.devices[f.device].driver).turns}
         patches: list[Message] = [bridge(BRIDGE_INDEX, "mgmt"), link_state(BRIDGE_INDEX, True), link_state(LOOPBACK, True)]
         for name, host in self.config.hosts.items():
@@ -330,15 +342,16 @@ class Fabric:
                 self._index[HostPort(name, port)] = self._entry[HostPort(name, port)] = index
                 turns = HostPort(name, port) in turned
                 near = End(index, f"h{host.number}p{port}", mtu=self.config.mtu)
-                mac = f"02:0a:00:{host.number >> 8:02x}:{host.number & 255:02x}:{port:02x}"
+                mac = port_mac(host.number, port)
                 fibres.append(veth(near, End(FIRST_PORT_INDEX + port, interface, mac, net=nets[name], segments=int(turns))))
-                rate_bps = rates.get(HostPort(name, port), self.config.rate_bps)
+                segment = segment_at.get(HostPort(name, port))
+                rate_bps = segment.rate_bps if segment else self.config.rate_bps
                 self._usual_bps[index] = self._usual_bps[index + OUTWARD] = rate_bps if rate_bps < UNLIMITED_BPS else 0
                 fibres.append(clsact(index))
                 if turns:
                     fibres += self._shape_first(HostPort(name, port), index, rate_bps)
                 else:
-                    fibres += limited(index, rate_bps)
+                    fibres += limited(index, rate_bps, queue_bytes(segment))
             index = FIRST_MGMT_INDEX + host.number
             mac = f"02:0a:ff:{host.number >> 8:02x}:{host.number & 255:02x}:00"
             patches.append(veth(End(index, f"m{host.number}"), End(MGMT_INDEX, "mgmt", mac, net=nets[name])))
@@ -346,7 +359,7 @@ class Fabric:
         self.gates = Gates(self._ocs, self.glass, self._entry, self._index)
         try:
             ends = functions.ends(self.config.segments, self.config.mtu)
-            fibres += switched(self.config.segments, self._index, self.config.mtu, ends)
+            fibres += switched(self.config.segments, self._index, self.config.mtu, self.queues, ends)
             self._ocs.send(fibres)
             self.functions = functions.start(self.config.segments, ends, function_doors)
             if self.config.lines:

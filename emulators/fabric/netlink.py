@@ -19,6 +19,9 @@ REQUEST, ACK, REPLACE, EXCL, CREATE, DUMP = 1, 4, 0x100, 0x200, 0x400, 0x300
 ERROR, DONE = 2, 3
 IFF_UP = 1
 CHUNK = 64  # messages per sendmsg: their answers fit the default receive buffer
+FIRST_SHARE = 2
+LEAST_SHARE_BPS = 8_000
+QUANTUM_BYTES = 65_536  # no less than the kernel hands over at once, or a class of large pieces would get more than one of small
 CLSACT, CLSACT_INGRESS, CLSACT_EGRESS = 0xFFFFFFF1, 0xFFFFFFF2, 0xFFFFFFF3
 FILTER_HANDLE = 0x80000800  # u32 table 800, node 800: always the same, so a redirect is replaced in place and never piles up
 LOSS_INFO, GATE_INFO, FILTER_INFO = (priority << 16 | socket.htons(3) for priority in (1, 2, 3))  # ETH_P_ALL; redirects come last
@@ -117,32 +120,60 @@ def _tc(index: int, handle: int, parent: int, info: int = 0) -> bytes:
     return struct.pack("=BxxxiIII", 0, index, handle, parent, info)
 
 
-def _htb_class(index: int, rate_bps: int, burst_bytes: int, flags: int, absent_ok: bool = False) -> Message:
+def _rate(rate_bps: int, burst_bytes: int) -> tuple[bytes, int]:
     rate = struct.pack("=BBHhHI", 0, 1, 0, -1, 0, rate_bps // 8)  # linklayer ethernet: no rate table wanted
-    ticks = (burst_bytes * 8 * 1_000_000_000 // rate_bps) >> 6  # the scheduler's clock tick is 64 ns
+    return rate, (burst_bytes * 8 * 1_000_000_000 // rate_bps) >> 6  # the scheduler's clock tick is 64 ns
+
+
+def _htb_class(index: int, rate_bps: int, burst_bytes: int, flags: int, absent_ok: bool = False) -> Message:
+    rate, ticks = _rate(rate_bps, burst_bytes)
     opt = rate + rate + struct.pack("=IIIII", ticks, ticks, 18_028, 0, 0)
     body = _tc(index, 0x10001, 0x10000) + attribute(1, "htb") + _nest(2, attribute(1, opt))
     return Message(NEWTCLASS, flags, body, "class htb", absent_ok)
 
 
+def _htb(index: int, minor: int) -> Message:
+    """The qdisc. minor: of the class of what no filter knows."""
+    glob = struct.pack("=IIIII", 3, 10, minor, 0, 0)
+    body = _tc(index, 0x10000, 0xFFFFFFFF) + attribute(1, "htb") + _nest(2, attribute(2, glob))
+    return Message(NEWQDISC, CREATE | EXCL, body, "qdisc htb")
+
+
+def _bfifo(index: int, minor: int, limit_bytes: int) -> Message:
+    """The queue of the class of this number; 10: and so on, which no other qdisc of the interface has."""
+    body = _tc(index, 0x100000 + (minor - 1 << 16), 0x10000 | minor) + attribute(1, "bfifo") + attribute(2, limit_bytes)
+    return Message(NEWQDISC, CREATE | EXCL, body, "qdisc bfifo")
+
+
 def shaper(index: int, rate_bps: int, *, burst_bytes: int = 16_384, limit_bytes: int = 524_288) -> list[Message]:
     """HTB with one class and a byte FIFO; `rate_bps` in bits per second, Ethernet header included, preamble not."""
-    glob = struct.pack("=IIIII", 3, 10, 1, 0, 0)
-    return [
-        Message(
-            NEWQDISC,
-            CREATE | EXCL,
-            _tc(index, 0x10000, 0xFFFFFFFF) + attribute(1, "htb") + _nest(2, attribute(2, glob)),
-            "qdisc htb",
-        ),
-        _htb_class(index, rate_bps, burst_bytes, CREATE | EXCL),
-        Message(
-            NEWQDISC,
-            CREATE | EXCL,
-            _tc(index, 0x100000, 0x10001) + attribute(1, "bfifo") + attribute(2, limit_bytes),
-            "qdisc bfifo",
-        ),
-    ]
+    return [_htb(index, 1), _htb_class(index, rate_bps, burst_bytes, CREATE | EXCL), _bfifo(index, 1, limit_bytes)]
+
+
+def fair_shaper(index: int, rate_bps: int, classes: int, *, burst_bytes: int = 16_384, limit_bytes: int) -> list[Message]:
+    """A `shaper` whose rate is shared: classes with a byte FIFO each, numbered from FIRST_SHARE, take turns quantum by quantum.
+
+    What one does not use the others get. Traffic without a filter (`by_source`) is in the first class.
+    """
+    messages = [_htb(index, FIRST_SHARE), _htb_class(index, rate_bps, burst_bytes, CREATE | EXCL)]
+    # Of its own each class has next to nothing, and borrows from the whole, where a quantum each is all that counts.
+    (own, own_ticks), (ceil, ceil_ticks) = _rate(LEAST_SHARE_BPS, burst_bytes), _rate(rate_bps, burst_bytes)
+    opt = own + ceil + struct.pack("=IIIII", own_ticks, ceil_ticks, QUANTUM_BYTES, 0, 0)
+    for minor in range(FIRST_SHARE, FIRST_SHARE + classes):
+        body = _tc(index, 0x10000 | minor, 0x10001) + attribute(1, "htb") + _nest(2, attribute(1, opt))
+        messages.append(Message(NEWTCLASS, CREATE | EXCL, body, "class htb"))
+        messages.append(_bfifo(index, minor, limit_bytes))
+    return messages
+
+
+def by_source(index: int, number: int, mac: str, minor: int) -> Message:
+    """Put what this Ethernet address sent into a class of a `fair_shaper`; replaces the filter of this number (from 0)."""
+    key = bytes.fromhex(mac.replace(":", ""))[2:]
+    # Offsets count from the IP header; the Ethernet source ends two octets, the type, before it.
+    selector = struct.pack("=BBBxHHhhI", 1, 0, 1, 0, 0, 0, 0, 0) + struct.pack("=I4sii", 0xFFFFFFFF, key, -6, 0)
+    body = _tc(index, FILTER_HANDLE - 0x800 + 1 + number, 0x10000, FILTER_INFO) + attribute(1, "u32")
+    body += _nest(2, attribute(1, 0x10000 | minor), attribute(5, selector))
+    return Message(NEWTFILTER, CREATE, body, f"filter u32 of {mac}")
 
 
 def shaped_anew(index: int, rate_bps: int, *, burst_bytes: int = 16_384) -> Message:

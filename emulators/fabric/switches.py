@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from emulators.config import Segment
 from emulators.fabric.glass import HostPort
 from emulators.fabric.netlink import End, Message, bridge, clsact, enslave, link_state, redirect, shaper, veth
+from emulators.fabric.queues import Queues
 
 FIRST_INDEX = 20_000
 OUTWARD = 1 << 20
@@ -28,17 +29,27 @@ def cables(segments: Iterable[Segment]) -> dict[str, HostPort]:
     return {name: HostPort(*port) for s in segments for name, port in s.cables.items()}
 
 
-def limited(index: int, rate_bps: int, queues: int = 1) -> list[Message]:
-    """Shape the traffic leaving an interface; 0, or a rate beyond the shaper's range, is no limit. queues: number of its ports."""
-    return shaper(index, rate_bps, limit_bytes=queues * QUEUE_BYTES) if 0 < rate_bps < UNLIMITED_BPS else []
+def limited(index: int, rate_bps: int, limit_bytes: int = QUEUE_BYTES) -> list[Message]:
+    """Shape the traffic leaving an interface; 0, or a rate beyond the shaper's range, is no limit. limit_bytes: of its queue."""
+    return shaper(index, rate_bps, limit_bytes=limit_bytes) if 0 < rate_bps < UNLIMITED_BPS else []
+
+
+def queue_bytes(segment: Segment | None) -> int:
+    """The queue limit of a port of a segment (bytes); None: of a port that a fibre is plugged into."""
+    return segment.queue.limit_bytes if segment and segment.queue else QUEUE_BYTES
 
 
 def switched(
-    segments: Iterable[Segment], index: Mapping[HostPort, int], mtu: int, functions: Mapping[str, End] | None = None
+    segments: Iterable[Segment],
+    index: Mapping[HostPort, int],
+    mtu: int,
+    queues: Queues,
+    functions: Mapping[str, End] | None = None,
 ) -> Iterator[Message]:
     """Build the switches of all segments and plug the cables in; index: of the glass's end of each host port.
 
-    functions: far end of a cable without a limit, to the functions of a segment, by its name.
+    queues: is told of the uplinks of segments whose queues are given. functions: far end of a cable without a limit, to the
+    functions of a segment, by its name.
     """
     fresh = iter(range(FIRST_INDEX, 1 << 20))
     for number, segment in enumerate(segments):
@@ -50,14 +61,17 @@ def switched(
             yield from _bridge(leaf, f"sw{number}r{at}")
             yield veth(End(below, f"sw{number}u{at}", mtu=mtu), End(above, f"sw{number}d{at}", mtu=mtu))
             for end, inside in ((below, leaf), (above, spine)):
-                yield from limited(end, uplink_bps, len(hosts))  # uplinks are several, with a queue each
+                if segment.queue and uplink_bps < UNLIMITED_BPS:
+                    yield from queues.laid(segment, end, uplink_bps, hosts, up=end == below)
+                else:
+                    yield from limited(end, uplink_bps, len(hosts) * QUEUE_BYTES)  # uplinks are several, with a queue each
                 yield enslave(end, inside)
             leaf_of |= dict.fromkeys(hosts, leaf)
         for at, (host, port) in enumerate(segment.ports.items()):
             cable, inner = index[HostPort(host, port)], next(fresh)
             outer = cable + OUTWARD
             yield veth(End(outer, f"sw{number}o{at}", mtu=mtu), End(inner, f"sw{number}p{at}", mtu=mtu))
-            yield from limited(outer, segment.rate_bps)
+            yield from limited(outer, segment.rate_bps, queue_bytes(segment))
             yield clsact(outer)
             yield enslave(inner, leaf_of[host])
             yield redirect(cable, outer)

@@ -242,6 +242,7 @@ class StubFabric:
         self.kill = self.glass.kill
         self.impaired: tuple[Mapping[HostPort, int], Mapping[HostPort, float]] = ({}, {})
         self.refuses = False
+        self.queues = SimpleNamespace(shares={}, jobs=[])
 
     def turn(self, device: str, turning: object) -> None:
         raise AssertionError("no device of this lab turns")

@@ -36,6 +36,36 @@ def test_the_committed_look_ahead_lab_is_what_the_generator_writes(tmp_path: Pat
     assert set(build_devices(config)) == {"flip1", "robot1"} and (len(config.fibres), len(config.trunks)) == (12, 48)
 
 
+def test_the_committed_ring_of_roadms_is_what_the_generator_writes(tmp_path: Path) -> None:
+    out = tmp_path / "emulated-ring"
+    words = ["--ring", "--driver", "lumentum-netconf", "--hosts", "6", "--wavelengths", "2", "--settle-s", "0.2"]
+    assert main([*words, "--port-base", "22500", "--device-port-base", "26200", "--out", str(out)]) == 0
+    for file in ("hosts.yml", "devices.yml", "fibres.yml", "emulator.yml"):
+        assert (ROOT / "inventory/emulated-ring" / file).read_text() == (out / file).read_text()
+    assert (out / "devices.yml").read_text().count("meter_db: 1.0") == 12, "losses of fibres are judged by two meters"
+    config = read_config(out)
+    assert len(build_devices(config)) == 12 and (len(config.fibres), len(config.trunks)) == (24, 24)
+    assert sorted({round(trunk.loss_db, 4) for trunk in config.trunks}) == [-7.365, 0.6003], "amplifiers after each stretch"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--ring",), "--ring takes one --driver"),
+        (("--ring", "--driver", "waveshaper-http"), "a ring needs modules that multiplex and demultiplex"),
+        (("--ring", "--driver", "lumentum-netconf", "--hosts", "2"), "a ring has 3 to 16 hosts, not 2"),
+        (("--ring", "--driver", "lumentum-netconf", "--ports", "2"), "on a ring of 2 wavelengths a host has 4"),
+        (("--ring", "--driver", "lumentum-netconf", "--wavelengths", "5"), "1 to 8 ports each"),
+    ],
+)
+def test_a_ring_that_cannot_be_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], said: str
+) -> None:
+    with pytest.raises(SystemExit):
+        main([*words, "--out", str(tmp_path / "lab")])
+    assert said in capsys.readouterr().err and not (tmp_path / "lab").exists()
+
+
 @pytest.mark.parametrize("driver", sorted(WHERE))
 def test_a_lab_of_any_family_reads_back_and_its_devices_have_the_ports(tmp_path: Path, driver: str) -> None:
     out = tmp_path / "lab"

@@ -13,10 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from emulators.config import BadInventory, Segment, read_config
+from emulators.config import BadInventory, HostConfig, LabConfig, Queue, Segment, read_config
 from emulators.electrical import parse
 from emulators.fabric.glass import HostPort
-from emulators.fabric.netlink import NEWTCLASS, Netlink, address, link_mtu, subnet_route
+from emulators.fabric.netlink import NEWTCLASS, NEWTFILTER, Message, Netlink, address, by_source, link_mtu, subnet_route
+from emulators.fabric.queues import Queues
 from emulators.fabric.switches import switched
 from emulators.generate import Wanted, free_ports, generate, main
 from optics import BadFile
@@ -32,7 +33,7 @@ def switches(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmulatedLab]:
     """Four hosts with an optical port, one at a single switch that has functions, and one at a tree of two racks."""
     folder, numbers = tmp_path_factory.mktemp("lab"), free_ports(6)
     kinds = (parse("ideal@50+aggregate+cache"), parse("oversubscribed:2@50"))
-    more = {"electrical": kinds, "rack": 2, "control_ports": numbers[5:]}
+    more = {"electrical": kinds, "rack": 2, "control_ports": numbers[5:], "queue": (128, "job")}
     generate(folder / "inventory", Wanted(numbers[:4], numbers[4:5], str(folder / "state"), 0.02, **more))  # type: ignore[arg-type]
     running = EmulatedLab(folder / "inventory")
     yield running
@@ -137,13 +138,53 @@ def switch_socket(lab: EmulatedLab, host: str, own: str, made: dict[str, str]) -
     return sock
 
 
-def test_uplinks_are_limited_both_ways_and_a_fast_cable_is_not() -> None:
-    index = {HostPort(f"h{n}", 5): 1000 + n for n in range(4)}
+INDEX = {HostPort(f"h{n}", 5): 1000 + n for n in range(4)}
+
+
+def tree_of(queue: Queue | None) -> tuple[Segment, Queues]:
     ports = {f"h{n}": 5 for n in range(4)}
-    tree = Segment("tree", ports, 1 << 35, ((("h0", "h1"), 40_000_000), (("h2", "h3"), 20_000_000)))
-    classes = [message for message in switched([tree], index, 9000) if message.kind == NEWTCLASS]
+    tree = Segment("tree", ports, 1 << 35, ((("h0", "h1"), 40_000_000), (("h2", "h3"), 20_000_000)), queue=queue)
+    hosts = {f"h{n}": HostConfig(f"h{n}", n, 0, "", {5: "el5"}) for n in range(4)}
+    return tree, Queues(LabConfig(Path(), Path(), hosts, {}, (), segments=(tree,)))
+
+
+def test_uplinks_are_limited_both_ways_and_a_fast_cable_is_not() -> None:
+    tree, queues = tree_of(None)
+    classes = [message for message in switched([tree], INDEX, 9000, queues) if message.kind == NEWTCLASS]
     rates = [struct.unpack_from("=I", message.body, message.body.index(struct.pack("=h", -1)) + 4)[0] * 8 for message in classes]
     assert rates == [40_000_000, 40_000_000, 20_000_000, 20_000_000]
+
+
+def test_before_an_uplink_packets_wait_with_those_of_their_senders_job() -> None:
+    tree, queues = tree_of(Queue(128 * 1024, "job"))
+    built = [*switched([tree], INDEX, 9000, queues)]
+    places = [m.body[4:12] for m in built if m.kind == NEWTFILTER and struct.unpack_from("=12xI", m.body) == (0x10000,)]
+    assert len(places) == 8 == len(set(places)), "two senders at each end of two uplinks, a filter of its own each"
+    up, down = sorted({struct.unpack_from("=4xi", message.body)[0] for message in built if message.kind == NEWTCLASS})[:2]
+
+    def seen(messages: list[Message]) -> list[list[int]]:
+        """The class of each sender at rack 1's uplink: h0 and h1 send upwards, h2 and h3 downwards."""
+        at = ((up, ("02:0a:00:00:00:05", "02:0a:00:00:01:05")), (down, ("02:0a:00:00:02:05", "02:0a:00:00:03:05")))
+        every = ((by_source(end, n, mac, k), k) for end, macs in at for n, mac in enumerate(macs) for k in range(2, 6))
+        found = [k for message, k in every if message in messages]
+        return [found[:2], found[2:]]
+
+    assert seen(built) == [[3, 4], [3, 4]], "each host is a job of its own"
+    assert seen(queues.job({"h0", "h2"})) == [[3, 4], [3, 4]]
+    assert seen(queues.job({"h0", "h1", "h3"})) == [[3, 3], [3, 4]], "h2 is alone again"
+    assert seen(queues.share("fifo")) == [[2, 2], [2, 2]]
+    assert seen(queues.job({"h2", "h3"})) == [[2, 2], [2, 2]]
+    assert seen(queues.share("job")) == [[3, 3], [3, 3]]
+
+
+@pytest.mark.lab
+def test_a_running_lab_is_told_which_hosts_are_one_job(switches: EmulatedLab) -> None:
+    assert switches.ask("queue.share", share="fifo")["share"] == {"oversubscribed": "fifo"}
+    assert switches.ask("queue.job", hosts=["gpu03", "gpu01"])["jobs"] == [["gpu01", "gpu03"]]
+    assert switches.ask("queue.job", hosts=["gpu03", "gpu04"])["jobs"] == [["gpu01"], ["gpu03", "gpu04"]]
+    assert switches.ask("queue.share", share="job")["ok"]
+    for ask in ({"op": "queue.share", "share": "fair"}, {"op": "queue.job", "hosts": ["gpu09"]}, {"op": "queue.job", "hosts": []}):
+        assert not switches.ask(**ask)["ok"]  # type: ignore[arg-type]
 
 
 def test_the_program_and_the_emulators_read_the_same_switches(tmp_path: Path) -> None:
@@ -151,6 +192,7 @@ def test_the_program_and_the_emulators_read_the_same_switches(tmp_path: Path) ->
 
     kinds = ("fat-tree", "dual:5", "rails:2@40")
     words = ["--hosts", "10", "--ports", "2", *(word for kind in kinds for word in ("--electrical", kind)), "--rack", "4"]
+    words += ["--queue", "256:job"]
     assert main([*words, "--out", str(tmp_path)]) == 0
     config = read_config(tmp_path)
     lab = read_lab(*((tmp_path / name).read_text() for name in ("hosts.yml", "devices.yml", "fibres.yml")))
@@ -159,6 +201,9 @@ def test_the_program_and_the_emulators_read_the_same_switches(tmp_path: Path) ->
         for s in lab.segments.values()
     }
     assert seen == {s.name: (dict(s.ports), s.rate_bps, list(s.racks)) for s in config.segments}
+    queues = {s.name: (s.queue.kb * 1024, s.queue.share) for s in lab.segments.values() if s.queue}
+    assert queues == {s.name: (s.queue.limit_bytes, s.queue.share) for s in config.segments if s.queue}
+    assert queues["fat-tree"] == (262_144, "job") and queues["rail1"] == (262_144, "fifo")
     assert [len(hosts) for hosts, _ in config.segments[0].racks] == [4, 4, 2] and config.segments[0].rate_bps == 500_000_000
 
 
@@ -169,6 +214,8 @@ def test_switches_that_cannot_be_built_are_all_explained(tmp_path: Path) -> None
         {"name": "a", "link_mbps": 0, "ports": ["gpu01:p2"]},
         {"name": "f-gpu01-p1", "link_mbps": 1, "ports": ["gpu01:p1", "gpu02:p9"]},
         {"name": "b", "link_mbps": 1, "ports": ["gpu01:p2", "gpu02:p2"], "racks": [{"hosts": ["gpu01"], "uplink_mbps": 1}]},
+        {"name": "c", "link_mbps": 1, "ports": ["gpu01:p2"], "queue": {"kb": 64}},
+        {"name": "d", "link_mbps": 1, "ports": ["gpu01:p2"], "queue": {"kb": 128, "share": "fair"}},
     ]
     (tmp_path / "fibres.yml").write_text(fibres.partition("segments:")[0] + f"segments: {json.dumps(bad)}\n")
     with pytest.raises(BadInventory) as refused:
@@ -177,6 +224,7 @@ def test_switches_that_cannot_be_built_are_all_explained(tmp_path: Path) -> None
     for what in ("a rate of 0 Mb/s", "every host is in one rack", "f-gpu01-p1: the name is taken", "port 1 of gpu01 is taken by"):
         assert what in words
     assert "no port 9 on a host gpu02" in words
+    assert "queue of 64 kB: wanted 68 to 1048576" in words and "'share': 'fair'}: wanted {kb: 128, share: fifo}" in words
 
 
 def test_cables_of_switches_have_names_of_their_own(tmp_path: Path) -> None:
