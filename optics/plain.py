@@ -97,6 +97,11 @@ def seconds_text(seconds: float) -> str:
     return f"{int(seconds) // 60} min {int(seconds) % 60:02d} s"
 
 
+def hours_text(seconds: float) -> str:
+    """As `seconds_text`, of durations that may be hours: `4 h 05 min`."""
+    return seconds_text(seconds) if seconds < 3600 else f"{int(seconds) // 3600} h {int(seconds) % 3600 // 60:02d} min"
+
+
 def counted(number: int, noun: str) -> str:
     """`1 device`, `4 devices`."""
     return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -161,6 +161,22 @@ class Shadow:
 
 
 @dataclass(frozen=True, slots=True)
+class Congestion:
+    """TCP's congestion control of a job's connections. The other fields are of `mltcp` alone, whose window grows the faster the
+    more of an iteration's bytes a connection has sent: by slope * share + intercept segments a round trip.
+
+    bytes: of an iteration, of each connection; gap_ms: an acknowledgement that comes later than this after the one before begins an
+    iteration. auto: each connection learns it.
+    """
+
+    control: Literal["cubic", "reno", "bbr", "mltcp"]
+    slope: float = 1.75
+    intercept: float = 0.25
+    bytes: Literal["auto"] | int = "auto"
+    gap_ms: Literal["auto"] | float = "auto"
+
+
+@dataclass(frozen=True, slots=True)
 class Job:
     """The program that runs on the hosts. `ranks[i]` names rank i; each ring is an order of all hosts, each of which it enters and
     leaves once, whatever the number of ranks there. The ranks of a host follow each other.
@@ -178,6 +194,8 @@ class Job:
     functions: of packet switches, each allocated to the job while it runs.
 
     shadow: what keeps its weights beside it, if anything.
+
+    congestion: of its connections; None: what the routes pin.
     """
 
     name: str
@@ -196,6 +214,7 @@ class Job:
     regions: tuple[Region, ...] = ()
     functions: tuple[Function, ...] = ()
     shadow: Shadow | None = None
+    congestion: Congestion | None = None
 
     @property
     def hosts(self) -> tuple[HostName, ...]:

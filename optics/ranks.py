@@ -9,19 +9,19 @@ from typing import TypeAlias
 from optics import HostName
 
 RankName: TypeAlias = str
-"""A host, or a host and the number of the rank there (LOCAL_RANK): a host's name has no slash."""
+"""A host, or a host and the number of the rank there (LOCAL_RANK). Of hosts, only the name of a slice has a slash: `gpu01/a`."""
 
 LOST_PEER = 75
 """Exit code of a rank that lost a peer (EX_TEMPFAIL of sysexits.h; `workloads/program.py` has its own): it is a victim."""
 
-_RANK = re.compile(r"([^/]+)(?:/(0|[1-9][0-9]{0,3}))?")
+_RANK = re.compile(r"([^/]+(?:/[a-z][a-z0-9-]*)?)(?:/(0|[1-9][0-9]{0,3}))?")
 
 
 def parsed(rank: RankName) -> tuple[HostName, int | None] | None:
     """Host and number of a rank; the number is None for a host alone. None: it is no rank's name.
 
-    >>> parsed("gpu01/1"), parsed("gpu01"), parsed("gpu01/01")
-    (('gpu01', 1), ('gpu01', None), None)
+    >>> parsed("gpu01/1"), parsed("gpu01"), parsed("gpu01/01"), parsed("gpu01/a/1")
+    (('gpu01', 1), ('gpu01', None), None, ('gpu01/a', 1))
     """
     found = _RANK.fullmatch(rank)
     return None if found is None else (found[1], None if found[2] is None else int(found[2]))
@@ -29,10 +29,20 @@ def parsed(rank: RankName) -> tuple[HostName, int | None] | None:
 
 def host_of_rank(rank: RankName) -> HostName:
     """
-    >>> host_of_rank("gpu01/1"), host_of_rank("gpu01")
-    ('gpu01', 'gpu01')
+    >>> host_of_rank("gpu01/1"), host_of_rank("gpu01"), host_of_rank("gpu01/a"), host_of_rank("gpu01/a/1")
+    ('gpu01', 'gpu01', 'gpu01/a', 'gpu01/a')
     """
-    return rank.partition("/")[0]
+    host, slash, last = rank.rpartition("/")
+    return host if slash and last.isdigit() else rank
+
+
+def numbered(rank: RankName) -> bool:
+    """Whether the rank is one of several of its host.
+
+    >>> numbered("gpu01/1"), numbered("gpu01/a"), numbered("gpu01")
+    (True, False, False)
+    """
+    return host_of_rank(rank) != rank
 
 
 def signal_of(code: int | None) -> int | None:
@@ -50,7 +60,7 @@ def local_rank(rank: RankName) -> int:
     >>> local_rank("gpu01/1"), local_rank("gpu01")
     (1, 0)
     """
-    return int(rank.partition("/")[2] or 0)
+    return int(rank.rpartition("/")[2]) if numbered(rank) else 0
 
 
 def hosts_of(ranks: Iterable[RankName]) -> tuple[HostName, ...]:

@@ -140,7 +140,7 @@ def _groups(hosts: Iterable[HostName], left: Collection[tuple[HostName, HostName
 def questions(detour: Detour, lab: Lab, answering: Collection[HostName]) -> list[Mapping[HostName, Mapping[str, int | None]]]:
     """What to probe to verify the detour: per lane, the addresses each host probes, with their distance in hops."""
     found: list[Mapping[HostName, Mapping[str, int | None]]] = []
-    for lane in range(lanes_of(lab)):
+    for lane in range(lanes_of(lab, detour.alive)):
         asked: dict[HostName, dict[str, int | None]] = {}
         for (source, target), count in hops(detour.alive, lab, detour.kept_routes, lane=lane).items():
             if source in answering and target in answering:
@@ -154,7 +154,7 @@ def broken(
 ) -> int:
     """How many pairs of hosts, counted per lane, lose their path if `dead` links go dark under the routes over `before`."""
     before = tuple(before)
-    chosen = next_hops(before, lanes_of(lab), _possible(fixed, _steps(before)), rings)
+    chosen = next_hops(before, lanes_of(lab, before), _possible(fixed, _steps(before)), rings)
     ends = {port for link in dead for port in (link.a, link.b)}
     return sum(any(hop.out in ends or hop.into in ends for hop in follow(chosen, lab, *key)) for key in chosen)
 

@@ -9,8 +9,8 @@ from typing import TypeAlias
 from optics import Db, DeviceName, HostPort, Port, Setting, Slot, SpectralRoute
 from orchestrator.inventory.lab import Lab
 
-MAX_PASSES = 8
-"""Light is followed through this many devices: four tiers up and down, more than any published fabric of circuit switches."""
+MAX_PASSES = 32
+"""Light is followed through this many devices: the whole way round a ring of sixteen nodes of two modules each."""
 
 Held: TypeAlias = Mapping[DeviceName, frozenset[Setting]]
 """What each device holds, or should."""

@@ -143,9 +143,10 @@ def _ring_hops(leaving: Mapping[HostName, Sequence[Hop]], lanes: int, rings: Seq
     return found
 
 
-def lanes_of(lab: Lab) -> int:
-    """The number of lanes, which all hosts of a lab have in common."""
-    return min((host.lanes for host in lab.hosts.values()), default=1)
+def lanes_of(lab: Lab, links: Iterable[Link] = ()) -> int:
+    """The number of lanes of the hosts at these links, which is the same for all; without links that of the lab's whole hosts."""
+    at = {end.host for link in links for end in (link.a, link.b)}
+    return min((host.lanes for name, host in lab.hosts.items() if (name in at if at else host.slice is None)), default=1)
 
 
 def hops(
@@ -155,7 +156,7 @@ def hops(
 
     Lanes differ only by fixed routes. On npar-rdma hosts `lane` counts the target's ports that are reached (`landings`).
     """
-    chosen = next_hops(links, lanes_of(lab), fixed)
+    chosen = next_hops(links, lanes_of(lab, links), fixed)
     counted: dict[tuple[HostName, HostName], int] = {}
     for host, target, at in chosen:
         if lab.hosts[host].forwarding == "kernel":

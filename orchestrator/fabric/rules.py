@@ -129,7 +129,7 @@ def rules(
     Raises: Infeasible - a MAC is missing, or a fixed route steps where there is no link.
     """
     links = tuple(links)
-    return _written(links, next_hops(links, lanes_of(lab), fixed_routes, rings), lab, macs)
+    return _written(links, next_hops(links, lanes_of(lab, links), fixed_routes, rings), lab, macs)
 
 
 def drain_rules(
@@ -162,7 +162,7 @@ def _before_and_meanwhile(
     rings: Sequence[Ring],
 ) -> tuple[NextHops, NextHops]:
     """The next hops of the old plan, and those over the links that stay lit."""
-    kept_links, fixed_routes, lanes = tuple(kept_links), tuple(fixed_routes), lanes_of(lab)
+    kept_links, fixed_routes, lanes = tuple(kept_links), tuple(fixed_routes), lanes_of(lab, old_links)
     steps = {(hop.out.host, hop.into.host) for leaving in graph(kept_links).values() for hop in leaving}
     surviving = [route for route in fixed_routes if all(step in steps for step in pairwise(route.path))]
     old = next_hops(old_links, lanes, fixed_routes, rings)

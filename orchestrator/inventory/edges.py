@@ -10,7 +10,8 @@ from urllib.parse import urlsplit
 from pydantic import Field, field_validator
 
 from optics.plain import did_you_mean
-from orchestrator.inventory.schema import ACCOUNT, INTERFACE, LAUNCHERS, NAME, PORT, VARIABLE, Edge
+from orchestrator.inventory.schema import ACCOUNT, INTERFACE, LAUNCHERS, NAME, PORT, SLICE, VARIABLE, Edge
+from orchestrator.inventory.slices import SliceEdge
 
 Forwarding = Literal["kernel", "npar-rdma"]
 ADDRESS_SCHEMES = ("tcp", "telnet", "ssh", "netconf", "http", "https", "visa", "serial")
@@ -48,6 +49,7 @@ class HostEdge(Edge):
     mgmt_address: str | None = None
     job_user: Annotated[str, Field(pattern=ACCOUNT)] = "testbed-job"
     job_env: list[Annotated[str, Field(pattern=VARIABLE)]] = Field(default_factory=list)
+    slices: dict[Annotated[str, Field(pattern=SLICE)], SliceEdge] = Field(default_factory=dict)
 
     @field_validator("job_env")
     @classmethod
@@ -183,6 +185,7 @@ class TrunkEdge(Edge):
     end: Annotated[TrunkEndEdge, Field(alias="to")]
     length_m: Annotated[float, Field(ge=0, le=100_000)] = 0.0
     loss_db: Annotated[float, Field(ge=0, le=60)] | None = None
+    gain_db: Annotated[float, Field(ge=0, le=40)] = 0.0
 
 
 class RackEdge(Edge):
@@ -190,6 +193,14 @@ class RackEdge(Edge):
 
     hosts: Annotated[list[str], Field(min_length=1)]
     uplink_mbps: Annotated[float, Field(gt=0, le=10_000_000)]
+
+
+class QueueEdge(Edge):
+    """What waits in a segment's switches at most, and how what waits before an uplink takes turns."""
+
+    # A kernel hands over up to 64 kB of TCP at once, with a header for each packet of it; a shorter queue would take none of that.
+    kb: Annotated[int, Field(ge=68, le=1_048_576, description="before each port and uplink, units of 1024 bytes")]
+    share: Annotated[Literal["fifo", "job"], Field(description="one queue, or a queue for each job and equal shares")] = "fifo"
 
 
 class AggregateEdge(Edge):
@@ -221,6 +232,7 @@ class SegmentEdge(Edge):
     racks: list[RackEdge] = Field(default_factory=list)
     address: Annotated[str, Field(pattern=r"^[A-Za-z0-9.-]{1,253}:[1-9]\d{0,4}$", description="HOST:PORT")] | None = None
     functions: FunctionsEdge | None = None
+    queue: QueueEdge | None = None
 
 
 class FibresEdge(Edge):

@@ -41,7 +41,10 @@ class Fibre:
 
 @dataclass(frozen=True, slots=True)
 class Trunk:
-    """A one-way fibre: light that leaves a device at `start` enters a device, possibly the same one, at `end`."""
+    """A one-way fibre: light that leaves a device at `start` enters a device, possibly the same one, at `end`.
+
+    loss_db: less the gain of its amplifier, so it may be below 0.
+    """
 
     name: str
     start: Port
@@ -128,7 +131,7 @@ class _Claims:
             port = Port(end.device, end.port)
             self.claim((side, port), f"a fibre {words} {port}", (*path, key, "port"), place)
             ends.append(port)
-        return Trunk(edge.name, ends[0], ends[1], edge.length_m, _loss(edge))
+        return Trunk(edge.name, ends[0], ends[1], edge.length_m, round(_loss(edge) - edge.gain_db, 4))
 
 
 def _loss(edge: FibreEdge | TrunkEdge) -> Db:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from optics import HostName
@@ -14,6 +14,7 @@ from orchestrator.inventory.ansible import InventoryHost, read_inventory
 from orchestrator.inventory.edges import Forwarding, HostEdge, SshEdge
 from orchestrator.inventory.positions import Document, Problems
 from orchestrator.inventory.schema import check
+from orchestrator.inventory.slices import Slice, read_slices
 
 HOST = r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}"
 
@@ -54,6 +55,8 @@ class Host:
     max_ranks: so many ranks of a job without NCCL may run here; with NCCL each needs a GPU.
     job_user: the user that jobs run as. job_env: variables that plans may set beyond those `orchestrator.plan.job_env` allows.
     job_users: the other users that programs of the lab's owner run as.
+    slices: its parts that carry plans of their own. slice: which part of the host `whole` this is, None for a whole host; its lanes
+    are counted from 0. port_mbps: rate of each port at a packet switch (Mb/s), of hosts with slices.
     """
 
     name: HostName
@@ -71,10 +74,34 @@ class Host:
     job_env: tuple[str, ...] = ()
     job_users: tuple[str, ...] = ()
     max_ranks: int = LEAST_RANKS
+    slices: Mapping[str, Slice] = field(default_factory=dict)
+    port_mbps: Mapping[int, float] = field(default_factory=dict)
+    slice: Slice | None = None
+    whole: Host | None = None
+
+    @property
+    def machine(self) -> HostName:
+        """The name of the server in Ansible's inventory: of a slice, that of the whole host."""
+        return self.whole.name if self.whole else self.name
+
+    def sliced(self) -> dict[HostName, Host]:
+        """The slices as hosts, by name: the same ports and addresses, of its own lanes only."""
+        return {
+            f"{self.name}/{name}": replace(
+                self,
+                name=f"{self.name}/{name}",
+                lanes=len(part.lanes),
+                gpus=len(part.mig) or self.gpus,
+                slices={},
+                slice=part,
+                whole=self,
+            )
+            for name, part in self.slices.items()
+        }
 
     def lane_address(self, lane: int) -> str:
         """The host's address for traffic of `lane` (0..lanes-1); lane 0 is the address of the host."""
-        return f"{self.node_prefix}.{lane}.{self.host_id}"
+        return f"{self.node_prefix}.{self.slice.lanes[lane] if self.slice else lane}.{self.host_id}"
 
     def port_address(self, port: int) -> str:
         """The address of one port: 10.PORT.0.HOST under a prefix of one octet, 10.100.HOST.PORT under a prefix of two."""
@@ -140,6 +167,8 @@ def _host(entry: InventoryHost, problems: Problems) -> Host | None:
         where = entry.places.get("testbed_port_prefix", entry.path)
         wants = 'two octets, such as "10.100"' if edge.forwarding == "npar-rdma" else 'one octet, such as "10"'
         problems.add(where, f"forwarding {edge.forwarding} needs a testbed_port_prefix of {wants}, got {edge.port_prefix}")
+    slices_at = entry.places.get("testbed_slices", entry.path)
+    slices = read_slices(entry.name, edge.slices, edge.lanes, edge.forwarding, slices_at, problems)
     options = _ssh_options(ssh.ansible_ssh_common_args)
     address = ssh.ansible_host or entry.name
     return Host(
@@ -155,6 +184,7 @@ def _host(entry: InventoryHost, problems: Problems) -> Host | None:
         link_mbps=edge.link_mbps,
         job_user=edge.job_user,
         job_env=tuple(edge.job_env),
+        slices=slices,
         max_ranks=edge.ranks or max(LEAST_RANKS, edge.gpus),
         ssh=SshTarget(
             address=address,

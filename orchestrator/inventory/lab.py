@@ -102,7 +102,7 @@ class Lab:
     @cached_property
     def segment_at(self) -> Mapping[HostPort, Segment]:
         """The segment each electrical port is cabled to."""
-        return {port: segment for segment in self.segments.values() for port in segment.ports.values()}
+        return {port: segment for segment in self.segments.values() for port in (*segment.ports.values(), *segment.slices.values())}
 
     def electrical(self, link: Link | WantedLink) -> bool:
         """Whether packet switches carry the link, so that it needs no light."""
@@ -186,7 +186,24 @@ def read_lab(
         lines += found.lines()
     if lines:
         raise BadFile(lines, hint="correct the inventory; nothing was changed")
+    hosts, segments = _with_slices(hosts, segments)
     return Lab(lab_name, hosts, devices, fibres, secrets, trunks, input_limits=limits, segments=segments, programs=programs)
+
+
+def _with_slices(
+    hosts: Mapping[HostName, Host], segments: Mapping[str, Segment]
+) -> tuple[dict[HostName, Host], dict[str, Segment]]:
+    """The hosts, each followed by its slices, and the segments with the slices' ports: they have no fibres."""
+    found: dict[HostName, Host] = {}
+    for name, host in hosts.items():
+        at = [(s.ports[name].number, s.link_mbps) for s in segments.values() if name in s.ports] if host.slices else []
+        found[name] = replace(host, port_mbps=dict(at)) if at else host
+        found |= found[name].sliced()
+    ports = {
+        s.name: {n: HostPort(n, s.ports[h.machine].number) for n, h in found.items() if h.slice and h.machine in s.ports}
+        for s in segments.values()
+    }
+    return found, {name: replace(segment, slices=ports[name]) if ports[name] else segment for name, segment in segments.items()}
 
 
 def _keys(value: Any, key: str) -> list[str]:

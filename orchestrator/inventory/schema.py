@@ -51,9 +51,15 @@ def check(
             found.setdefault((*inner, "", str(detail["loc"][-1])) if detail["type"] == "missing" else inner, []).append(detail)
         for details in found.values():
             inner = _inside(details[0]["loc"], value)
+            if details[0]["type"] == "literal_error" and isinstance(details[0]["input"], list):
+                if any(inner == other[: len(inner)] != other for other in found):
+                    continue  # a list is allowed in place of the word, and something in it is wrong
+                details = details[1:] or details
             what, key, inner = _words(details[0], inner, model)
             kinds = [_KINDS[detail["type"]] for detail in details if detail["type"] in _KINDS]
-            if len(kinds) > 1:  # a union reports each of its members
+            if kinds and details[0]["type"] == "literal_error":
+                what = what.replace(", got", f" or {kinds[0]}, got", 1)
+            elif len(kinds) > 1:  # a union reports each of its members
                 what = f"wanted {', '.join(kinds[:-1])} or {kinds[-1]}, got {show(details[0]['input'])}"
             problems.add(place(inner) if place else (*path, *inner), what, key=key)
         return None
@@ -122,6 +128,9 @@ LAUNCHERS = (
     r"GROUP_.*|ROLE_.*|MASTER_(ADDR|PORT)|TORCHELASTIC_.*"
 )
 """Variables of a job that only the launcher and the hosts set: its program, its user, and the place of each rank."""
+SLICE = r"^[a-z][a-z0-9-]{0,15}$"
+CPUS = r"^\d{1,4}(-\d{1,4})?(,\d{1,4}(-\d{1,4})?)*$"
+MIG = r"^MIG-[A-Za-z0-9/-]{1,95}$"
 LINE = r"^[^\x00\r\n]{0,4096}$"
 PATTERNS = {
     NAME: "a name of letters, digits, '.', '_' and '-', at most 63",
@@ -132,6 +141,9 @@ PATTERNS = {
     VARIABLE: "the name of an environment variable",
     ACCOUNT: "a user name in lower-case letters, digits, '_' and '-', at most 32",
     LINE: "one line of text, at most 4096 characters",
+    SLICE: "the name of a slice: lower-case letters, digits and '-', a letter first, at most 16",
+    CPUS: "processors such as 0-7,16-23",
+    MIG: "the id of a MIG device, MIG-...",
 }
 """What each pattern requires, in words."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
+from typing import Literal
 
 from optics import HostName, HostPort, Link
 from optics.plain import did_you_mean, summary
@@ -20,6 +21,17 @@ class Rack:
     uplink_mbps: float
 
 
+@dataclass(frozen=True, slots=True)
+class SegmentQueue:
+    """What waits in a segment's switches: at most `kb` (1024 bytes) before each port and uplink.
+
+    share: what waits before an uplink goes first in, first out, or in a queue of `kb` for each job that gets an equal share.
+    """
+
+    kb: int
+    share: Literal["fifo", "job"] = "fifo"
+
+
 def cable_of(segment: str, host: HostName) -> str:
     """The name of the cable between a host and a segment."""
     return f"{segment}-{host}"
@@ -30,7 +42,8 @@ class Segment:
     """One port of each of some hosts; every port reaches every other. link_mbps: of a port, per direction (Mb/s).
 
     racks: leaf switches, if traffic is limited by more than the ports; every host is then in one of them. functions: what the
-    switches do with packets, by name, and how much of it; address: HOST:PORT of their control, empty without functions.
+    switches do with packets, by name, and how much of it; address: HOST:PORT of their control, empty without functions. queue:
+    None if the inventory does not say. slices: the same ports as slices of hosts have them.
     """
 
     name: str
@@ -39,10 +52,16 @@ class Segment:
     racks: tuple[Rack, ...] = ()
     functions: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     address: str = ""
+    queue: SegmentQueue | None = None
+    slices: Mapping[HostName, HostPort] = field(default_factory=dict)
+
+    def port(self, host: HostName) -> HostPort | None:
+        """The port of a host, or slice of one, at these switches."""
+        return self.ports.get(host) or self.slices.get(host)
 
     def links(self, hosts: Collection[HostName]) -> tuple[Link, ...]:
         """A duplex link for each pair of these hosts: to routing a segment is a full mesh whose links share their ports."""
-        ports = [self.ports[host] for host in self.ports if host in hosts]
+        ports = [port for host, port in {**self.ports, **self.slices}.items() if host in hosts]
         return tuple(Link(a, b) for a, b in combinations(ports, 2))
 
     @property
@@ -60,15 +79,15 @@ class Segment:
 
     def rack(self, host: HostName) -> int:
         """The number of the host's rack; 0 where there are none."""
-        return next((number for number, rack in enumerate(self.racks) if host in rack.hosts), 0)
+        return next((number for number, rack in enumerate(self.racks) if host.partition("/")[0] in rack.hosts), 0)
 
     def limits(self, a: HostName, b: HostName) -> Iterator[tuple[str, float]]:
         """The limits of traffic from `a` to `b`: the two ports and the uplinks between racks, by name with their rates (Mb/s)."""
-        yield f"{self.ports[a]} out", self.link_mbps
+        yield f"{self.port(a)} out", self.link_mbps
         if self.racks and (ways := (self.rack(a), self.rack(b)))[0] != ways[1]:
             for number, way in zip(ways, ("up", "down"), strict=True):
                 yield f"{self.name} rack {number + 1} {way}", self.racks[number].uplink_mbps
-        yield f"{self.ports[b]} in", self.link_mbps
+        yield f"{self.port(b)} in", self.link_mbps
 
     def alone_mbps(self, a: HostName, b: HostName) -> float:
         """The rate at which `a` can send to `b` while no other host sends (Mb/s)."""
@@ -131,7 +150,11 @@ def read_segments(
             problems.add((*path, "functions" if functions else "address"), words)
         if edge.address and (control := int(edge.address.rpartition(":")[2])) > 65_535:
             problems.add((*path, "address"), f"port {control}: wanted 1 to 65535")
-        found[edge.name] = Segment(edge.name, members, edge.link_mbps, racks, functions, edge.address or "")
+        queue = SegmentQueue(edge.queue.kb, edge.queue.share) if edge.queue else None
+        if queue and queue.share == "job" and not racks:
+            words = "jobs share uplinks, and without racks there are none: add racks, or leave share out"
+            problems.add((*path, "queue", "share"), words)
+        found[edge.name] = Segment(edge.name, members, edge.link_mbps, racks, functions, edge.address or "", queue)
     return found
 
 

@@ -66,6 +66,8 @@ def replaced(text: str, plan: Plan, lab: Lab, by: Mapping[HostName, HostName]) -
 def without(text: str, plan: Plan, lab: Lab, host: HostName) -> str:
     """The plan without a host: one rank (or as many as it had) fewer, each ring closed by its neighbours' freed ports.
 
+    Without a shadow's host it has no shadow; taps become those of `auto`.
+
     Raises: Missing - it is not of the plan. Infeasible - it holds what no other host does, or a ring cannot be closed.
     """
     _of(host, plan, lab)
@@ -78,6 +80,11 @@ def without(text: str, plan: Plan, lab: Lab, host: HostName) -> str:
         for holder in (body["job"], *(body["job"].get("traffic") or {}).get("groups", ())):
             if "rings" in holder:
                 holder["rings"] = [[name for name in ring if name != host] for ring in holder["rings"]]
+        shadow = job.shadow
+        if shadow is not None and shadow.host == host:
+            del body["job"]["shadow"]
+        elif shadow is not None and shadow.taps != "auto":  # its neighbours get other ports
+            body["job"]["shadow"]["taps"] = "auto"
         if groups := (body["job"].get("traffic") or {}).get("groups"):
             body["job"]["traffic"]["groups"] = [group for group in groups if len(group["rings"][0]) > 1]
     gone = [link for link in body.get("links", ()) if host in _ends(link)]

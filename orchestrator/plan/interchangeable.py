@@ -20,13 +20,13 @@ def facts(host: HostName, lab: Lab) -> Mapping[str, object]:
     wired = {n: str(lab.fibres[HostPort(host, n)].device) for n in it.ports if HostPort(host, n) in lab.fibres}
     devices = ", ".join(f"p{n} at {device}" for n, device in wired.items())
     segments = ", ".join(
-        f"p{s.ports[host].number} at {s.name}" + (f" rack {s.rack(host) + 1}" if s.racks else "")
+        f"p{port.number} at {s.name}" + (f" rack {s.rack(host) + 1}" if s.racks else "")
         for s in lab.segments.values()
-        if host in s.ports
+        if (port := s.port(host)) is not None
     )
     same = {
         "forwarding": it.forwarding,
-        "lanes": it.lanes,
+        "lanes": it.slice.lanes if it.slice else it.lanes,
         "GPUs": it.gpus,
         "ranks": it.max_ranks,
         "ports": len(it.ports),
@@ -79,8 +79,10 @@ def relabelled_text(text: str, by: Labels) -> str:
         for region in job.get("regions", ()):
             region["hosts"] = [by.get(host, host) for host in region["hosts"]]
             region["ports"] = [end(port) for port in region["ports"]]
-        if isinstance((shadow := job.get("shadow") or {}).get("taps"), list):
-            shadow["taps"] = [end(port) for port in shadow["taps"]]
+        if shadow := job.get("shadow"):
+            shadow["host"] = end(shadow["host"])
+            if isinstance(shadow.get("taps"), list):
+                shadow["taps"] = [end(port) for port in shadow["taps"]]
         for transfer in (job.get("traffic") or {}).get("transfers", ()):
             transfer |= {key: by.get(transfer[key], transfer[key]) for key in ("src", "dst")}
     for route in body.get("routes", ()):

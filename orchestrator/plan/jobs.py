@@ -10,6 +10,7 @@ from optics.plan import Job, Traffic, WantedLink, ring_steps
 from optics.ranks import RankName, host_of_rank, hosts_of, parsed
 from orchestrator.inventory.positions import Path, Problems
 from orchestrator.inventory.schema import attempt
+from orchestrator.plan.congestion import read_congestion
 from orchestrator.plan.edges import GroupEdge, JobEdge
 from orchestrator.plan.job_args import check_program
 from orchestrator.plan.job_ranks import check_ranks
@@ -20,10 +21,16 @@ from orchestrator.plan.shadow import read_shadow
 
 
 class JobReader:
-    """Reads a plan's job against its links. notes: what works, but not optimally. always: links that are lit in every slot."""
+    """Reads a plan's job against its links. notes: what works, but not optimally. always: links that are lit in every slot.
 
-    def __init__(self, links: Links, notes: Problems, always: Sequence[WantedLink] = ()) -> None:
+    sometimes: those of slots.
+    """
+
+    def __init__(
+        self, links: Links, notes: Problems, always: Sequence[WantedLink] = (), sometimes: Sequence[WantedLink] = ()
+    ) -> None:
         self.lab, self.links, self.problems, self.notes, self.always = links.lab, links, links.problems, notes, always
+        self.sometimes = sometimes
         self.hosts: list[HostName] = []
 
     def job(self, raw: Any) -> Job | None:
@@ -53,7 +60,8 @@ class JobReader:
             traffic=Traffic.of(edge.traffic.model_dump()) if edge.traffic else None,
             evicted=self.evicted(edge),
             regions=read_regions(edge, self.links, self.always),
-            shadow=read_shadow(edge, self.links, self.always),
+            shadow=read_shadow(edge, self.links, (*self.always, *self.sometimes)),
+            congestion=read_congestion(edge, self.links),
         )
         return as_declared(job, edge.program or "", self.lab)
 
@@ -61,7 +69,7 @@ class JobReader:
         """Each names a rank that the job no longer has, and one that it has and that took one place only."""
         for before, now in edge.evicted.items():
             path: Path = ("job", "evicted", before)
-            if parsed(before) is None:
+            if parsed(before) is None or "/" in host_of_rank(before):  # a slice is not evicted
                 self.problems.add(path, f"wanted a host such as gpu01, or one of its ranks such as gpu01/0, got {before!r}")
             elif before in edge.ranks:
                 self.problems.add(path, f"{before} is a rank of the job, so nobody took its place")

@@ -100,7 +100,7 @@ class Links:
                 continue
             seen[edge.name] = index
             segment = known[edge.name]
-            self.members(edge.hosts or [], segment.ports, segment.name, path)
+            self.members(edge.hosts or [], {**segment.ports, **segment.slices}, segment.name, path)
             for link in segment.links(edge.hosts if edge.hosts is not None else segment.ports):
                 wanted.append(WantedLink(link.a, link.b, link.kind, f"segments[{index}]"))
                 self.edges[link.a.host, link.b.host] += 1

@@ -20,6 +20,7 @@ from orchestrator.plan.jobs import JobReader
 from orchestrator.plan.links import Links
 from orchestrator.plan.other_lab import refuse_another_labs
 from orchestrator.plan.schedule import ScheduleReader
+from orchestrator.plan.slices import check_slices
 
 
 def read_plan(text: str, filename: str, lab: Lab) -> Plan:
@@ -41,7 +42,8 @@ def read_plan(text: str, filename: str, lab: Lab) -> Plan:
         problems.add(("links",) if "links" in raw else (), "the plan joins no hosts: give it links, segments, or both")
     turning = ScheduleReader(checked, links, max_loss_db)
     schedule = turning.schedule(raw)
-    job = JobReader(checked, notes, links).job(raw.get("job"))
+    sometimes = [link for slot in schedule.slots for link in slot.links] if schedule is not None else ()
+    job = JobReader(checked, notes, links, sometimes).job(raw.get("job"))
     if edge is not None and (functions := read_functions(edge.segments, job, checked, notes)) and job is not None:
         job = replace(job, functions=functions)
     if job is not None and schedule is not None and job.workload == "train" and job.args.get("exchange") == "gloo":
@@ -57,6 +59,7 @@ def read_plan(text: str, filename: str, lab: Lab) -> Plan:
             problems.add(("adapt",), "no circuits to adapt: give the job regions, whose ports may be joined anew")
         if schedule is not None:
             problems.add(("adapt",), "the plan has a schedule too; wanted one of the two")
+    check_slices(plan, edge, checked, problems)
     routes = _Routes(checked).routes(raw.get("routes"))
     groups = _interchangeable(edge.interchangeable if edge else [], plan.hosts, checked)
     spares = _spares(edge.spares if edge else [], {*plan.hosts, *(job.needed if job else ())}, checked)

@@ -8,6 +8,7 @@ from dataclasses import replace
 from optics import DeviceName, HostName, HostPort, Link
 from optics.plain import did_you_mean, summary
 from optics.plan import Plan, Region, WantedLink
+from optics.ranks import host_of_rank
 from orchestrator.inventory.lab import Lab
 from orchestrator.inventory.positions import Path
 from orchestrator.inventory.segments import Segment
@@ -53,7 +54,7 @@ def read_regions(edge: JobEdge, links: Links, always: Sequence[WantedLink]) -> t
 
 def _hosts(region: RegionEdge, edge: JobEdge, links: Links, path: Path) -> list[HostName]:
     known = []
-    ranked = {rank.partition("/")[0] for rank in edge.ranks}
+    ranked = {host_of_rank(rank) for rank in edge.ranks}
     for at, host in enumerate(region.hosts):
         place: Path = (*path, "hosts", at)
         if not links.known_host(host, place):

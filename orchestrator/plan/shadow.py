@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from optics import HostPort
-from optics.plan import Shadow, WantedLink
+from optics import HostPort, Infeasible, Link
+from optics.plan import Plan, Shadow, WantedLink
 from optics.ranks import hosts_of
 from orchestrator.inventory.positions import Path
 from orchestrator.plan.edges import JobEdge
@@ -16,8 +16,27 @@ ALONE = {"exchange": "wires", "compress": "none", "sync_every": 1}
 """Arguments of `train` that a shadow can follow with one value only, which is the default: it reads sums as rings carry them."""
 
 
-def read_shadow(edge: JobEdge, links: Links, always: Sequence[WantedLink]) -> Shadow | None:
-    """The shadow of a job. always: the links of the plan. What is wrong is added to the problems of `links`."""
+def seen_taps(plan: Plan, links: Sequence[Link]) -> None:
+    """links: those of the plan, with their ports, which may have been chosen only now.
+
+    Raises: Infeasible - at a port that is to be tapped no link of theirs ends, so nothing would be copied.
+    """
+    shadow = plan.job.shadow if plan.job is not None else None
+    if shadow is None or not isinstance(shadow.taps, tuple) or plan.schedule is not None:
+        return
+    ends = sorted({end for link in links for end in (link.a, link.b)})
+    for at, tap in enumerate(shadow.taps):
+        if tap not in ends:
+            there = ", ".join(str(end) for end in ends if end.host == tap.host)
+            words = f"the links of {plan.name} do not end at {tap}, so nothing arrives there (they end at {there})"
+            raise Infeasible(
+                f"job.shadow.taps[{at}]: {words}",
+                hint="taps auto follows the ports that are chosen; or name ports in links, too",
+            )
+
+
+def read_shadow(edge: JobEdge, links: Links, wanted: Sequence[WantedLink]) -> Shadow | None:
+    """The shadow of a job. wanted: the links of the plan, in any slot. What is wrong is added to the problems of `links`."""
     if edge.shadow is None:
         return None
     path: Path = ("job", "shadow")
@@ -37,8 +56,8 @@ def read_shadow(edge: JobEdge, links: Links, always: Sequence[WantedLink]) -> Sh
         problems.add(path, "a job on one host sends nothing that could be copied: it needs ranks on two hosts")
     if edge.shadow.taps == "auto":
         return Shadow(edge.shadow.host)
-    used = {end for link in always for end in (link.a, link.b) if isinstance(end, HostPort)}
-    chosen = {end for link in always for end in (link.a, link.b) if not isinstance(end, HostPort)}
+    used = {end for link in wanted for end in (link.a, link.b) if isinstance(end, HostPort)}
+    chosen = {end for link in wanted for end in (link.a, link.b) if not isinstance(end, HostPort)}
     taps = []
     for at, text in enumerate(edge.shadow.taps):
         place: Path = (*path, "taps", at)

@@ -82,4 +82,6 @@ def _job(job: Job) -> Mapping[str, Any]:
             found[field.name] = [_region(region) for region in value] if field.name == "regions" else to_json(value)
     if job.shadow is not None and job.shadow.taps != "auto":
         found["shadow"] = {"host": job.shadow.host, "taps": [str(port) for port in job.shadow.taps]}
+    if job.congestion is not None and job.congestion.control != "mltcp":
+        found["congestion"] = job.congestion.control
     return found

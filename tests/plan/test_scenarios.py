@@ -106,6 +106,10 @@ WRONG = {
         ("differs: [plan.links]", "differs: [plan.links, plan.routes]"),
         "s.yaml:13:23: differs[1]: the arms do not differ in plan.routes",
     ),
+    "a share of no queue": (
+        ("b: {plan: b.json}", "b: {plan: b.json, lab: {share: job}}"),
+        "arms.b.lab.share: the lab has no `queue` whose share could be another",
+    ),
     "one repeat": (("label: native", "label: native\nrepeats: 1"), "repeats: wanted at least 2, got 1"),
 }
 
@@ -115,6 +119,14 @@ def test_every_mistake_is_refused_with_its_place(name: str) -> None:
     (old, new), words = WRONG[name]
     assert old in GOOD
     assert any(words in line for line in wrong(GOOD.replace(old, new))), wrong(GOOD.replace(old, new))
+
+
+def test_an_arm_may_share_uplinks_in_another_way_and_says_so() -> None:
+    text = GOOD.replace("settle_ms: 20", "queue: {kb: 128}").replace("{plan: b.json}", "{lab: {share: job}}")
+    assert any("the arms differ in lab.share, too" in line for line in wrong(text))
+    found = read(text.replace("[plan.links]", "[lab.share]"))
+    assert found.lab is not None and found.lab.queue == "128:fifo"
+    assert [arm.share for arm in found.arms.values()] == [None, "job"]
 
 
 def test_a_tenant_takes_no_part_in_an_arm_that_says_so() -> None:
@@ -204,9 +216,25 @@ def test_the_emulators_bear_the_lines_of_a_scenario_that_ships(path: Path, tmp_p
     assert read_config(prepare(tmp_path / "lab", found.lab)).lines, "the lab starts: nothing is refused"
 
 
+def test_jobs_are_coordinated_only_where_two_tenants_have_one_and_stay_on_their_plans() -> None:
+    with pytest.raises(BadFile) as refused:
+        read_scenario(GOOD.replace("a: {}", "a: {coordinate: shift}"), "s.yaml", fetch)
+    assert "two tenants are needed" in str(refused.value)
+    two = GOOD.replace("  ann: {plan: a.json}\n", "  ann: {plan: a.json}\n  bob: {plan: a.json}\n").replace(
+        "of: b", "tenant: ann, of: b"
+    )
+    with pytest.raises(BadFile, match="differ in coordinate, too"):
+        read_scenario(two.replace("a: {}", "a: {coordinate: shift}"), "s.yaml", fetch)
+    with pytest.raises(BadFile, match="changes to another plan is not coordinated"):
+        read_scenario(two.replace("a: {}", "a: {coordinate: shift, then: b.json}"), "s.yaml", fetch)
+    right = two.replace("a: {}", "a: {coordinate: shift}").replace("[plan.links]", "[plan.links, coordinate]")
+    assert read_scenario(right, "s.yaml", fetch).arms["a"].coordinate == "shift"
+
+
 def test_the_scenarios_promised_are_there() -> None:
     assert [path.parent.name for path in SHIPPED] == [
-        *("aggregation", "cache", "checkmate", "compression", "direct-connect-small", "live-vs-restart", "local-sgd-wan"),
-        *("mixnet-moe", "mlt-loss", "rail-only", "reconfiguration-latency", "rotor-12", "swss-two-tenants", "tdtcp"),
+        *("aggregation", "cache", "cassini-incompatible", "cassini-pair", "checkmate", "compression", "direct-connect-small"),
+        *("live-vs-restart", "local-sgd-wan", "mixnet-moe", "mlt-loss", "mltcp-pair", "mltcp-single", "rail-only"),
+        *("reconfiguration-latency", "ring-wavelengths", "rotor-12", "shards-vs-tree", "swss-two-tenants", "tdtcp"),
         "topoopt-vs-trees",
     ]

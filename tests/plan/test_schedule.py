@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from optics import BadFile, Traits
-from optics.plan import Plan
+from optics import BadFile, HostPort, Traits
+from optics.plan import Plan, Shadow
 from orchestrator.inventory.lab import Lab
 from orchestrator.plan import schedule as schedule_module
 from orchestrator.plan.evict import without
@@ -58,9 +58,20 @@ TRIANGLE = ([pair("gpu01:p1", "gpu02:p1")], [pair("gpu02:p1", "gpu03:p1")], [pai
 
 def test_sums_over_connections_that_know_no_slots_are_said(lab: Lab) -> None:
     job = {**JOB, "ranks": HOSTS[:3], "args": {"exchange": "gloo"}}
-    (said,) = read(lab, schedule=slots(*TRIANGLE), job=job).warnings
+    plan = read(lab, schedule=slots(*TRIANGLE), job=job)
+    (said,) = plan.warnings
+    assert plan.slot(0).warnings == plan.warnings, "`plan` and `up` of a schedule show those of a slot"
     assert "job.args.exchange: gloo: torch's connections do not know the slots" in said and "exchange wires" in said
     assert read(lab, schedule=slots(*TRIANGLE), job={**job, "args": {}}).warnings == ()
+
+
+def test_a_shadow_may_be_given_copies_at_ports_that_only_slots_use(lab: Lab) -> None:
+    job = {**JOB, "ranks": HOSTS[:3], "shadow": {"host": "gpu09", "taps": ["gpu01:p1", "gpu02:p1"]}}
+    plan = read(lab, schedule=slots(*TRIANGLE), job=job)
+    assert plan.job is not None and plan.job.shadow == Shadow("gpu09", (HostPort("gpu01", 1), HostPort("gpu02", 1)))
+    job["shadow"] = {"host": "gpu09", "taps": ["gpu01:p2", "gpu02:p1"]}
+    (said,) = problems(lab, schedule=slots(*TRIANGLE), job=job)
+    assert "gpu01:p2 is a port that this plan does not use" in said
 
 
 @pytest.mark.parametrize(("name", "count"), [("round-robin", 11), ("staggered", 3), ("opera", 12)])

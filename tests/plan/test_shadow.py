@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from optics import BadFile, HostPort
+from optics import BadFile, HostPort, Infeasible
 from optics.plan import Plan, Shadow
 from orchestrator.engine.change.decision import differing
 from orchestrator.engine.change.job_record import wanted_job
@@ -16,7 +16,9 @@ from orchestrator.hosts.shadow import tapped
 from orchestrator.inventory.lab import Lab
 from orchestrator.plan.evict import why_no_spare
 from orchestrator.plan.interchangeable import relabelled_text
+from orchestrator.plan.ports import assign_ports
 from orchestrator.plan.reader import read_plan
+from orchestrator.plan.shadow import seen_taps
 from orchestrator.plan.written import document_of
 from orchestrator.results import to_json
 from orchestrator.store.records import JobRecord
@@ -72,7 +74,8 @@ def test_a_job_without_its_shadow_is_another_job(lab: Lab) -> None:
 
 def test_taps_follow_hosts_that_change_places(lab: Lab) -> None:
     moved = json.loads(relabelled_text(text({"host": "gpu07", "taps": ["gpu01:p1", "gpu03:p2"]}), {"gpu01": "gpu05"}))
-    assert moved["job"]["shadow"]["taps"] == ["gpu05:p1", "gpu03:p2"]
+    assert moved["job"]["shadow"] == {"host": "gpu07", "taps": ["gpu05:p1", "gpu03:p2"]}
+    assert json.loads(relabelled_text(text({"host": "gpu07"}), {"gpu07": "gpu08"}))["job"]["shadow"] == {"host": "gpu08"}
 
 
 def test_by_itself_all_ports_of_two_hosts_are_tapped(lab: Lab) -> None:
@@ -90,6 +93,9 @@ def test_by_itself_all_ports_of_two_hosts_are_tapped(lab: Lab) -> None:
         ({"host": "gpu07", "taps": ["gpu01:p2", "gpu02:p1"]}, {}, "gpu01:p2 is a port that this plan does not use"),
         ({"host": "gpu07", "taps": ["gpu07:p1", "gpu02:p1"]}, {}, "gpu07 is not a host of the job"),
         ({"host": "gpu07", "taps": ["gpu01:p9", "gpu02:p1"]}, {}, "gpu01 has no port p9 (it has p1, p2, p3, p4)"),
+        ({"host": "gpu07", "taps": []}, {}, "job.shadow.taps: wanted at least 1 item, got 0"),
+        ({"host": "gpu07", "taps": "gpu01:p1"}, {}, 'job.shadow.taps: wanted auto or a list, got "gpu01:p1"'),
+        ({"host": "gpu07", "taps": ["gpu01", "gpu02:p1"]}, {}, "job.shadow.taps[0]: wanted a host port such as gpu01:p1"),
         ({"host": "gpu07", "taps": ["gpu01:p1", "gpu01:p1"]}, {}, "gpu01:p1 is named twice"),
         ({"host": "gpu07", "taps": ["gpu01:p1", "gpu01:p3"]}, {}, "taps at gpu01 alone do not see every sum"),
         ({"host": "gpu07"}, {"workload": "allreduce"}, "a shadow follows train; this job is allreduce"),
@@ -100,6 +106,26 @@ def test_a_shadow_that_could_not_follow_is_refused(lab: Lab, shadow: object, job
     assert words in problem(lab, shadow, **job)
 
 
+def test_a_list_where_only_a_word_is_allowed_is_told_with_the_words(lab: Lab) -> None:
+    assert "job.backend: wanted auto, gloo or nccl, got a list" in problem(lab, {"host": "gpu07"}, backend=[])
+
+
 def test_sums_of_nccl_are_not_followed(lab: Lab) -> None:
     with pytest.raises(BadFile, match="a shadow follows sums over the project's own connections"):
         read(lab, {"host": "gpu07"}, backend="nccl")
+
+
+def test_a_tap_at_a_port_that_is_not_chosen_for_any_link_is_refused(lab: Lab) -> None:
+    body = json.loads(text({"host": "gpu07", "taps": ["gpu01:p4", "gpu02:p1"]}))
+    body["links"] = [{key: end.partition(":")[0] for key, end in link.items()} for link in RING]
+    plan = read_plan(json.dumps(body), "plan.json", lab)
+    links = assign_ports(plan.links, lab)
+    with pytest.raises(Infeasible) as refused:
+        seen_taps(plan, links)
+    words = "job.shadow.taps[0]: the links of p do not end at gpu01:p4, so nothing arrives there (they end at gpu01:p"
+    assert str(refused.value).startswith(words) and "auto" in refused.value.hint
+    taps = [next(str(end) for link in links for end in (link.a, link.b) if end.host == host) for host in ("gpu01", "gpu02")]
+    body["job"]["shadow"]["taps"] = taps
+    seen_taps(read_plan(json.dumps(body), "plan.json", lab), links)
+    body["job"]["shadow"]["taps"] = "auto"
+    seen_taps(read_plan(json.dumps(body), "plan.json", lab), links)

@@ -10,11 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import permutations
 
-from optics import HostName, Infeasible, Link, LinkKind
+from optics import Db, HostName, Infeasible, Link, LinkKind
 from optics.plan import WantedLink
+from orchestrator.fabric.circuits import circuits
 from orchestrator.fabric.next_hops import NextHops, follow, lanes_of, next_hops
 from orchestrator.inventory.lab import Lab
-from orchestrator.plan.design import electrical
+from orchestrator.plan.design import electrical, wavelengths
 from orchestrator.plan.design.flows import pair_flows, predicted, rate_mbps, ring_flow, step_flow
 from orchestrator.plan.design.placement import chosen_hosts
 from orchestrator.plan.ports import assign_ports
@@ -72,7 +73,8 @@ class Design:
 
     orders: of each group, cut over in equal parts. scale: bytes of the job here per byte of the workload; time_scale: of times.
     home: the same at the workload's own rate and bytes. others: other topologies that were evaluated, with their iteration (s).
-    stopped: the search for a strategy was ended early; this is the best found until then.
+    stopped: the search for a strategy was ended early; this is the best found until then. loss_db: the most that is expected of a
+    circuit, where the method chose ports.
     """
 
     wanted: Wanted
@@ -91,6 +93,7 @@ class Design:
     home: Prediction
     others: tuple[tuple[str, float], ...] = ()
     stopped: bool = False
+    loss_db: Db = 0.0
 
     @property
     def shape(self) -> Shape:
@@ -141,6 +144,8 @@ def design(read: Read, lab: Lab, wanted: Wanted, watch: Watch | None = None) -> 
     try:
         return _designed(read, lab, hosts, wanted, watch)
     except Infeasible as error:
+        if wanted.method == wavelengths.METHOD:  # its ports are wavelengths, of which it says how many would do
+            raise
         most = offered(lab, hosts, replace(wanted, ports=None)).degree
         for ports in sorted({*range(1, most + 1)} - {degree}, key=lambda ports: (abs(ports - degree), -ports)):
             try:
@@ -172,10 +177,10 @@ def _designed(read: Read, lab: Lab, hosts: tuple[HostName, ...], wanted: Wanted,
     read, searched, stopped = _searched(read, planner_lab, wanted, watch) if wanted.search else (read, (), False)
     designs: list[Design] = []
     refused: Infeasible | None = None
-    switched = wanted.method in electrical.KINDS
-    for found in electrical.find(lab, hosts, wanted) if switched else method(wanted.method)(read.demand, planner_lab, wanted):
+    for found in _answers(read, lab, hosts, planner_lab, wanted):
+        placed = tuple(hosts[number] for number in found.order) or hosts
         try:
-            designs.append(_on_hosts(found, read, lab, hosts, planner_lab, wanted))
+            designs.append(_on_hosts(found, read, lab, placed, planner_lab, wanted))
         except Infeasible as error:
             refused = refused or error
     if refused is not None and not designs:
@@ -183,6 +188,14 @@ def _designed(read: Read, lab: Lab, hosts: tuple[HostName, ...], wanted: Wanted,
     best = min(designs, key=lambda found: found.home.iteration_s)
     others = tuple((d.found.name, d.home.iteration_s) for d in designs if d is not best)
     return replace(best, found=replace(best.found, why=(*searched, *best.found.why)), others=others, stopped=stopped)
+
+
+def _answers(read: Read, lab: Lab, hosts: tuple[HostName, ...], offer: PlannerLab, wanted: Wanted) -> list[Found]:
+    if wanted.method in electrical.KINDS:
+        return electrical.find(lab, hosts, wanted)
+    if wanted.method == wavelengths.METHOD:
+        return wavelengths.find(read.demand, lab, hosts, wanted)
+    return list(method(wanted.method)(read.demand, offer, wanted))
 
 
 def _searched(read: Read, lab: PlannerLab, wanted: Wanted, watch: Watch | None) -> tuple[Read, tuple[str, ...], bool]:
@@ -226,7 +239,8 @@ def _on_hosts(found: Found, read: Read, lab: Lab, hosts: tuple[HostName, ...], o
         links = tuple(link for name, members in found.segments for link in lab.segments[name].links(members))
         lab = replace(lab, hosts={host: lab.hosts[host] for host in hosts})  # whose rate speeds are by
     else:
-        links = assign_ports([WantedLink(a, b, kind) for a, b in rows], lab)
+        links = assign_ports([WantedLink(a, b, kind) for a, b in found.ports or rows], lab)
+    loss_db = max(circuit.loss_db for circuit in circuits(links, lab)) if found.ports else 0.0
     ways = orders(read.demand, shape, wanted.backend)
     rings = [tuple(hosts[rank] for rank in order) for group in ways.values() for order in group]
     chosen = next_hops(links, lanes_of(lab), (), rings)
@@ -264,7 +278,8 @@ def _on_hosts(found: Found, read: Read, lab: Lab, hosts: tuple[HostName, ...], o
     )
     if wanted.schedule:
         found = replace(found, why=(*found.why, f"all-reduce by the schedule {wanted.schedule}"))
-    return Design(wanted, read, hosts, offer, found, ways, links, moved, schedules, link_mbps, scale, scale * ratio, here, home)
+    made = Design(wanted, read, hosts, offer, found, ways, links, moved, schedules, link_mbps, scale, scale * ratio, here, home)
+    return replace(made, loss_db=loss_db)
 
 
 def _ideal_s(given: Demand, lab: PlannerLab, bytes_per_s: float) -> float:

@@ -16,6 +16,9 @@ from orchestrator.plan.reader import read_plan
 from planner.bfb import Send
 from planner.registry import SCHEDULES, TOPOLOGIES, plugin
 
+SPARE_DB = 6.0
+"""What circuits over several devices may lose beyond what is expected: each pass of a WSS differs by up to 2 dB (LCoS, U)."""
+
 
 def _sends(schedule: Sequence[Send], hosts: Sequence[HostName]) -> list[dict[str, Any]]:
     """The sends of a schedule; the parts of a piece follow each other at each receiver."""
@@ -65,6 +68,11 @@ def document(found: Design, name: str = "") -> dict[str, Any]:
         | {"x_purpose": "allreduce" if frozenset((a, b)) in ringed else "mp"}
         for (a, b), count in sorted(merged.items())
     ]
+    if found.found.ports:
+        cables = zip(found.shape.cables.tolist(), found.found.ports, strict=True)
+        links = [
+            {"a": str(a), "b": str(b), "x_purpose": "allreduce" if frozenset(pair) in ringed else "mp"} for pair, (a, b) in cables
+        ]
     segments = [{"name": name, "hosts": list(members)} for name, members in found.found.segments]
     here = found.here
     predicted = {
@@ -103,6 +111,7 @@ def document(found: Design, name: str = "") -> dict[str, Any]:
             "workload_sha256": found.read.sha256,
         },
         **({"segments": segments} if segments else {"links": links}),
+        **({"acceptance": {"max_loss_db": round(found.loss_db + SPARE_DB, 1)}} if found.found.ports else {}),
         "job": {
             "name": f"{workload.name}-{wanted.method}",
             "workload": "replay",

@@ -28,7 +28,7 @@ def taken(plans: Mapping[str, Plan]) -> dict[HostName, str]:
                 f"{file} and {whose[twice[0]]} both need {', '.join(twice[:6])}",
                 hint=f"only one of them can be up at a time: leave {file} out, or design it with --beside {whose[twice[0]]}",
             )
-        whose |= dict.fromkeys(hosts_of(plan), file)
+        whose |= {name: file for host in hosts_of(plan) for name in (host, host.partition("/")[0])}
     return whose
 
 
@@ -54,11 +54,16 @@ def _chosen_hosts(
     lab: Lab, count: int, named: Sequence[HostName], whose: Mapping[HostName, str], each: int
 ) -> tuple[HostName, ...]:
     has = f"{count} ranks" if each == 1 else f"{count * each} ranks on {count} hosts"
-    free = sorted(lab.hosts.keys() - whose.keys(), key=natural)
+    whole = {name for name, host in lab.hosts.items() if host.slice is None}
+    free = sorted(whole - whose.keys(), key=natural)
     for index, host in enumerate(named):
         if host not in lab.hosts:
             raise Infeasible(
                 f"host {host} is not in {lab.name}{did_you_mean(host, lab.hosts)}", hint="testbed status lists the hosts"
+            )
+        if host not in whole:
+            raise Infeasible(
+                f"{host} is a slice of a host", hint="design for whole hosts, then write the slices' names into the plan"
             )
         if host in whose:
             raise Infeasible(f"host {host} is used by {whose[host]}", hint=f"free: {', '.join(free) or 'none'}")
@@ -75,7 +80,7 @@ def _chosen_hosts(
     if named:
         words = f"the hosts named are {len(there)}"
     elif whose:
-        words = f"{', '.join(dict.fromkeys(whose.values()))} leave {len(there)} of {len(lab.hosts)} hosts free"
+        words = f"{', '.join(dict.fromkeys(whose.values()))} leave {len(there)} of {len(whole)} hosts free"
     else:
         words = f"{lab.name} are {len(there)}"
     set_to = f"set ranks to {len(there) * each} in the workload, or " if len(there) > 1 else ""

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from orchestrator.inventory.edges import QueueEdge
 from orchestrator.inventory.schema import LINE, NAME, OPTION, VARIABLE, Edge
 from orchestrator.plan.scenario.values import Label, Metric, Mode
 
@@ -36,6 +37,9 @@ class LabEdge(Edge):
     wavelengths: Annotated[
         int, Field(ge=0, le=64, description="that hosts send on in turn, where the driver routes spectrum; 0: each on its own")
     ] = 0
+    ring: Annotated[
+        bool, Field(description="hosts on a ring of these switches, two ports for each of `wavelengths`; `ports` is not used")
+    ] = False
     seed: Annotated[int, Field(ge=0, le=1 << 31, description="of everything random in the lab, such as insertion losses")] = 1
     electrical: Annotated[
         list[Annotated[str, Field(pattern=r"^[a-z-]{1,32}(:[0-9.]{1,12})?(@[0-9.]{1,12})?(\+[a-z]{1,16}){0,2}$")]],
@@ -46,6 +50,7 @@ class LabEdge(Edge):
         ),
     ] = Field(default_factory=list)
     rack: Annotated[int, Field(ge=1, le=64, description="hosts of a leaf switch of a fat-tree")] = 4
+    queue: Annotated[QueueEdge | None, Field(description="of the packet switches; `share` is of those that have racks")] = None
     lines: Annotated[
         dict[Annotated[str, Field(pattern=r"^p[1-9][0-9]?$")], LineEdge], Field(description="ports whose traffic takes time, as p1")
     ] = Field(default_factory=dict)
@@ -77,7 +82,10 @@ class TenantEdge(SetupEdge):
 class ArmLabEdge(Edge):
     """What an arm changes about the lab."""
 
-    settle_ms: Annotated[float, SETTLE_MS]
+    settle_ms: Annotated[float, SETTLE_MS] | None = None
+    share: Annotated[
+        Literal["fifo", "job"] | None, Field(description="of the packet switches' uplinks, in place of `queue` of the lab")
+    ] = None
 
 
 class SweepEdge(Edge):
@@ -95,6 +103,13 @@ class ArmEdge(SetupEdge):
         dict[Name, SetupEdge | None], Field(description="what only one of the tenants does differently; null: it takes no part")
     ] = Field(default_factory=dict)
     lab: ArmLabEdge | None = None
+    coordinate: Annotated[
+        Literal["together", "shift"] | None,
+        Field(
+            description="together: iterations of all jobs begin at the same time, once, before those that count; shift: then "
+            "`testbed coordinate` shifts them, as far as they fit"
+        ),
+    ] = None
     sweep: Annotated[SweepEdge | None, Field(description="arm NAME becomes the arms NAME@VALUE")] = None
     watchdog_s: Annotated[float, WATCHDOG_S] | None = None
 

@@ -58,7 +58,8 @@ def _lab(edge: LabEdge) -> WantedLab:
     lines = tuple(
         f"{port.removeprefix('p')}:{line.delay_ms:g}:{line.queue_packets}:{line.loss:g}" for port, line in edge.lines.items()
     )
-    return WantedLab(**{**edge.model_dump(), "electrical": tuple(edge.electrical), "lines": lines})
+    queue = f"{edge.queue.kb}:{edge.queue.share}" if edge.queue else ""
+    return WantedLab(**{**edge.model_dump(), "electrical": tuple(edge.electrical), "lines": lines, "queue": queue})
 
 
 class _Files:
@@ -101,18 +102,26 @@ class _Arms:
                     self._problems.add(("arms", name, "tenants", tenant), words, key=True)
             if (arm.lab or arm.sweep) and self._edge.lab == "any":
                 self._problems.add(("arms", name), "an arm can change only a lab that the scenario starts: lab is any")
-            if arm.lab and arm.sweep:
+            if arm.lab and arm.lab.share and (self._edge.lab == "any" or self._edge.lab.queue is None):
+                self._problems.add(("arms", name, "lab", "share"), "the lab has no `queue` whose share could be another")
+            if arm.lab and arm.lab.settle_ms is not None and arm.sweep:
                 self._problems.add(("arms", name, "sweep"), "lab.settle_ms is given by lab, too", key=True)
             taking = [tenant for tenant in self._edge.tenants if arm.tenants.get(tenant, arm) is not None]
             if not taking:
                 self._problems.add(("arms", name, "tenants"), "no tenant takes part", key=True)
             setups = {tenant: setup for tenant in taking if (setup := self._setup(name, tenant)) is not None}
             watchdog_s = arm.watchdog_s or self._edge.watchdog_s
+            if arm.coordinate and len(taking) < 2:
+                self._problems.add(("arms", name, "coordinate"), "jobs are shifted against each other: two tenants are needed")
+            if arm.coordinate and any(setup.then for setup in setups.values()):
+                self._problems.add(("arms", name, "coordinate"), "an arm that changes to another plan is not coordinated")
             if arm.sweep is None:
-                found[name] = Arm(name, setups, arm.lab.settle_ms if arm.lab else None, watchdog_s)
+                settle_ms, share = (arm.lab.settle_ms, arm.lab.share) if arm.lab else (None, None)
+                found[name] = Arm(name, setups, settle_ms, watchdog_s, coordinate=arm.coordinate, share=share)
                 continue
             for value in arm.sweep.settle_ms:
-                found[f"{name}@{value:g}"] = Arm(f"{name}@{value:g}", setups, value, watchdog_s, ("lab.settle_ms", value))
+                swept, share = ("lab.settle_ms", value), arm.lab.share if arm.lab else None
+                found[f"{name}@{value:g}"] = Arm(f"{name}@{value:g}", setups, value, watchdog_s, swept, arm.coordinate, share)
         if len(found) > MOST_ARMS:
             self._problems.add(("arms",), f"wanted at most {MOST_ARMS} arms with those of sweeps, got {len(found)}")
         return found
@@ -200,7 +209,10 @@ def _differences(edge: ScenarioEdge, arms: Mapping[str, Arm], problems: Problems
         found += differing([setup.plan.document for setup in setups], "plan")
         found += differing([setup.then.document if setup.then else None for setup in setups], "then")
         found += ["mode"] if len({setup.mode for setup in setups if setup.then is not None}) > 1 else []
+    found += ["coordinate"] if len({arm.coordinate for arm in arms.values()}) > 1 else []
     found += ["lab.settle_ms"] if len({arm.settle_ms for arm in arms.values()}) > 1 else []
+    own = edge.lab.queue.share if edge.lab != "any" and edge.lab.queue else None
+    found += ["lab.share"] if len({arm.share or own for arm in arms.values()}) > 1 else []
     missing, vain = undeclared(list(dict.fromkeys(found)), edge.differs)
     for field in missing:
         problems.add(("differs",), f"the arms differ in {field}, too: name it here, or make it the same in all arms")

@@ -40,11 +40,12 @@ OF_A_CHANGE: frozenset[Metric] = frozenset({"lost_ms", "dark_ms", "circuits_move
 """Metrics that only an arm with a change has."""
 Label: TypeAlias = Literal["native", "dilated", "analytic", "stand-in"]
 Mode: TypeAlias = Literal["live", "restart", "keep"]
+Coordinate: TypeAlias = Literal["together", "shift"]
 
 
 @dataclass(frozen=True, slots=True)
 class WantedLab:
-    """The emulated lab that a scenario starts for itself. electrical, lines, driver, wavelengths: as `python -m
+    """The emulated lab that a scenario starts for itself. electrical, lines, driver, wavelengths, queue, ring: as `python -m
     emulators.generate --electrical`, `--line`, ..."""
 
     hosts: int = 12
@@ -57,6 +58,8 @@ class WantedLab:
     lines: tuple[str, ...] = ()
     driver: str = ""
     wavelengths: int = 0
+    queue: str = ""
+    ring: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +92,8 @@ class Setup:
 class Arm:
     """One of the things compared. setups: of the tenants that take part. settle_ms: switching time of the emulated switches.
 
-    swept: the swept field and its value.
+    share: how uplinks are shared, None as the lab has it. swept: the swept field and its value. coordinate: whether jobs begin an
+    iteration together, or are shifted after that.
     """
 
     name: str
@@ -97,6 +101,8 @@ class Arm:
     settle_ms: float | None = None
     watchdog_s: float = 120.0
     swept: tuple[str, float] | None = None
+    coordinate: Coordinate | None = None
+    share: str | None = None
 
     @property
     def turning(self) -> bool:

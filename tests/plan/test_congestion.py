@@ -1,0 +1,122 @@
+"""The congestion control of a job: read, written, refused at the place of the mistake; what agents are told, and when."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from optics import BadFile
+from optics.plan import Congestion, Job, Plan
+from orchestrator.engine.change.decision import Decision, decide
+from orchestrator.engine.change.job_congestion import follow
+from orchestrator.engine.change.job_record import layout_of, spec_of, wanted_job, with_layout
+from orchestrator.hosts.launch import requests
+from orchestrator.inventory.lab import Lab
+from orchestrator.plan.reader import read_plan
+from orchestrator.plan.written import document_of
+from orchestrator.results import to_json
+from orchestrator.store.records import JobRecord
+from tests.plan.test_plan_cases import lab_of
+
+HOSTS = ["gpu01", "gpu02", "gpu03"]
+RING = [{"a": f"{a}:p{n}", "b": f"{b}:p{n}"} for n, (a, b) in enumerate(zip(HOSTS, HOSTS[1:] + HOSTS[:1], strict=True), 1)]
+
+
+@pytest.fixture(scope="module")
+def lab() -> Lab:
+    return lab_of("emulated")
+
+
+def text(congestion: object, **job: object) -> str:
+    content = {"name": "j", "workload": "train", "ranks": HOSTS, "rings": [HOSTS], "congestion": congestion, **job}
+    return json.dumps({"schema": "testbed.plan/1", "name": "p", "links": RING, "job": content}, indent=1)
+
+
+def read(lab: Lab, congestion: object) -> Plan:
+    return read_plan(text(congestion), "plan.json", lab)
+
+
+def job_of(lab: Lab, congestion: object) -> Job:
+    job = read(lab, congestion).job
+    assert job is not None
+    return job
+
+
+def record(lab: Lab, job: Job) -> JobRecord:
+    spec = json.loads(json.dumps(to_json(spec_of(job, lab, "r"))))
+    return JobRecord(1, "lab", "r", "j", spec, "running", 0.0, None, "")
+
+
+@pytest.mark.parametrize(
+    ("raw", "wanted"),
+    [
+        (None, None),
+        ("bbr", Congestion("bbr")),
+        ("mltcp", Congestion("mltcp", 1.75, 0.25, "auto", "auto")),
+        ({"control": "mltcp", "slope": 4, "bytes": 5_000_000, "gap_ms": 20}, Congestion("mltcp", 4, 0.25, 5_000_000, 20)),
+    ],
+)
+def test_a_congestion_control_is_read_written_and_read_again_and_kept_with_the_job(
+    lab: Lab, raw: object, wanted: Congestion | None
+) -> None:
+    plan = read(lab, raw)
+    assert plan.job is not None
+    assert plan.job.congestion == wanted
+    assert read_plan(json.dumps(document_of(plan)), "again.json", lab).job == plan.job
+    assert wanted_job(record(lab, plan.job)) == plan.job
+
+
+@pytest.mark.parametrize(
+    ("raw", "words"),
+    [
+        ("vegas", 'plan.json:33:17: job.congestion: wanted cubic, reno, bbr or mltcp, got "vegas"'),
+        ({"control": "mltcp", "slop": 1}, "job.congestion.slop: unknown field; did you mean slope?"),
+        ({"control": "mltcp", "slope": -1}, "job.congestion.slope: wanted at least 0, got -1"),
+        ({"control": "mltcp", "intercept": 0}, "job.congestion.intercept: wanted at least 0.001, got 0"),
+        ({"control": "mltcp", "gap_ms": 0}, "job.congestion.gap_ms: wanted "),
+        ({"control": "mltcp", "bytes": "many"}, "job.congestion.bytes: wanted "),
+        ({"control": "cubic", "slope": 1}, "job.congestion.slope: only mltcp has it; this control is cubic"),
+        ({"slope": 1}, "job.congestion: the field control is missing"),
+        (7, "job.congestion: wanted "),
+    ],
+)
+def test_one_that_is_none_is_refused_where_it_stands(lab: Lab, raw: object, words: str) -> None:
+    with pytest.raises(BadFile) as caught:
+        read(lab, raw)
+    [line] = caught.value.problems
+    assert words in line
+
+
+def test_hosts_are_told_it_when_the_job_starts(lab: Lab) -> None:
+    found = requests(job_of(lab, {"control": "mltcp", "slope": 4}), lab, "r1")
+    parameters = {"slope": 4.0, "intercept": 0.25, "bytes": "auto", "gap_ms": "auto"}
+    assert all(request["congestion"] == {"control": "mltcp", "parameters": parameters} for request in found.values())
+    assert requests(job_of(lab, "reno"), lab, "r1")["gpu01"]["congestion"] == {"control": "reno", "parameters": {}}
+    assert "congestion" not in requests(job_of(lab, None), lab, "r1")["gpu01"]
+
+
+def test_a_running_job_gets_another_one_without_a_restart_and_the_old_one_back(lab: Lab) -> None:
+    before, after = job_of(lab, None), job_of(lab, "mltcp")
+    running = record(lab, before)
+    assert decide(running, after, "prefer") == Decision("keep")
+    told: list[tuple[Any, ...]] = []
+
+    async def set_congestion(*what: Any) -> None:
+        told.append(what)
+
+    session: Any = SimpleNamespace(hosts=SimpleNamespace(set_congestion=set_congestion), lab=lab)
+    said = asyncio.run(follow(session, Decision("keep"), running, after))
+    assert said == ["the congestion control of j's connections is mltcp now"]
+    assert told == [("j.r", tuple(HOSTS), Congestion("mltcp"))]
+    asyncio.run(follow(session, Decision("restart"), running, after))
+    asyncio.run(follow(session, Decision("keep"), running, replace(before, predicted={"iteration_ms": 1.0})))
+    assert len(told) == 1, "one that is launched anew is told when it is launched, and nothing is told twice"
+    back = wanted_job(with_layout(record(lab, after), layout_of(running)))
+    assert back.congestion is None
+    asyncio.run(follow(session, Decision("keep"), record(lab, after), back))
+    assert told[-1] == ("j.r", tuple(HOSTS), None)
