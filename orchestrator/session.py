@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NoReturn
 
@@ -132,6 +132,8 @@ class Session:
     inventory: Path
     devices: Mapping[DeviceName, CircuitSwitch]
     hosts: Hosts
+    away: dict[HostName, float] = field(default_factory=dict)
+    """Hosts of shadows that did not answer, and when to ask them again (monotonic s)."""
 
     @property
     def traits(self) -> Mapping[DeviceName, Traits]:

@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 API = "testbed/v1"
 _LAB_VERBS = (
-    "compare|confirm|design|devices|doctor|down|driver|exec|guard|job|lab|lock|plan|prewire|rehearse|reproduce|restore|resume|rollback|shell|status|"
+    "compare|confirm|coordinate|design|devices|doctor|down|driver|exec|guard|job|lab|lock|plan|prewire|queue|rehearse|reproduce|restore|resume|rollback|shell|status|"
     "tagout|turn|ui|unlock|up|verify|watch"
 )
 _COMMAND = re.compile(rf"\btestbed (?=(?:{_LAB_VERBS})\b)((?:(?!\btestbed )[^;`\n])*)")

@@ -59,6 +59,9 @@ Segment = Annotated[
     typer.Option("--segment", metavar="NAME", help="Packet switch to use, * matches any characters; may be repeated."),
 ]
 Twisted = Annotated[bool, typer.Option("--twisted", help="Torus: twist it, as TPU v4 does; fewer hops between its hosts.")]
+Wavelengths = Annotated[
+    int | None, typer.Option("--wavelengths", min=1, help="Ring of wavelengths: use at most so many (all that hosts send).")
+]
 Schedule = Annotated[
     str,
     typer.Option("--schedule", metavar="NAME", help="With --backend msccl: the schedule of all-reduce (testbed design methods)."),
@@ -85,6 +88,7 @@ SHORT = {
     "random": "A random regular graph; ignores the traffic.",
     "expander": "A random regular graph with a large spectral gap.",
     "rail-only": "Rail-only: links only within domains and rails (--domain).",
+    "ring-wavelengths": "Links over a ring of wavelength-selective switches, few wavelengths on any fibre (--wavelengths).",
     "ideal": "One packet switch for all hosts (`segments` in fibres.yml).",
     "fat-tree": "Packet switches in racks, with full bisection.",
     "oversubscribed": "Packet switches in racks, with oversubscribed uplinks.",
@@ -173,6 +177,7 @@ def watched(call: Call, find: Callable[[Watch], Design]) -> Design:
 def _check(call: Call, wanted: Wanted) -> None:
     """Raises: Usage - options that contradict each other, or do not apply to the method."""
     from orchestrator.plan.design.electrical import KINDS
+    from orchestrator.plan.design.wavelengths import METHOD
 
     if wanted.rules != "paper" and wanted.method != "topoopt":
         raise Usage(f"{call.verb}: --rules applies to topoopt only", hint=f"testbed design topoopt --rules {wanted.rules}")
@@ -185,6 +190,8 @@ def _check(call: Call, wanted: Wanted) -> None:
             f"{call.verb}: --hosts {both[0]} contradicts --beside {wanted.taken[both[0]]}, which uses that host",
             hint="omit --hosts, or name hosts that are free",
         )
+    if wanted.wavelengths and wanted.method != METHOD:
+        raise Usage(f"{call.verb}: --wavelengths applies to {METHOD} only", hint="testbed design ring-wavelengths --wavelengths 2")
     if wanted.method in KINDS:
         for option, given in (("--ports", wanted.ports is not None), ("--simplex", wanted.simplex)):
             if given:
@@ -333,6 +340,7 @@ testbed design {method} -w other.yaml --beside plan.json -o other.json   a secon
         iterations: Iterations = 20,
         domain: Domain = DOMAIN,
         twisted: Twisted = False,
+        wavelengths: Wavelengths = None,
         search: Search = 0,
         patience: Patience = PATIENCE,
         segment: Segment = None,
@@ -344,6 +352,7 @@ testbed design {method} -w other.yaml --beside plan.json -o other.json   a secon
         export: Export = None,
     ) -> Result:
         from orchestrator.plan.design.placement import taken
+        from orchestrator.plan.design.wavelengths import METHOD, held_by
         from orchestrator.session import load_lab
         from planner.backend import BACKENDS
         from planner.methods import Wanted
@@ -373,6 +382,8 @@ testbed design {method} -w other.yaml --beside plan.json -o other.json   a secon
             patience=patience,
             segments=tuple(segment or ()),
             twisted=twisted,
+            wavelengths=wavelengths or 0,
+            held=held_by(there, at) if method == METHOD else (),
             schedule=schedule,
         )
         _check(call, wanted)

@@ -223,10 +223,11 @@ def slices(
         raise Usage(words, hint="testbed design slices --slice 2x4 --grid 3x4 --block 1x2")
     names = [host.strip() for host in failed.split(",") if host.strip()]
     lab = load_lab(call.settings.inventory)
-    if unknown := [host for host in names if host not in lab.hosts]:
-        words = f"--failed {failed}: there is no host {unknown[0]}{did_you_mean(unknown[0], lab.hosts)}"
-        raise Usage(f"{call.verb}: {words}", hint=f"the hosts: {', '.join(lab.hosts)}")
-    report = found_slices(lab.hosts, sides["--slice"], sides["--grid"], sides["--block"], names, failures)
+    whole = [name for name, host in lab.hosts.items() if host.slice is None]
+    if unknown := [host for host in names if host not in whole]:
+        words = f"--failed {failed}: there is no host {unknown[0]}{did_you_mean(unknown[0], whole)}"
+        raise Usage(f"{call.verb}: {words}", hint=f"the hosts: {', '.join(whole)}")
+    report = found_slices(whole, sides["--slice"], sides["--grid"], sides["--block"], names, failures)
     data = slicetext.data(report)
     if svg is not None:
         write_file(svg, slicetext.svg(report))
@@ -245,13 +246,17 @@ def slices(
 def methods(call: Call) -> Result:
     from orchestrator.cli.text import columns
     from orchestrator.plan.design.electrical import KINDS
+    from orchestrator.plan.design.wavelengths import METHOD
     from orchestrator.results import Json
     from planner.methods import METHODS
     from planner.registry import OWN_SCHEDULES, SCHEDULES, TOPOLOGIES, plugins
 
     rows: list[tuple[str, ...]] = []
     data: dict[str, Json] = {}
-    for kind, group, own in (("topologies", TOPOLOGIES, (*METHODS, *KINDS)), ("schedules", SCHEDULES, tuple(OWN_SCHEDULES))):
+    for kind, group, own in (
+        ("topologies", TOPOLOGIES, (*METHODS, *KINDS, METHOD)),
+        ("schedules", SCHEDULES, tuple(OWN_SCHEDULES)),
+    ):
         others = plugins(group)
         known: list[Json] = [{"name": name, "distribution": "optical-testbed", "object": "", "problem": ""} for name in own]
         known += [

@@ -13,9 +13,10 @@ from optics.plain import reason
 from orchestrator.inventory.positions import Problems, read_yaml
 from orchestrator.inventory.schema import check
 from orchestrator.plan.design.design import Read
+from orchestrator.plan.design.workload import read_text
 from orchestrator.reading import MAX_GRAPH_BYTES, attentive, bytes_of, text_of
 from planner.cost import Prices
-from planner.workload import Workload, demand
+from planner.workload import Workload
 
 
 def read_workload(path: Path) -> Read:
@@ -27,7 +28,7 @@ def read_workload(path: Path) -> Read:
     except (OSError, UnicodeDecodeError) as error:
         raise BadFile([f"{path}: {reason(error)}"]) from error
     with attentive(str(path)):
-        return _read(text, str(path))
+        return read_text(text, str(path))
 
 
 def workload_of(content: Mapping[str, object]) -> Read:
@@ -36,16 +37,7 @@ def workload_of(content: Mapping[str, object]) -> Read:
         text = json.dumps(content, indent=2, allow_nan=False)  # JSON is YAML
     except (TypeError, ValueError, RecursionError) as error:
         raise BadFile([f"workload: it cannot be written as JSON: {error}"]) from error
-    return _read(text, "workload")
-
-
-def _read(text: str, name: str) -> Read:
-    document = read_yaml(text, name)
-    problems = Problems(document)
-    found = check(Workload, document.value, problems)
-    if found is None:
-        raise BadFile(problems.lines(), hint="examples/workloads/ has files to start from")
-    return Read(found, demand(found), hashlib.sha256(text.encode()).hexdigest())
+    return read_text(text, "workload")
 
 
 def _read_graph(path: Path) -> Read:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from optics.errors import HandsNeeded, Interrupted, TestbedError
 from orchestrator.cli.call import Call, engine
@@ -46,6 +46,18 @@ class Tenant:
             ADAPTER.start(settings, slice_, log_path(settings, slice_))
         else:
             ADAPTER.stop(settings, slice_)
+
+    def coordinate(self, by: Literal["together", "shift", "off"]) -> str:
+        from orchestrator.cli.coordinate import begun, ended
+
+        if by == "off":
+            return ended(self._call)[0]
+        if by == "shift":
+            return begun(self._call).last
+        from orchestrator.engine.sharing.coordinate import CoordinateOptions
+        from orchestrator.engine.sharing.coordinate import coordinate as work
+
+        return self._call.work(work, notify=lambda _: None, options=CoordinateOptions(by)).last
 
     def rollback(self, run: str) -> UpReport | DownReport:
         return self._call.work(engine.rollback, run)

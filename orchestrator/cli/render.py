@@ -212,6 +212,8 @@ def status(report: StatusReport, colour: bool, here: Callable[[str], str] = str)
         lines.append(f"slots    {report.slots}")
     if report.adapter:
         lines.append(f"adapter  {report.adapter}")
+    if report.coordinator:
+        lines.append(f"shifts   {report.coordinator}")
     if report.guard:
         lines.append(f"guard    {report.guard}")
     lines += [f"recovery {words}" for words in report.recoveries[:SHOWN_RECOVERIES]]

@@ -199,6 +199,7 @@ def _on_lab(call: Call, scenario: Scenario, kept: Record | None, check: bool, ou
     kept.data["environment"] = fingerprint(lab)
     kept.save()
     runner = Runner(kept, scenario, verbs, say, lambda ms: own.settle(inventory, ms), stalls=True, sleep=_sleep)
+    runner.share = lambda how: own.share(inventory, how)
     with bounded(kept, verbs, f"testbed reproduce {scenario.name} --resume {kept.name}", leaves=True):
         runner.measure()
     kept.data["left"] = left_words(kept, verbs)

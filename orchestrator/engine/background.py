@@ -25,6 +25,8 @@ from orchestrator.settings import Settings
 
 START_S = 20.0
 STOP_S = 15.0
+READER_S = 1.0
+"""Who reads the state has it locked for microseconds, or for as long as a busy machine lets it stand there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +67,10 @@ S = TypeVar("S", bound=BackgroundState)
 
 @dataclass(frozen=True, slots=True)
 class Kind(Generic[S]):
-    """One kind of background process: `testbed NAME` starts it, `testbed NAME --stop` ends it.
+    """One kind of background process: `testbed NAME` starts it, `testbed NAME --stop` (`stops`) ends it.
 
     noun: what messages call it. does: what one of them does with the plan ("watches"). state: the class of its states. start_s:
-    longest time (s) until it works. options: with which the command does the work itself.
+    longest time (s) until it works. options: with which the command does the work itself. of: what there is one for.
     """
 
     name: str
@@ -77,6 +79,8 @@ class Kind(Generic[S]):
     state: type[S]
     start_s: float = START_S
     options: tuple[str, ...] = ()
+    of: str = "plan"
+    stops: str = "--stop"
 
     def path(self, settings: Settings, slice_: str) -> Path:
         """The file of the process of one slice of a lab."""
@@ -176,6 +180,19 @@ def _own_error(begin: str, said: str, hint: str) -> TestbedError:
     return TestbedError(begin + said.splitlines()[-1], hint=hint)
 
 
+def _locked(fd: int) -> bool:
+    """Lock the file; a reader, who holds it for a moment, is waited for."""
+    give_up = time.monotonic() + READER_S
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            if time.monotonic() > give_up:
+                return False
+            time.sleep(0.01)
+
+
 class StateFile(Generic[S]):
     """Holds the file while the process lives. As a context manager: raises Locked - another one works on this plan.
 
@@ -190,14 +207,12 @@ class StateFile(Generic[S]):
     def __enter__(self) -> StateFile[S]:
         self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not _locked(fd):
             os.close(fd)
             there = self.kind.read(self.path)
             who = f" ({there})" if there else ""
-            message = f"another {self.kind.noun} {self.kind.does} this plan{who}"
-            raise Locked(message, hint=f"testbed {self.kind.name} --stop") from None
+            message = f"another {self.kind.noun} {self.kind.does} this {self.kind.of}{who}"
+            raise Locked(message, hint=f"testbed {self.kind.name} {self.kind.stops}")
         self._fd = fd
         self.say(self.state)
         return self

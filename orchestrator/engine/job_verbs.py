@@ -152,6 +152,8 @@ async def _restorable(jobs: Jobs, job: Job) -> None:
     status = await jobs.status(record)
     if status.state in ALIVE:
         raise Refused(f"job {record.name} is {status.state}, so there is nothing to restore", hint="testbed job stop, then restore")
+    if status.shadow and "lacks" in status.shadow:
+        raise Missing(f"{record.name} was {status.shadow['lacks']}", hint=hint)
     if not status.shadow or not status.shadow["checkpoint"]:
         raise Missing(f"the shadow of {record.name} on {job.shadow.host} had no iteration equal to the job's", hint=hint)
     if status.shadow["state"] == "killed":

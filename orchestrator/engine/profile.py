@@ -166,7 +166,7 @@ async def count_hops(command: Command, run: str) -> bool:
     async with command.opened(lab, "compare") as session:
         await session.hosts.connect(tuple(asked))
         answers = await session.hosts.probe(asked, timeout_s=PAIRS_S)
-    names = {host.lane_address(0): name for name, host in lab.hosts.items()}
+    names = {lab.hosts[name].lane_address(0): name for pair in hops(links, lab, plan.routes) for name in pair}
     counts, silent = [], []
     for source, each in asked.items():
         for address in each:

@@ -14,12 +14,14 @@ from optics.plain import counted, seconds_text
 from optics.plan import FunctionUse
 from optics.words import short, sort_key
 from orchestrator.engine.adapt.process import ADAPTER
-from orchestrator.engine.change.functions import used
+from orchestrator.engine.change.functions import Asked
+from orchestrator.engine.change.job_record import hosts_of_job
 from orchestrator.engine.change.jobs import Jobs
 from orchestrator.engine.change.locking import holding
 from orchestrator.engine.change.unfinished import left_behind
 from orchestrator.engine.guard.process import GUARD, GuardState
 from orchestrator.engine.schedule.process import TURNER, TurnState, at_rest
+from orchestrator.engine.sharing.process import COORDINATOR
 from orchestrator.fabric.circuits import receivers, settings
 from orchestrator.fabric.lightpath import Held, among
 from orchestrator.fabric.lookahead import prewired
@@ -63,8 +65,11 @@ async def status(command: Command) -> StatusReport:
         turning = turner is not None and turner.alive
         circuits = stored_circuits(current.links, lab) if current and not turning else ()
         links = stored_links(current.links) if current else ()
+        asked = Asked()
         dark, job, uses = await asyncio.gather(
-            degraded(session.devices, lab, links, circuits, seen.hellos), _job(session, store, key, settings, seen), _uses(lab)
+            degraded(session.devices, lab, links, circuits, seen.hellos),
+            _job(session, store, key, settings, seen, asked),
+            _uses(lab, asked),
         )
     own = {(use["segment"], use["allocation"]) for use in (job.functions if job is not None else ())}
     wanted = {} if turning else _wanted(current, lab)  # what is wanted now changes while it is compared
@@ -108,6 +113,7 @@ async def status(command: Command) -> StatusReport:
         dark=dark,
         slots=str(turner) if turning else "" if _halted(turner) else at_rest(current, lab),
         adapter=str(ADAPTER.running(settings, key) or ""),
+        coordinator=str(COORDINATOR.running(settings, key_of(lab)) or ""),
         guard=str(watcher) if watcher and (watcher.alive or watcher.around) else "",
         confirm=waiting.report() if waiting is not None else None,
         segments=tuple(dict.fromkeys(map(str, lab.switched(links).values()))),
@@ -223,12 +229,15 @@ async def _identities(session: Session) -> Mapping[DeviceName, Identity]:
     return {n: i for n, i in await asyncio.gather(*map(one, session.devices)) if i is not None}
 
 
-async def _job(session: Session, store: Store, key: str, settings: Settings, seen: Observation) -> JobStatus | None:
+async def _job(
+    session: Session, store: Store, key: str, settings: Settings, seen: Observation, asked: Asked | None = None
+) -> JobStatus | None:
+    """The job as its ranks say; None where there is none, or a host of them does not answer (of its shadow, that is no reason)."""
     record = store.latest_job(key)
-    if record is None or not seen.hellos or any(isinstance(name, str) and name in session.lab.hosts for name in seen.errors):
-        return None
     try:
-        return await Jobs(session, store, key, settings.runs_dir).status(record)
+        if record is None or not seen.hellos or seen.errors.keys() & set(hosts_of_job(record, session.lab)):
+            return None
+        return await Jobs(session, store, key, settings.runs_dir).status(record, asked=asked)
     except TestbedError:
         return None  # the lab was rebuilt since: its hosts do not know that job
 
@@ -300,16 +309,20 @@ def _dead(job: JobStatus | None, current: CurrentPlan | None) -> list[str]:
     return [f"job {job.name} failed: {job.detail}; its output: testbed job logs; to launch it again: testbed up"]
 
 
-async def _uses(lab: Lab) -> list[FunctionUse]:
+async def _uses(lab: Lab, asked: Asked) -> list[FunctionUse]:
     """What jobs have of the functions of the lab's packet switches."""
     able = [segment for segment in lab.segments.values() if segment.functions]
-    return [use for said in await asyncio.gather(*(used(each.name, each.address) for each in able)) for use in said]
+    return [use for said in await asyncio.gather(*(asked.uses(each.name, each.address) for each in able)) for use in said]
 
 
 def _lacking(job: JobStatus | None) -> list[str]:
-    """Report what a running job no longer has of packet switches."""
-    lost = [use["lacks"] for use in (job.functions if job is not None else ()) if "lacks" in use]
-    return [f"job {job.name} waits for {words}; it ends within a minute or so, then: testbed up" for words in lost if job]
+    """Report what a running job no longer has of packet switches, and the shadow that it was launched without."""
+    if job is None:
+        return []
+    lost = [use["lacks"] for use in job.functions if "lacks" in use]
+    alone = [job.shadow["lacks"]] if job.state in ALIVE and job.shadow is not None and "lacks" in job.shadow else []
+    found = [f"job {job.name} waits for {words}; it ends within a minute or so, then: testbed up" for words in lost]
+    return found + [f"job {job.name} was {words}" for words in alone]
 
 
 def _drift(

@@ -36,6 +36,7 @@ from orchestrator.inventory.lab import Lab
 from orchestrator.plan.avoid import avoiding
 from orchestrator.plan.reader import read_plan
 from orchestrator.plan.relabel import relabelled
+from orchestrator.plan.shadow import seen_taps
 from orchestrator.plan.stored import stored_links
 from orchestrator.plan.target import circuit_rows, dark_time_scale, diff, expected_dark_ms, fingerprint, target
 from orchestrator.results import DownReport, JobStatus, PlanReport, PrewireReport, RelabelReport, UpReport
@@ -111,6 +112,7 @@ async def plan(
             wanted, _, labels = relabelled(wanted, text, lab, seen.complete().settings, owned, _current_text(store, key))
         try:
             goal = target(wanted, lab, seen.settings, owned)
+            seen_taps(wanted, goal.links)
         except Interlock as error:
             raise explained(error, owners) from None
         except Infeasible:

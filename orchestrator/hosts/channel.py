@@ -17,12 +17,13 @@ from agent.basics import VERSION
 from optics import Garbled, HostName, Locked, Refused, TestbedError, TimedOut, Unreachable
 from orchestrator.hosts import ssh
 from orchestrator.hosts.api import Hello, PortState
+from orchestrator.hosts.facts import own_agent
 from orchestrator.inventory.hosts import Host
 
 if TYPE_CHECKING:
     import paramiko
 
-ATTACH = "exec python3 -S -E /var/lib/testbed/agent/__main__.py attach"
+ATTACH = "exec {}python3 -S -E /var/lib/testbed/agent/__main__.py attach"
 OnEvent = Callable[[HostName, str, int, Mapping[str, Any]], None]
 
 
@@ -78,7 +79,7 @@ class Channel:
         self._detach("a new one was opened")
         loop = asyncio.get_running_loop()
         assert self._transport is not None
-        self._channel = await loop.run_in_executor(self._threads, _open, self._transport, self.host.name, timeout_s)
+        self._channel = await loop.run_in_executor(self._threads, _open, self._transport, self.host, timeout_s)
         self._rest = b""
         channel = self._channel
         channel.in_buffer.set_event(_Wake(loop, lambda: self._read(channel)))  # type: ignore[arg-type]
@@ -200,14 +201,14 @@ def _boot_id() -> str:
         return ""
 
 
-def _open(transport: paramiko.Transport, host: HostName, timeout_s: float) -> paramiko.Channel:
+def _open(transport: paramiko.Transport, host: Host, timeout_s: float) -> paramiko.Channel:
     import paramiko
 
     try:
         channel = transport.open_session(timeout=timeout_s)
-        channel.exec_command(ATTACH)
+        channel.exec_command(ATTACH.format(own_agent(host)))
     except (paramiko.SSHException, OSError, EOFError) as error:
-        raise Unreachable(f"{host}: ssh gives no session: {error}") from None
+        raise Unreachable(f"{host.name}: ssh gives no session: {error}") from None
     return channel
 
 

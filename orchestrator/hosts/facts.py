@@ -17,6 +17,7 @@ import agent
 import playbooks
 import workloads
 from orchestrator.inventory.hosts import Host
+from orchestrator.inventory.slices import Slice
 
 PLAYBOOKS = Path(playbooks.__path__[0])
 AGENT = Path(agent.__path__[0])
@@ -53,7 +54,8 @@ PORT_SYSCTLS: tuple[tuple[str, str, bool], ...] = (
 
 
 def facts(host: Host) -> dict[str, Any]:
-    """The facts of one host, with `sha`: the digest of everything provisioning installs there."""
+    """The facts of one host, with `sha`: the digest of everything provisioning installs there. A slice has those of its host."""
+    host = host.whole or host
     names = [port.interface for _, port in sorted(host.ports.items())]
     names += [port.eth for _, port in sorted(host.ports.items()) if port.eth]
     kernel = host.forwarding == "kernel"
@@ -83,8 +85,26 @@ def facts(host: Host) -> dict[str, Any]:
     }
     if host.job_users:
         found["job_users"] = list(host.job_users)
+    if host.slices:
+        own = {host.lane_address(lane) for part in host.slices.values() for lane in part.lanes}
+        found["echo"] = [address for address in lanes if address not in own]  # the slices' agents answer there
+        found["slices"] = {name: _slice(host, part) for name, part in sorted(host.slices.items())}
+        found["ports"] = [port | {"mbps": host.port_mbps.get(port["number"])} for port in found["ports"]]
     found["sha"] = hashlib.sha256(json.dumps([found, program_digest()], sort_keys=True).encode()).hexdigest()
     return found
+
+
+def _slice(host: Host, part: Slice) -> dict[str, Any]:
+    """What the agents of a host are told of one of its slices."""
+    lanes = [host.lane_address(lane) for lane in part.lanes]
+    known = {"index": part.index, "lanes": lanes, "cpus": part.cpus, "share": part.share, "mig": list(part.mig)}
+    return {key: value for key, value in known.items() if value not in ("", None, [])}
+
+
+def own_agent(host: Host) -> str:
+    """What stands before a command to the agent of a host: empty, but for a slice."""
+    at = f"slices/{host.slice.name}" if host.slice else ""
+    return f"env TESTBED_VAR=/var/lib/testbed/{at} TESTBED_RUN=/run/testbed/{at} " if at else ""
 
 
 def digest(paths: Iterable[tuple[str, bytes]]) -> str:

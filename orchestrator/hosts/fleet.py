@@ -7,12 +7,12 @@ import base64
 import io
 import json
 import tarfile
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from optics import Garbled, HostName, Refused, TestbedError
+from optics import Garbled, HostName, Refused
 from optics.plan import Job
 from optics.ranks import RankName, by_host, host_of_rank
 from orchestrator.credentials import withheld
@@ -20,19 +20,20 @@ from orchestrator.fabric.rules import Rules
 from orchestrator.hosts import facts, launch, render
 from orchestrator.hosts.api import Hello, JobState, Provisioned, Staged, Tail
 from orchestrator.hosts.channel import refusal
+from orchestrator.hosts.congestion import Congestions
 from orchestrator.hosts.failures import one_error
 from orchestrator.hosts.launch import on_host
 from orchestrator.hosts.measurements import Measurements
 from orchestrator.hosts.readiness import Readiness
 from orchestrator.hosts.routes import Routes
 from orchestrator.hosts.runner import Ansible, Play
-from orchestrator.hosts.shadow import Restore, Shadows
+from orchestrator.hosts.shadow import Alone, Restore, Shadows
 from orchestrator.hosts.slots import Slots
 from orchestrator.hosts.turns import Turns
 from orchestrator.inventory.lab import Lab
 
 
-class Hosts(Routes, Measurements, Turns, Slots, Readiness, Shadows):
+class Hosts(Routes, Measurements, Turns, Slots, Readiness, Shadows, Congestions):
     """All hosts of a lab: Ansible for slow operations. `inventory`: the directory with hosts.yml. `artefacts`: for files."""
 
     def __init__(self, lab: Lab, inventory: Path, artefacts: Path) -> None:
@@ -60,15 +61,17 @@ class Hosts(Routes, Measurements, Turns, Slots, Readiness, Shadows):
         names = self._names(names)
         if not names:
             return {}
-        payloads = {name: render.pack(facts.facts(self.lab.hosts[name]), name) for name in names}
+        # A slice has the facts of its host, whose agent provides for all slices.
+        machines = {name: self.lab.hosts[self.lab.hosts[name].machine] for name in names}
+        payloads = {host.name: render.pack(facts.facts(host), host.name) for host in machines.values()}
         play = await self._play(
             "provision.yml",
-            names,
+            list(payloads),
             {"testbed_archive": list(facts.archive()), "testbed_archive_digest": facts.archive_digest(), "testbed_facts": payloads},
         )
         found = {}
         for name in names:
-            done, started = _lines(name, play.said[name]["provision"], 2)
+            done, started = _lines(name, play.said[machines[name].name]["provision"], 2)
             found[name] = Provisioned(name, tuple(done["changed"]), tuple(done["notes"]), started["started"])
         failed = {name: hello for name, hello in (await self.connect(names)).items() if not isinstance(hello, Hello)}
         failed |= {
@@ -85,7 +88,9 @@ class Hosts(Routes, Measurements, Turns, Slots, Readiness, Shadows):
         payloads = render.payloads(generations, self._token())
         if not payloads:
             return {}
-        play = await self._play("stage_rules.yml", list(payloads), {"testbed_rules": payloads})
+        play = await self._play(
+            "stage_rules.yml", list(payloads), {"testbed_agent": self._agents(payloads), "testbed_rules": payloads}
+        )
         found: dict[HostName, dict[int, Staged]] = {}
         for name in payloads:
             wanted = [g for g, hosts in sorted(generations.items()) if name in hosts]
@@ -102,26 +107,27 @@ class Hosts(Routes, Measurements, Turns, Slots, Readiness, Shadows):
         fresh: Collection[HostName] = (),
         leases: Sequence[Mapping[str, Any]] = (),
         restore: Restore = "",
-        spared: bool = False,
+        alone: Alone | None = None,
     ) -> Mapping[RankName, JobState]:
         """Start the ranks of a job, its shadow before; `run` makes its name there unique. fresh, leases: as `launch.requests`.
 
-        restore: what the ranks of a job with a shadow begin from. spared: without one that cannot be started, too.
+        restore: what the ranks of a job with a shadow begin from. alone: as `start_shadow`.
         """
         await self.make_ready(job)
         if job.shadow is not None:
-            with suppress(TestbedError) if spared else nullcontext():
-                await self.start_shadow(job, run, restore=restore)
+            await self.start_shadow(job, run, restore=restore, alone=alone)
         wanted = launch.requests(job, self.lab, run, resume=resume, fresh=fresh, leases=leases)
         payloads = launch.payloads({rank: request | self._token() for rank, request in wanted.items()})
-        play = await self._play("launch.yml", list(payloads), {"testbed_requests": payloads})
+        play = await self._play(
+            "launch.yml", list(payloads), {"testbed_agent": self._agents(payloads), "testbed_requests": payloads}
+        )
         answers = _answers(play, "launch", wanted)
         return {rank: JobState(host_of_rank(rank), "running", pid=values["pid"]) for rank, values in answers.items()}
 
     async def collect(self, job: str, names: Collection[HostName] | None = None) -> Mapping[HostName, Path]:
         """Copy the job's files into `artefacts/HOST/`; returns each host's folder."""
         names = self._names(names)
-        play = await self._play("collect.yml", names, {"testbed_job": job})
+        play = await self._play("collect.yml", names, {"testbed_agent": self._agents(names), "testbed_job": job})
         found = {}
         for name in names:
             archive = base64.b64decode(_lines(name, play.said[name]["collect"], 1)[0]["archive"])
@@ -130,11 +136,32 @@ class Hosts(Routes, Measurements, Turns, Slots, Readiness, Shadows):
         return found
 
     async def _play(self, playbook: str, names: Collection[HostName], variables: Mapping[str, Any]) -> Play:
+        play = Play()
         async with self._playing:
-            play = await asyncio.get_running_loop().run_in_executor(self._threads, self._ansible.play, playbook, names, variables)
+            for hosts in self._on_machines(names):
+                machines = {name: machine for machine, name in hosts.items()}
+                given = {key: _renamed(value, machines) for key, value in variables.items()}
+                run = partial(self._ansible.play, playbook, list(hosts), given)
+                done = await asyncio.get_running_loop().run_in_executor(self._threads, run)
+                play.said |= _renamed(done.said, hosts)
+                play.failed |= _renamed(done.failed, hosts)
         if play.failed:
             raise one_error(play.failed, len(names) - len(play.failed))
         return play
+
+    def _agents(self, names: Collection[HostName]) -> dict[HostName, str]:
+        """What the command to each host's agent begins with."""
+        return {name: facts.own_agent(self.lab.hosts[name]) for name in names}
+
+    def _on_machines(self, names: Collection[HostName]) -> Iterator[dict[HostName, HostName]]:
+        """The hosts by the names of their machines, which Ansible knows; more than once where several are slices of one machine."""
+        rounds: list[dict[HostName, HostName]] = [{}]
+        for name in names:
+            machine = self.lab.hosts[name].machine
+            if all(machine in each for each in rounds):
+                rounds.append({})
+            next(each for each in rounds if machine not in each)[machine] = name
+        yield from rounds
 
     # --- jobs, over the channel; ranks None: one on each host
 
@@ -153,7 +180,9 @@ class Hosts(Routes, Measurements, Turns, Slots, Readiness, Shadows):
         if lost:
             requests = {rank: {"op": "job.stop", "name": on_host(job, rank)} | fields | self._token() for rank in lost}
             payloads = launch.payloads(requests)
-            play = await self._play("stop_job.yml", list(payloads), {"testbed_requests": payloads})
+            play = await self._play(
+                "stop_job.yml", list(payloads), {"testbed_agent": self._agents(payloads), "testbed_requests": payloads}
+            )
             answers |= _answers(play, "stop", lost)
         return _job_states(answers)
 
@@ -170,6 +199,11 @@ def _answers(play: Play, task: str, ranks: Collection[RankName]) -> dict[RankNam
         for host, here in by_host(ranks).items()
         for rank, values in zip(here, _lines(host, play.said[host][task], len(here)), strict=True)
     }
+
+
+def _renamed(value: Any, by: Mapping[HostName, HostName]) -> Any:
+    """A mapping by host with other names of the hosts, without those that have none; anything else as it is."""
+    return {by[name]: each for name, each in value.items() if name in by} if isinstance(value, Mapping) else value
 
 
 def _job_states(answers: Mapping[RankName, Mapping[str, Any]]) -> dict[RankName, JobState]:

@@ -5,16 +5,18 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict
 from itertools import count
 from typing import Any
 
 from optics import HostName, Infeasible
-from optics.plan import Job, Traffic
-from optics.ranks import RankName, by_host, host_of_rank, local_rank
+from optics.plan import Congestion, Job, Traffic
+from optics.ranks import RankName, by_host, host_of_rank, local_rank, numbered
 from orchestrator.hosts import program, render
 from orchestrator.hosts.facts import HOST_DEVICE, workload_digest
 from orchestrator.inventory.hosts import Host
 from orchestrator.inventory.lab import Lab
+from orchestrator.inventory.slices import MOST
 from workloads.options import OPTIONS
 
 MASTER_PORT = 29500  # torch's own default; each run of a job shifts it, so that the next run never meets a dying rank 0
@@ -44,7 +46,7 @@ def requests(
     for host, here in by_host(job.ranks).items():
         if nccl and len(here) > (gpus := lab.hosts[host].gpus):
             raise Infeasible(f"job {job.name}: backend nccl, {len(here)} ranks on {host} and {gpus} GPUs (testbed_gpus)")
-    port = MASTER_PORT + sum(run.encode()) % MASTER_PORTS
+    port = _master_port(lab.hosts[job.hosts[0]], run)
     found = {}
     for rank, name in enumerate(job.ranks):
         env = _environment(job, lab, rank, port, nccl) | _functions(leases, lab, host_of_rank(name)) | dict(job.env)
@@ -54,11 +56,19 @@ def requests(
             "argv": argv(job, resume and host_of_rank(name) not in fresh),
             "env": env,
         }
+        if job.congestion is not None:
+            found[name]["congestion"] = congestion(job.congestion)
         if resumable(job):
             found[name]["checkpoints"] = job_name(job.name, identity(job))
         if job.program:
             found[name] = program.complete(found[name], job, lab, run, resume=resume)
     return found
+
+
+def congestion(wanted: Congestion) -> dict[str, Any]:
+    """A congestion control as agents take it."""
+    parameters = asdict(wanted) if wanted.control == "mltcp" else {"control": wanted.control}
+    return {"control": parameters.pop("control"), "parameters": parameters}
 
 
 def payloads(requests: Mapping[RankName, Mapping[str, Any]]) -> dict[HostName, str]:
@@ -91,7 +101,7 @@ def job_name(job: str, run: str) -> str:
 
 def on_host(job: str, rank: RankName) -> str:
     """What a rank is called on its host: the job's name there (`job_name`), with the rank's number where there are several."""
-    return f"{job[:97]}.{local_rank(rank)}" if "/" in rank else job
+    return f"{job[:97]}.{local_rank(rank)}" if numbered(rank) else job
 
 
 def backend(job: Job, lab: Lab) -> str:
@@ -114,6 +124,12 @@ def argv(job: Job, resume: bool) -> list[str]:
     return words
 
 
+def _master_port(host: Host, run: str) -> int:
+    """Where rank 0 of a job's run meets the others: slices of one host have ports of their own."""
+    first, count = (host.slice.index * (MASTER_PORTS // MOST), MASTER_PORTS // MOST) if host.slice else (0, MASTER_PORTS)
+    return MASTER_PORT + first + sum(run.encode()) % count
+
+
 def _environment(job: Job, lab: Lab, rank: int, port: int, nccl: bool) -> dict[str, str]:
     name = job.ranks[rank]
     host = lab.hosts[host_of_rank(name)]
@@ -132,7 +148,7 @@ def _environment(job: Job, lab: Lab, rank: int, port: int, nccl: bool) -> dict[s
         "PYTHONUNBUFFERED": "1",
         "GLOO_SOCKET_IFNAME": HOST_DEVICE,
     }
-    if "/" in name:
+    if numbered(name):
         env["LOCAL_WORLD_SIZE"] = str(len(by_host(job.ranks)[host.name]))
     if "traffic" in chosen:
         env["TESTBED_TRAFFIC"] = json.dumps(chosen["traffic"], separators=(",", ":"))
@@ -143,7 +159,8 @@ def _functions(leases: Sequence[Mapping[str, Any]], lab: Lab, host: HostName) ->
     """What a rank is told of the functions of packet switches: also by which interface its host reaches them."""
     found = {}
     for lease in leases:
-        port = lab.segments[lease["segment"]].ports[host]
+        segment = lab.segments[lease["segment"]]
+        port = {**segment.ports, **segment.slices}[host]
         keys = ("allocation", "token", "address", "port", "size", "each_bytes")
         found[lease["function"]] = {"device": lab.hosts[host].ports[port.number].interface} | {key: lease[key] for key in keys}
     return {"TESTBED_FUNCTIONS": json.dumps(found, separators=(",", ":"))} if found else {}

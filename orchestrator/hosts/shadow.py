@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import secrets
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Literal
 
-from optics import HostName, Refused
+from optics import HostName, Missing, Refused, TestbedError
 from optics.plan import Job
 from orchestrator.hosts.api import JobState, Tail
 from orchestrator.hosts.channels import Channels
@@ -22,19 +24,44 @@ MEETS_S = 60.0
 RECORDS = "shadow.jsonl"
 Restore = Literal["", "shadow", "newest"]
 """What ranks begin from: their own checkpoints; the shadow's; whichever of both is newer (workloads/shadow/peers.py)."""
+Alone = Callable[[str], object]
+"""Told why a job is launched without its shadow: one line."""
 
 
 class Shadows(Channels):
     """What is asked of the host of a shadow, and of the hosts whose ports are tapped."""
 
-    async def start_shadow(self, job: Job, run: str, *, restore: Restore) -> None:
+    async def start_shadow(self, job: Job, run: str, *, restore: Restore, alone: Alone | None = None) -> None:
         """Start the shadow of a job, then the taps, and leave with rank 0's host what its rank is to know (with all, to restore).
 
-        The key goes over the channels, and stands in no command line. Raises: Refused - a tap could not begin; the shadow ends.
+        The key goes over the channels, and stands in no command line. alone: told why where shadow or taps cannot be started, for
+        the job does without; None: that raises. Ranks of which some know of a shadow and some do not would wait for each other, so
+        a host of theirs that does not answer raises always.
+        Raises: Missing - the inventory has its host no more. Refused - a tap could not begin; the shadow ends.
         """
         assert job.shadow is not None
         name, host = job_name(job.name, run), job.shadow.host
-        port, key = PORT + sum(run.encode()) % MASTER_PORTS, secrets.token_hex(32)
+        try:
+            met = await self._begin(job, name, PORT + sum(run.encode()) % MASTER_PORTS, restore)
+        except TestbedError as error:
+            if alone is None:
+                raise
+            alone(str(error).splitlines()[0])
+            return
+        try:
+            secret = {rank: {"name": on_host(name, rank), "env": {"TESTBED_SHADOW": met}} for rank in job.ranks}
+            await self._ask(secret if restore else {job.ranks[0]: secret[job.ranks[0]]}, "job.secret")
+        except BaseException:
+            await self._give_up(name, host)
+            raise
+
+    async def _begin(self, job: Job, name: str, port: int, restore: Restore) -> str:
+        """Start the shadow, then the taps; return what a rank needs to meet it. Raises: as `start_shadow`."""
+        assert job.shadow is not None
+        host, key = job.shadow.host, secrets.token_hex(32)
+        if host not in self.lab.hosts:
+            words = f"{host}, where the shadow of job {job.name} is to be, is not in the inventory any more"
+            raise Missing(words, hint="testbed up, with a plan that names another host, or leaves `shadow` out")
         address = self.lab.hosts[host].mgmt_address
         met = json.dumps({"address": address, "port": port, "key": key, "restore": restore})
         env = {
@@ -44,10 +71,10 @@ class Shadows(Channels):
         }
         argv = ["python3", "-m", "workloads.shadow"]
         about = {"name": name, "argv": argv, "env": env, "checkpoints": job_name(job.name, identity(job))}
-        if host not in self.attached():
-            await self.connect([host])
-        await self._ask({host: about}, "job.start")
+        if host not in self.attached() and isinstance(error := (await self.connect([host]))[host], TestbedError):
+            raise error
         try:
+            await self._ask({host: about}, "job.start")
             taps: dict[str, dict[str, Any]] = {}
             for at, ports in tapped(job, self.lab).items():
                 lanes = [self.lab.hosts[at].lane_address(lane) for lane in range(self.lab.hosts[at].lanes)]
@@ -56,11 +83,15 @@ class Shadows(Channels):
             if failed := {at: values["error"] for at, values in answers.items() if values["error"]}:
                 words = "; ".join(f"{at}: {error}" for at, error in failed.items())
                 raise Refused(f"the tap of job {job.name} could not begin on {words}", hint="testbed doctor")
-            secret = {rank: {"name": on_host(name, rank), "env": {"TESTBED_SHADOW": met}} for rank in job.ranks}
-            await self._ask(secret if restore else {job.ranks[0]: secret[job.ranks[0]]}, "job.secret")
         except BaseException:
-            await self.end_shadow(name, host)
+            await self._give_up(name, host)
             raise
+        return met
+
+    async def _give_up(self, name: str, host: HostName) -> None:
+        """End a shadow that is of no use; why it is none matters more than what its host says."""
+        with suppress(TestbedError):
+            await self.end_shadow(name, host, 1.0)
 
     async def end_shadow(self, job: str, host: str, grace_s: float = 10.0) -> JobState:
         """End a shadow, whose taps then end: it writes its newest checkpoint. `job`: its name on the hosts."""

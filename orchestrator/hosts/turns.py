@@ -64,6 +64,34 @@ class Turns(Channels):
         """Where the ranks that take part are now."""
         return _states(await self._of_job(job, ranks, "job.turns", {}, REPLY_S))
 
+    async def pace(
+        self,
+        job: str,
+        ranks: Collection[RankName],
+        *,
+        epoch_ns: int,
+        period_ms: float,
+        shift_ms: float,
+        lease_s: float,
+        by: str = "",
+    ) -> int:
+        """Have the iterations of these ranks begin `shift_ms` after `epoch_ns` (monotonic ns of this machine) and whole periods
+        later, for `lease_s` at most; return how many ranks were told. It is no change that a run of the store makes: no token.
+
+        by: whose word it is. Raises: Refused - that of another still counts.
+        """
+        period_ns, shift_ns = round(period_ms * 1e6), round(shift_ms * 1e6)
+        common = {"period_ns": period_ns, "shift_ns": shift_ns % period_ns, "lease_s": lease_s, "by": by}
+        requests = {
+            rank: {"job": on_host(job, rank), "epoch_ns": max(0, epoch_ns + self._channels[host_of_rank(rank)].offset_ns), **common}
+            for rank in ranks
+        }
+        return sum(int(answer["ranks"]) for answer in (await self._ask(requests, "pace")).values())
+
+    async def unpace(self, job: str, ranks: Collection[RankName], by: str = "") -> None:
+        """Have their iterations begin when they like. by: whose word this ends, anybody's if it is empty."""
+        await self._ask({rank: {"job": on_host(job, rank), "by": by} for rank in ranks}, "pace.stop")
+
     async def _of_job(
         self, job: str, ranks: Collection[RankName], op: str, fields: Mapping[str, Any], timeout_s: float = 5.0
     ) -> dict[RankName, dict[str, Any]]:

@@ -10,6 +10,7 @@ from difflib import get_close_matches
 from optics import CrossConnect, HostName, Missing, Setting, SpectralRoute
 from optics.errors import Interlock
 from orchestrator.fabric.lightpath import Held, route, routes
+from orchestrator.inventory.hosts import Host
 from orchestrator.store.audit import Who, add_audit
 from orchestrator.store.generations import hand_over
 from orchestrator.store.keys import slice_key
@@ -17,6 +18,7 @@ from orchestrator.store.records import Belonging
 from orchestrator.store.store import Store
 
 OWNER = "owner:"
+ONE_PLAN = "a host carries one plan at a time: plan around it, or ask its owner for: testbed down"
 
 
 def plain(setting: Setting) -> str:
@@ -105,6 +107,22 @@ def adopt(store: Store, lab: str, who: Who, run: str, settings: Iterable[Setting
     return lines
 
 
+def refuse_taken(
+    names: Sequence[HostName],
+    hosts: Mapping[HostName, Host],
+    active: Mapping[HostName, int | None],
+    generations: Mapping[int, Belonging],
+    ours: Container[str],
+) -> None:
+    """Raises: Interlock - as `used_otherwise` and `taken_hosts`; names that are no hosts of the lab are left to others."""
+    if lines := used_otherwise((hosts[name] for name in names if name in hosts), active, generations):
+        raise Interlock("\n".join(lines), hint="a host is used whole or in slices: plan around it, or first: testbed down")
+    if lines := taken_hosts(names, active, generations, ours):
+        raise Interlock(
+            "\n".join(lines), hint="a host carries one plan at a time: plan around it, or ask its owner for: testbed down"
+        )
+
+
 def taken_hosts(
     hosts: Iterable[HostName], active: Mapping[HostName, int | None], generations: Mapping[int, Belonging], ours: Container[str]
 ) -> list[str]:
@@ -118,6 +136,17 @@ def taken_hosts(
         whose = None if generation is None else generations.get(generation)
         if whose is not None and whose.owner not in ours:
             lines.append(f"{host} belongs to {whose}")
+    return lines
+
+
+def used_otherwise(hosts: Iterable[Host], active: Mapping[HostName, int | None], generations: Mapping[int, Belonging]) -> list[str]:
+    """Hosts that are wanted whole and used in slices, or the reverse, in words: one rule of the whole host selects all packets."""
+    lines = []
+    for host in hosts:
+        for other in [f"{host.name}/{name}" for name in host.slices] if host.slice is None else [host.machine]:
+            if (generation := active.get(other)) is not None:
+                whose = f", which belongs to {generations[generation]}" if generation in generations else ""
+                lines.append(f"{host.name}: routes are active on {other}{whose}")
     return lines
 
 

@@ -32,6 +32,7 @@ LOSS = {
     "jobs": "a running job may be lost: testbed job launch starts it again",
     "locks": "reservations may be missing: testbed lock",
     "tagouts": "tag-outs may be missing: find out who works in the rack BEFORE the next change, and tag out again",
+    "queue": "jobs may be missing from the queue: testbed queue; those that ran still hold their hosts: testbed status",
     "awaited": "a pending confirmation may be lost: testbed status",
 }
 """The consequence of lost rows of a table, for the operator."""

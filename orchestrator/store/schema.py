@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 
-SCHEMA = 6
+SCHEMA = 7
 """Incremented with every change of the tables; a file of another schema is refused (`database.Database`)."""
 
 TABLES = """
@@ -67,6 +67,16 @@ CREATE TABLE recoveries(
   why TEXT NOT NULL, run TEXT NOT NULL DEFAULT '', at REAL NOT NULL, boot TEXT NOT NULL, up REAL NOT NULL, pid INTEGER NOT NULL,
   process TEXT NOT NULL, ended REAL, ended_up REAL, outcome TEXT NOT NULL DEFAULT '', words TEXT NOT NULL DEFAULT '');
 CREATE INDEX recoveries_by_slice ON recoveries(slice, seq);
+CREATE TABLE queue(
+  number INTEGER PRIMARY KEY, lab TEXT NOT NULL, owner TEXT NOT NULL, user TEXT NOT NULL, slice TEXT NOT NULL, name TEXT NOT NULL,
+  text TEXT NOT NULL, method TEXT NOT NULL, count INTEGER NOT NULL, for_s REAL NOT NULL, preemptible INTEGER NOT NULL,
+  iterations INTEGER NOT NULL, added REAL NOT NULL, state TEXT NOT NULL, generation INTEGER NOT NULL DEFAULT 0,
+  hosts TEXT NOT NULL DEFAULT '[]', plan_text TEXT NOT NULL DEFAULT '', since REAL NOT NULL, boot TEXT NOT NULL, up REAL NOT NULL,
+  used_s REAL NOT NULL DEFAULT 0, done INTEGER NOT NULL DEFAULT 0, next TEXT NOT NULL DEFAULT '', detail TEXT NOT NULL DEFAULT '',
+  tries INTEGER NOT NULL DEFAULT 0, retry_s REAL NOT NULL DEFAULT 0);
+CREATE INDEX queue_by_state ON queue(lab, state);
+CREATE TABLE queue_servers(
+  lab TEXT NOT NULL, user TEXT NOT NULL, host TEXT NOT NULL, pid INTEGER NOT NULL, process TEXT NOT NULL, PRIMARY KEY(lab, user));
 CREATE TABLE audit(
   seq INTEGER PRIMARY KEY, lab TEXT NOT NULL, at REAL NOT NULL, user TEXT NOT NULL, owner TEXT NOT NULL, host TEXT NOT NULL,
   pid INTEGER NOT NULL, what TEXT NOT NULL, subject TEXT NOT NULL, why TEXT NOT NULL);

@@ -103,9 +103,11 @@ def _some(names: Iterable[str], most: int) -> str:
 def reach(lab: Lab, hosts: Iterable[HostName]) -> Scope:
     """Hosts with everything their fibres reach: the device ports they end at, and wavelength-selective devices whole.
 
-    A wavelength-selective device takes its whole map as one profile (WaveShaper, Finisar EWP), so two cannot write it at once.
+    A wavelength-selective device takes its whole map as one profile (WaveShaper, Finisar EWP), so two cannot write it at once. A
+    host covers its slices; a slice covers itself.
     """
-    wanted = frozenset(hosts) & frozenset(lab.hosts)
+    named = frozenset(hosts) & frozenset(lab.hosts)
+    wanted = named | {name for name, host in lab.hosts.items() if host.whole is not None and host.machine in named}
     ports = {
         port
         for host, fibre in ((p.host, f) for p, f in lab.fibres.items())

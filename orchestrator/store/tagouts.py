@@ -94,7 +94,8 @@ def _at_host(lab: Lab, *ports: HostPort) -> Place:
     """Cables by their host ends: the light that leaves or reaches these, and the device ports that only they use."""
     there = [lab.fibres[p] for p in ports if p in lab.fibres]
     alone = {f.enters for f in there if len(lab.transmitters[f.enters]) == 1} | {f.leaves for f in there}
-    return Place(frozenset(alone), frozenset(ports))
+    sliced = (HostPort(name, p.number) for p in ports for name, host in lab.hosts.items() if host.slice and host.machine == p.host)
+    return Place(frozenset(alone), frozenset((*ports, *sliced)))
 
 
 class Tagouts:

@@ -55,7 +55,7 @@ def expected(
 
     Raises: NotVerified - a ring step has no path.
     """
-    lanes = lanes_of(lab)
+    lanes = lanes_of(lab, links)
     chosen = next_hops(links, lanes, plan.routes, plan.rings)
     paths: list[list[Hop]] = []
     for index, order in enumerate(rings):

@@ -65,7 +65,7 @@ _KERNEL = (
 
 def examine(settings: Settings) -> list[Probe]:
     """Run all checks, the machine's and the lab's at the same time; the machine first, then the store, then the inventory."""
-    machine = (_python, _packages, _versions, _path, _programs, _rights, _kernel, _gate, _xdp, _networks)
+    machine = (_python, _packages, _versions, _path, _programs, _rights, _kernel, _gate, _xdp, _networks, _jobs)
     with ThreadPoolExecutor(2 + len(machine), "doctor") as threads:
         lab = threads.submit(lab_checks, settings)
         found = [threads.submit(check) for check in machine]
@@ -267,12 +267,11 @@ def _kernel() -> list[Probe]:
     return checks
 
 
-def _networks() -> list[Probe]:
-    """Whether hosts of an emulated lab can have a congestion control for two networks: its agent registers one for a moment."""
-    name, works = "congestion control per network (struct_ops)", "everything but schedules that ask for it"
+def _congestion(command_word: str, name: str, works: str) -> list[Probe]:
+    """Whether hosts of an emulated lab can have a congestion control of ours: their agent registers one for a moment."""
     if os.geteuid() != 0:
         return [Probe(name, "warn", "not tried: not root", "run testbed doctor with sudo", works)]
-    command = [sys.executable, "-P", "-S", "-E", str(AGENT / "__main__.py"), "networks"]
+    command = [sys.executable, "-P", "-S", "-E", str(AGENT / "__main__.py"), command_word]
     try:
         said = json.loads(subprocess.run(command, capture_output=True, text=True, timeout=30, check=False).stdout)
     except (OSError, ValueError, subprocess.TimeoutExpired) as error:
@@ -282,6 +281,14 @@ def _networks() -> list[Probe]:
     what, _, fix = str(said["error"]).rpartition(": ")
     needs = "libbpf1, root with CAP_BPF, and Linux 6.4 or newer with CONFIG_DEBUG_INFO_BTF, CONFIG_BPF_SYSCALL and CONFIG_BPF_JIT"
     return [Probe(name, "warn", what, fix if said.get("code") == "refused" else needs, works)]
+
+
+def _networks() -> list[Probe]:
+    return _congestion("networks", "congestion control per network (struct_ops)", "everything but schedules that ask for it")
+
+
+def _jobs() -> list[Probe]:
+    return _congestion("congestion", "congestion control per job (struct_ops)", "everything but jobs whose congestion is mltcp")
 
 
 def _gate() -> list[Probe]:

@@ -50,7 +50,11 @@ def lab_checks(settings: Settings) -> list[Probe]:
     except (OSError, UnicodeDecodeError, TestbedError) as error:
         fix = "correct the lines named, or choose another with --inventory"
         return [*leftover_labs(), Probe("inventory", "fail", str(error), fix, "`history`, `show`", "inventory")]
-    parts = ((len(lab.hosts), "host"), (len(lab.devices), "device"), (len(lab.fibres), "fibre"))
+    parts = (
+        (sum(host.slice is None for host in lab.hosts.values()), "host"),
+        (len(lab.devices), "device"),
+        (len(lab.fibres), "fibre"),
+    )
     size = f"{lab.name}: " + ", ".join(counted(*part) for part in parts)
     checks = [*leftover_labs(), Probe("inventory", "ok", size, area="inventory"), rights(folder)]
     checks += [*secrets(lab, folder), *keys(lab)]
@@ -292,7 +296,7 @@ def reach(lab: Lab, run: str = "", token: int | None = None) -> list[Probe]:
     token: of the next run of this store.
     """
     with ThreadPoolExecutor(min(32, len(lab.hosts) or 1), "doctor") as threads:
-        hosts = [threads.submit(ask_host, host, token) for host in lab.hosts.values()]
+        hosts = [threads.submit(ask_host, host, token) for host in lab.hosts.values() if host.slice is None]
         if run:
             detail = f"not asked, a change is under way: {run}"
             devices = [Probe(name, "ok", detail, area="reach") for name in lab.devices]

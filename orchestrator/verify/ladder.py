@@ -160,7 +160,7 @@ async def check_forwarding(hosts: Hosts, plan: Plan, links: tuple[Link, ...], la
 
     mute: hosts that do not answer: they send no probes, and their pairs count as wrong.
     """
-    planned = {lane: hops(links, lab, plan.routes, lane=lane) for lane in range(lanes_of(lab))}
+    planned = {lane: hops(links, lab, plan.routes, lane=lane) for lane in range(lanes_of(lab, links))}
     wrong: dict[tuple[HostName, HostName], str] = {}
     for lane, pairs in planned.items():  # one after the other: leaves a running job bandwidth between the probes
         questions: dict[HostName, dict[str, int | None]] = {}
@@ -195,7 +195,7 @@ def _stops(
     silent: Collection[tuple[str, str]],
 ) -> str:
     """Between which hosts of the planned path answers end, empty if that is the first step."""
-    chosen = next_hops(links, lanes_of(lab), plan.routes, plan.rings)
+    chosen = next_hops(links, lanes_of(lab, links), plan.routes, plan.rings)
     path = [source, *(hop.into.host for hop in follow(chosen, lab, source, target, lane))]
     lost = next((at for at, host in enumerate(path) if (source, host) in silent), None)
     return f"; {path[lost - 1]} answers, {path[lost]} does not" if lost is not None and lost > 1 else ""

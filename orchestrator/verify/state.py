@@ -102,6 +102,8 @@ class StatusReport(JsonReport):
     """The turner of this plan's slots, or that they do not turn and what to type; empty without a schedule, or if it died."""
     adapter: str = ""
     """The adapter of this plan's circuits, empty if none runs."""
+    coordinator: str = ""
+    """What shifts the jobs of this lab that share links, empty if nothing does."""
     guard: str = ""
     """The guard that watches this plan, or what one left behind."""
     confirm: Awaiting | None = None

@@ -36,7 +36,12 @@ def share_text(share: float) -> str:
 
 
 def shadow_words(found: Figures) -> str:
-    """How a shadow follows: `shadow on gpu07: 312 of 312 iterations equal, checkpoint of iteration 312, 4.1 ms behind; ...`."""
+    """How a shadow follows: `shadow on gpu07: 312 of 312 iterations equal, checkpoint of iteration 312, 4.1 ms behind; ...`.
+
+    Of a job that was launched without, why.
+    """
+    if "lacks" in found:
+        return str(found["lacks"])
     words = f"shadow on {found['host']}: {found['equal']} of {found['iterations']} iterations equal"
     words += f", checkpoint of iteration {found['checkpoint']}"
     words += f", {seconds_text(float(found['lag_ms']) / 1e3)} behind" if "lag_ms" in found else ""

@@ -35,7 +35,21 @@ def test_the_scenarios_that_come_with_the_program_are_listed_with_label_and_clai
 
 @pytest.mark.parametrize(
     "name",
-    ["live-vs-restart", "mixnet-moe", "rail-only", "reconfiguration-latency", "rotor-12", "swss-two-tenants", "topoopt-vs-trees"],
+    [
+        "cassini-incompatible",
+        "cassini-pair",
+        "live-vs-restart",
+        "mixnet-moe",
+        "mltcp-pair",
+        "mltcp-single",
+        "rail-only",
+        "reconfiguration-latency",
+        "ring-wavelengths",
+        "rotor-12",
+        "shards-vs-tree",
+        "swss-two-tenants",
+        "topoopt-vs-trees",
+    ],
 )
 def test_a_shipped_scenario_fits_the_lab_that_it_asks_for(capsys: pytest.CaptureFixture[str], name: str) -> None:
     code, found = said(capsys, name, "--check")

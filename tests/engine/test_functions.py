@@ -14,6 +14,7 @@ from unittest import mock
 
 import pytest
 
+from drivers.functions import FunctionSwitch
 from optics import HostPort, Infeasible, Interlock, Missing, Refused, Unreachable
 from optics.plan import Function, Job
 from orchestrator.engine.change import functions, leases
@@ -21,6 +22,7 @@ from orchestrator.engine.change.attempt import MOST_S
 from orchestrator.engine.change.functions import check, leases_of, wanted
 from orchestrator.engine.change.job_record import wanted_job
 from orchestrator.engine.change.jobs import Jobs
+from orchestrator.engine.status import _uses
 from orchestrator.hosts.launch import requests
 from orchestrator.inventory.lab import Lab
 from orchestrator.inventory.segments import Segment
@@ -116,6 +118,26 @@ async def test_what_the_switch_counted_is_in_the_status_and_the_journal_while_it
     await place.jobs.stop(record, "stopped")
     record = place.store.latest_job(KEY)
     assert record is not None and (await place.jobs.status(record)).functions == ()
+
+
+async def test_a_packet_switch_is_asked_once_for_a_job_and_for_everybody_who_uses_it(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(functions, "keep", lambda found: NOBODY)
+    await place.bring(ADDS)
+    record, counters, questions = place.store.latest_job(KEY), FunctionSwitch.counters, list[str]()
+
+    async def counted(at: FunctionSwitch) -> Any:
+        questions.append(at.name)
+        return await counters(at)
+
+    monkeypatch.setattr(FunctionSwitch, "counters", counted)
+    asked = functions.Asked()
+    assert record is not None
+    [lent], [use] = (await place.jobs.status(record, asked=asked)).functions, await _uses(place.lab, asked)
+    assert questions == ["ideal"] and (lent["allocation"], lent["size"]) == (use.allocation, use.size)
+    await place.jobs.status(record)
+    assert questions == ["ideal"] * 2, "the next look asks anew"
 
 
 @pytest.mark.parametrize("how", ["0", "75", "refused"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 from optics import CrossConnect, HandsNeeded, HostPort, Interlock, Port, RolledBack, Slot, SpectralRoute, Unreachable
 from orchestrator.engine.change import rollback as undoing
+from orchestrator.engine.change.jobs import Jobs
 from orchestrator.engine.change.restore import as_stored
 from orchestrator.engine.change.snapshot import Snapshot, before_of, change_back, differences, held_data, held_of
 from orchestrator.engine.change.unfinished import left_behind
@@ -259,6 +261,28 @@ async def test_a_plan_without_a_host_that_is_dead_comes_up_and_nobody_waits_for_
     assert report.made and any("gpu04 does not answer and is not needed" in note for note in report.notes)
     assert len({active[host] for host in ("gpu01", "gpu02", "gpu03")}) == 1 and active["gpu04"] != active["gpu01"]
     assert not bench.pending()
+
+
+async def test_a_plan_comes_up_without_the_host_of_a_shadow_that_its_job_may_do_without(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hosts = ["gpu01", "gpu02", "gpu03"]
+    body = json.loads(plan_text("three", *ring()[:2], ("gpu03:p3", "gpu01:p3")))
+    text = json.dumps({**body, "job": {"name": "j", "workload": "train", "ranks": hosts, "shadow": {"host": "gpu04"}}})
+    bench.fleet.all["gpu04"].up = False
+    launched: list[bool] = []
+
+    async def ensure(*_: object, spared: bool, **__: object) -> None:
+        launched.append(spared)
+
+    monkeypatch.setattr(Jobs, "ensure", ensure)
+    with pytest.raises(Unreachable, match="gpu04"):
+        await bench.up(text)
+    run, context = bench.context(plan_name="three", plan_text=text)
+    context.lost, context.spared = frozenset({"gpu04"}), True
+    with run:
+        await Up(context, read_plan(text, "plan.json", bench.lab), text).carry_out(launch_job=True)
+    assert launched == [True]
 
 
 def test_a_spare_that_does_not_answer_is_said_to_be_of_no_use_now() -> None:

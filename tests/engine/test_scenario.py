@@ -115,6 +115,10 @@ class Fake:
     def adapt(self, on: bool) -> None:
         self._next(f"adapt {on}")
 
+    def coordinate(self, by: Any) -> str:
+        self._next(f"coordinate {by}")
+        return f"was {by}"
+
     def rollback(self, run: str) -> UpReport | DownReport:
         self._next(f"rollback {run}")
         return DownReport("r", "lab")
@@ -151,6 +155,14 @@ def test_arms_are_measured_in_turn_each_from_its_plan_to_its_stop(settings: Sett
     saved = json.loads((record.folder / "campaign.json").read_text())
     assert [slot["state"] for slot in saved["slots"]] == ["done"] * 6 and saved["scenario"]["label"] == "native"
     assert leave(record, {"ann": fake}) == "as it was before: ann: nothing is up" and fake.said[-1] == "rollback up-1"
+
+
+def test_uplinks_are_shared_in_each_arm_as_it_says_or_else_as_the_lab_does(settings: Settings, lab: Lab) -> None:
+    text = STAY.replace("lab: any", "lab: {hosts: 12, queue: {kb: 128}}").replace("c: {plan: c.json,", "c: {lab: {share: job},")
+    runner, _, _ = ready(settings, lab, text.replace("[plan.links]", "[plan.links, lab.share]"))
+    said: list[str] = []
+    runner.share = said.append
+    assert runner.measure() and said == ["fifo", "fifo", "job", "job", "fifo", "fifo"]
 
 
 def test_circuits_follow_the_job_in_an_arm_whose_plan_says_so_and_in_no_other(settings: Settings, lab: Lab) -> None:
@@ -264,6 +276,26 @@ def test_two_tenants_start_together_and_what_one_made_alone_does_not_count(setti
     first = {tenant: parts[0]["first"] for tenant, parts in record.slots[0]["jobs"].items()}
     assert first == {"ann": 5, "bob": 1}
     assert leave(record, {"ann": ann, "bob": bob}) == "nothing is up" and ann.said[-1] == bob.said[-1] == "down"
+
+
+def test_arms_that_are_coordinated_begin_together_and_differ_in_the_shift_alone(settings: Settings, lab: Lab) -> None:
+    text = STAY.replace("{ann: {plan: a.json}}", "{ann: {plan: a.json}, bob: {plan: a.json}}")
+    text = text.replace(
+        "{a: {}, b: {plan: b.json}, c: {plan: c.json, watchdog_s: 30}}", "{a: {coordinate: together}, b: {coordinate: shift}}"
+    )
+    found = scenario(text.replace("[plan.links]", "[coordinate]").replace("of: b", "of: b, tenant: bob"))
+    record = begin(settings, lab, found, kind="reproduce", leave="down")
+    ann, bob = Fake(), Fake()
+
+    def sleep(seconds: float) -> None:
+        ann.sleep(seconds)
+        bob.sleep(seconds)
+
+    Runner(record, found, {"ann": ann, "bob": bob}, lambda words: None, None, True, sleep, lambda: ann.now).measure()
+    asked = [word for word in ann.said if word.startswith("coordinate")]
+    assert asked == [f"coordinate {how}" for how in ("together", *("together", "shift", "off") * 2, "together")]
+    assert [slot["coordinated"] for slot in record.slots[:2]] == [["was together"], ["was together", "was shift"]]
+    assert not any(word.startswith("coordinate") for word in bob.said)
 
 
 def test_a_plan_that_does_not_fit_the_lab_is_refused_with_its_place_before_anything_moves(settings: Settings, lab: Lab) -> None:

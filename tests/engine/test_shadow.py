@@ -36,9 +36,19 @@ class Asked(Shadows):
         super().__init__(read(hosts_yml(4, ports=1), {"ocs1": SWITCH}, FIBRES))
         self.asked: list[tuple[str, dict[str, Any]]] = []
         self.tap_error = ""
+        self.silent: dict[str, str] = {}
+        self.unreachable = ""
+
+    def attached(self) -> tuple[str, ...]:
+        return () if self.unreachable else ("gpu04",)
+
+    async def connect(self, names: Any = None, timeout_s: float = 10.0) -> dict[str, Any]:
+        return {name: Unreachable(self.unreachable) for name in names}
 
     async def _ask(self, requests: Mapping[str, Mapping[str, Any]], op: str, timeout_s: float = 5.0) -> dict[str, dict[str, Any]]:
         self.asked.append((op, {name: dict(fields) for name, fields in requests.items()}))
+        if op in self.silent:
+            raise Unreachable(self.silent[op])
         return {name: {"error": self.tap_error, "state": "exited", "code": 0} for name in requests}
 
 
@@ -73,6 +83,29 @@ async def test_a_tap_that_cannot_begin_ends_the_shadow() -> None:
     assert [op for op, _ in hosts.asked] == ["job.start", "tap", "job.stop"], "no rank waits for it"
 
 
+async def test_a_job_that_may_do_without_its_shadow_is_told_why_and_no_rank_knows_of_one() -> None:
+    hosts, why = Asked(), list[str]()
+    hosts.unreachable = "gpu04: ssh 10.254.0.4:22: no answer"
+    with pytest.raises(Unreachable, match=r"gpu04: ssh 10\.254\.0\.4:22: no answer"):
+        await hosts.start_shadow(JOB, "r1", restore="newest")
+    await hosts.start_shadow(JOB, "r1", restore="newest", alone=why.append)
+    assert why == ["gpu04: ssh 10.254.0.4:22: no answer"] and hosts.asked == []
+    gone = Job("mlp", "train", THREE, (THREE,), shadow=Shadow("gpu09"))
+    await hosts.start_shadow(gone, "r1", restore="newest", alone=why.append)
+    assert why[1:] == ["gpu09, where the shadow of job mlp is to be, is not in the inventory any more"]
+    hosts.unreachable, hosts.tap_error = "", "no such device"
+    await hosts.start_shadow(JOB, "r1", restore="newest", alone=why.append)
+    assert "could not begin on gpu01: no such device" in why[2] and "job.secret" not in [op for op, _ in hosts.asked]
+
+
+async def test_ranks_are_not_launched_where_only_some_know_that_they_begin_from_the_shadow() -> None:
+    hosts, why = Asked(), list[str]()
+    hosts.silent = {"job.secret": "gpu02: no answer", "job.stop": "gpu04: no answer"}
+    with pytest.raises(Unreachable, match="gpu02: no answer"):
+        await hosts.start_shadow(JOB, "r1", restore="newest", alone=why.append)
+    assert [op for op, _ in hosts.asked][-1] == "job.stop" and why == []
+
+
 class Bench:
     """A store with a job that has a shadow, and the shadow's host."""
 
@@ -81,6 +114,7 @@ class Bench:
         self.store, self.folder = store, folder
         self.session = Session(self.lab, folder, {}, cast(Any, self))
         self.jobs = Jobs(self.session, store, "lab/ann", folder)
+        self.connects = 0
         self.text, self.there, self.ended, self.status = "", True, list[str](), JobStatus("mlp", "failed")
 
     def launched(self, job: Job) -> None:
@@ -91,6 +125,7 @@ class Bench:
 
     async def connect(self, names: Any, timeout_s: float) -> None:
         assert list(names) == ["gpu04"] and timeout_s <= 5
+        self.connects += 1
 
     async def shadow_records(self, job: str, host: str, offset: int) -> Tail:
         assert (job, host) == ("mlp.r1", "gpu04")
@@ -134,6 +169,24 @@ async def test_verdicts_are_brought_home_once_and_counted(bench: Bench, tmp_path
     assert shadow_words(found) == f"{words}; taps on gpu01, gpu02; it is silent"
 
 
+async def test_a_shadow_s_host_that_does_not_answer_is_not_waited_for_at_each_look(bench: Bench, tmp_path: Path) -> None:
+    bench.launched(JOB)
+    record = bench.store.latest_job("lab/ann")
+    assert record is not None
+    bench.there = False
+    for _ in range(3):
+        found = await job_shadow.status(bench.session, record, tmp_path / "run")
+        assert found is not None and found["state"] == "silent"
+    await job_shadow.end(bench.session, record)
+    assert bench.connects == 1 and bench.ended == []
+    bench.session.away["gpu04"] = 0.0
+    await job_shadow.end(bench.session, record)
+    assert bench.connects == 2
+    bench.there = True
+    found = await job_shadow.status(bench.session, record, tmp_path / "run")
+    assert found is not None and found["state"] == "running", "it is attached again by somebody else"
+
+
 async def test_only_a_job_that_has_one_is_asked_for_its_shadow(bench: Bench, tmp_path: Path) -> None:
     bench.launched(Job("mlp", "train", THREE))
     record = bench.store.latest_job("lab/ann")
@@ -163,6 +216,7 @@ async def test_what_cannot_be_restored_is_refused_before_anything_is_launched(
         (Job("mlp", "train", THREE, shadow=Shadow("gpu05")), JobStatus("mlp", "failed"), Missing, "no shadow on gpu05"),
         (JOB, JobStatus("mlp", "running", shadow=kept), Refused, "nothing to restore"),
         (JOB, JobStatus("mlp", "failed"), Missing, "had no iteration equal"),
+        (JOB, JobStatus("mlp", "failed", shadow={"checkpoint": 0, "lacks": "launched without: gpu04"}), Missing, "without: gpu04"),
         (JOB, JobStatus("mlp", "failed", shadow={**kept, "checkpoint": 0}), Missing, "had no iteration equal"),
     ):
         bench.status = said

@@ -49,7 +49,9 @@ class Context:
     sample_hz: float = 10.0
     verb: str = "up"
     lost: frozenset[HostName] = frozenset()
-    """Hosts that the plan that is up uses and the new one does not, and that need not answer."""
+    """Hosts that need not answer: those that the plan that is up uses and the new one does not, and a shadow's, with `spared`."""
+    spared: bool = False
+    """Whether the job is launched without its shadow where that cannot be started."""
     broken: str = ""
     """Why the job that is recorded as running cannot make an iteration any more; empty if nothing is known of that."""
 

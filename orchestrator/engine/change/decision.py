@@ -17,8 +17,8 @@ from orchestrator.store.records import JobRecord
 
 TURNING = ("rings", "traffic")
 """Fields of a job that its ranks can take over at the end of an iteration."""
-LABELS = ("predicted", "regions")
-"""Fields that its ranks do not know."""
+LABELS = ("predicted", "regions", "congestion")
+"""Fields that its ranks do not know: those of the hosts' agents are told to these while it runs."""
 DERIVED = ("training",)
 """Fields that follow from others: `args` says what differs."""
 FIELD = {"version": "the declaration or the files of job.program", "functions": "segments[].functions"}
@@ -56,6 +56,7 @@ def differing(running: Mapping[str, Any], job: Job) -> list[str]:
         "regions": [],
         "functions": [],
         "shadow": None,
+        "congestion": None,
     }
     now = {**gone, **running}
     ignored = DERIVED if job.uses_rings else (*DERIVED, *TURNING)

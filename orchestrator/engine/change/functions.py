@@ -7,6 +7,7 @@ end as if a peer were lost.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
@@ -16,10 +17,11 @@ from dataclasses import asdict, replace
 from typing import Any
 
 import optical_testbed
-from drivers.functions import SIZES, FunctionSwitch
+from drivers.functions import SIZES, FunctionSwitch, use_of
 from optics import Infeasible, Interlock, Missing, Refused, TestbedError
 from optics.plain import printable
 from optics.plan import Function, FunctionUse, Job
+from optics.ranks import host_of_rank
 from orchestrator.engine.change.keep_job import is_same
 from orchestrator.engine.change.leases import LEASE_S, RENEW_S
 from orchestrator.hosts import job_name
@@ -104,7 +106,7 @@ async def take(job: Job, lab: Lab, run: str) -> tuple[Lease, ...]:
     """
     taken: list[Lease] = []
     name = job_name(job.name, run)[-64:].lstrip("._-")
-    workers = [lab.hosts[host].lane_address(0) for host in (rank.partition("/")[0] for rank in job.ranks)]
+    workers = [lab.hosts[host].lane_address(0) for host in map(host_of_rank, job.ranks)]
     try:
         for function in job.functions:
             at = _switch(function, job, lab)
@@ -194,11 +196,39 @@ def unkept(leases: Sequence[Lease]) -> bool:
     return any(not process_alive(**lease["keeper"]) for lease in leases if "keeper" in lease)
 
 
-async def tend(store: Store, record: JobRecord) -> tuple[FunctionUse, ...]:
+class Asked:
+    """Asks each packet switch once what its allocations have counted, however many want to know."""
+
+    def __init__(self) -> None:
+        self._answers: dict[tuple[str, str], asyncio.Future[Sequence[Mapping[str, Any]] | str]] = {}
+
+    async def counters(self, segment: str, control: str) -> Sequence[Mapping[str, Any]] | str:
+        """Those of each allocation, under the names of the page; or why the switch does not say, in a line."""
+        if (segment, control) not in self._answers:
+            self._answers[segment, control] = asyncio.ensure_future(_counters(segment, control))
+        return await self._answers[segment, control]
+
+    async def uses(self, segment: str, control: str) -> tuple[FunctionUse, ...]:
+        """Who uses the functions of a packet switch; one with an `error` if it does not say."""
+        said = await self.counters(segment, control)
+        return (FunctionUse(segment, "", error=said),) if isinstance(said, str) else tuple(use_of(segment, each) for each in said)
+
+
+async def _counters(segment: str, control: str) -> Sequence[Mapping[str, Any]] | str:
+    switch = FunctionSwitch(segment, control, LOOK_S)
+    try:
+        return await switch.counters()
+    except TestbedError as error:
+        return str(error).splitlines()[0]
+    finally:
+        await switch.close()
+
+
+async def tend(store: Store, record: JobRecord, asked: Asked) -> tuple[FunctionUse, ...]:
     """What the switches say of what a job was given that has not ended; if nobody renews it any more, this starts who does."""
     leases, found = leases_of(record), []
     for lease in leases:
-        said = await used(lease["segment"], lease["control"])
+        said = await asked.uses(lease["segment"], lease["control"])
         own = [each for each in said if each.error or each.allocation == lease["allocation"]]
         gone = FunctionUse(lease["segment"], lease["function"], error=GONE)
         found.append(replace(own[0], function=lease["function"]) if own else gone)
@@ -207,14 +237,3 @@ async def tend(store: Store, record: JobRecord) -> tuple[FunctionUse, ...]:
         if now is not None and now.ended is None and isinstance(now.spec, dict):
             store.set_job_spec(now.id, {**now.spec, "leases": kept(leases_of(now))})
     return tuple(found)
-
-
-async def used(segment: str, control: str) -> tuple[FunctionUse, ...]:
-    """Who uses the functions of a packet switch; one with an `error` if it does not say."""
-    switch = FunctionSwitch(segment, control, LOOK_S)
-    try:
-        return await switch.uses()
-    except TestbedError as error:
-        return (FunctionUse(segment, "", error=str(error).splitlines()[0]),)
-    finally:
-        await switch.close()

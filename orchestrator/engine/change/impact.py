@@ -45,7 +45,8 @@ class Impact:
     ) -> Mapping[HostName, Collection[str]]:
         """One address per port that gets new light: the neighbour behind it, by the route this host will use."""
         found: dict[HostName, dict[HostPort, str]] = {}
-        for (host, target, lane), hop in sorted(next_hops(tuple(links), lanes_of(lab), fixed, tuple(rings)).items()):
+        links = tuple(links)
+        for (host, target, lane), hop in sorted(next_hops(links, lanes_of(lab, links), fixed, tuple(rings)).items()):
             direct = hop.into.host == target and hop.out.number in rising.get(host, ())
             if direct and all(lab.hosts[name].forwarding == "kernel" for name in (host, target)):
                 found.setdefault(host, {}).setdefault(hop.out, lab.hosts[target].lane_address(lane))

@@ -5,14 +5,14 @@ from __future__ import annotations
 import fcntl
 import json
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from optics import TestbedError
 from optics.ranks import RankName, host_of_rank, hosts_of
-from orchestrator.hosts import Beat
+from orchestrator.hosts import Beat, late
 from orchestrator.session import Session
 from orchestrator.telemetry import Journal
 
@@ -92,3 +92,8 @@ def _write(journal: Journal, job: str, beat: Beat, ahead_ns: int) -> None:
             parts = {"compute_ms": times.compute_ms, "exposed_ms": times.exposed_ms, "wait_ms": times.wait_ms}
         fields = {"iter": times.iteration, "iter_ms": times.iter_ms, **parts}
         journal.point("rank", {"job": job, "rank": beat.rank}, fields, times.t_wall_ns - ahead_ns - journal.anchor_ns)
+
+
+def late_words(beats: Sequence[Beat], iteration_ms: float | None) -> tuple[str, ...]:
+    """Which ranks are silent or slow, as `JobStatus.late`."""
+    return tuple(filter(None, (late.silent_words(beats, iteration_ms), late.slow_words(late.medians(beats)))))

@@ -6,42 +6,36 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from drivers.functions import SIZES, FunctionSwitch
-from optics import TestbedError
+from drivers.functions import SIZES
 from optics.plan import FunctionUse
-from orchestrator.engine.change.functions import GONE, Lease, leases_of
+from orchestrator.engine.change.functions import GONE, Asked, Lease, leases_of
 from orchestrator.inventory.lab import Lab
 from orchestrator.store.records import JobRecord
 from orchestrator.telemetry.journal import Journal
 from orchestrator.telemetry.names import MEASUREMENTS
 
-ANSWERS_S = 1.0
-"""A switch that is slower is passed over: a job's status does not wait for it."""
 COUNTED = tuple(name for name, field in MEASUREMENTS["function"].fields.items() if field.kind == "int")
 HIGHEST = 2**53
 
 
-async def status(record: JobRecord, lab: Lab, run_dir: Path) -> tuple[Mapping[str, int | float | str], ...]:
+async def status(record: JobRecord, lab: Lab, run_dir: Path, asked: Asked) -> tuple[Mapping[str, int | float | str], ...]:
     """Each of the job's leases, as `JobStatus.functions`, and into the run's journal; none once the job has ended."""
     if record.ended is not None:
         return ()
-    return tuple([await _one(lease, record, lab, run_dir) for lease in leases_of(record)])
+    return tuple([await _one(lease, record, lab, run_dir, asked) for lease in leases_of(record)])
 
 
-async def _one(lease: Lease, record: JobRecord, lab: Lab, run_dir: Path) -> Mapping[str, int | float | str]:
+async def _one(lease: Lease, record: JobRecord, lab: Lab, run_dir: Path, asked: Asked) -> Mapping[str, int | float | str]:
     named = {"function": lease["function"], "segment": lease["segment"]}
     own = {"allocation": lease["allocation"]}
     key = SIZES[lease["function"]][0]
     at = lab.segments.get(lease["segment"])
     had: dict[str, Any] = {"size": lease["size"], "each_bytes": lease["each_bytes"]}
     had["total"] = at.functions.get(lease["function"], {}).get(key) if at is not None else None
-    switch = FunctionSwitch(lease["segment"], lease["control"], ANSWERS_S)
-    try:
-        said = next((each for each in await switch.counters() if each.get("allocation") == lease["allocation"]), None)
-    except TestbedError as error:
-        return {**named, **own, "state": "silent", "lacks": str(FunctionUse(**named, error=str(error).splitlines()[0]))}
-    finally:
-        await switch.close()
+    answer = await asked.counters(lease["segment"], lease["control"])
+    if isinstance(answer, str):
+        return {**named, **own, "state": "silent", "lacks": str(FunctionUse(**named, error=answer))}
+    said = next((each for each in answer if each.get("allocation") == lease["allocation"]), None)
     if said is None:
         return {**named, **own, "state": "gone", "lacks": str(FunctionUse(**named, error=GONE))}
     had |= {name: value for name in COUNTED if type(value := said.get(name)) is int and 0 <= value < HIGHEST}

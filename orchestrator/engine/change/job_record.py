@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from optics import HostName, Missing, TestbedError
-from optics.plan import Function, Job, Region, Shadow, Traffic
+from optics.plan import Congestion, Function, Job, Region, Shadow, Traffic
 from optics.ranks import RankName, host_of_rank, hosts_of
 from orchestrator.hosts import job_name
 from orchestrator.hosts.launch import backend, identity
@@ -21,6 +21,8 @@ TURNING = "turning"
 """The key of a record's spec with the number of a move that may be decided at any moment: `turning`."""
 PAUSE = "pause"
 """The key with the latest pause: `pause_of`."""
+ALONE = "alone"
+"""The key with why a job was launched without its shadow."""
 
 
 def spec_of(job: Job, lab: Lab, run: str) -> dict[str, Any]:
@@ -82,6 +84,19 @@ def shadowed(job: Job, record: JobRecord | None) -> bool:
     return job.shadow is not None and was.shadow is not None and was.shadow.host == job.shadow.host
 
 
+def unshadowed(record: JobRecord) -> str:
+    """Why a job was launched without the shadow that it is to have; empty if it was not."""
+    return str(record.spec.get(ALONE, "")) if isinstance(record.spec, dict) else ""
+
+
+def new_hosts(job: Job, latest: JobRecord | None) -> list[HostName]:
+    """The hosts that this training did not run on the last time; what they kept of an earlier one is of no use to it."""
+    before = wanted_job(latest) if latest is not None else None
+    if before is None or (before.name, identity(before)) != (job.name, identity(job)):
+        return []
+    return sorted(set(job.hosts) - set(before.hosts))
+
+
 def affected(record: JobRecord | None, goal: Target) -> tuple[str, ...]:
     """Names of running jobs one of whose links the change breaks."""
     if record is None or record.ended is not None or not goal.change.changes:
@@ -109,6 +124,7 @@ def wanted_job(record: JobRecord) -> Job:
     kept = {**wanted, "ranks": tuple(wanted["ranks"]), "rings": tuple(map(tuple, wanted["rings"]))}
     kept["regions"] = tuple(map(Region.of, wanted.get("regions", ())))
     kept["functions"] = tuple(Function(**each) for each in wanted.get("functions", ()))
+    kept["congestion"] = Congestion(**wanted["congestion"]) if wanted.get("congestion") else None
     kept["shadow"] = Shadow.of(wanted["shadow"]) if wanted.get("shadow") else None
     return Job(**kept | ({"traffic": Traffic.of(wanted["traffic"])} if wanted.get("traffic") else {}))
 
@@ -116,7 +132,7 @@ def wanted_job(record: JobRecord) -> Job:
 def layout_of(record: JobRecord) -> dict[str, Any]:
     """The part of a record that follows its job's turns, as JSON: to go back to."""
     wanted = facts(record)[2]
-    return {name: wanted.get(name) for name in ("rings", "traffic", "predicted")}
+    return {name: wanted.get(name) for name in ("rings", "traffic", "predicted", "congestion")}
 
 
 def with_layout(record: JobRecord, layout: Mapping[str, Any] | None) -> JobRecord:

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import statistics
+import time
 from contextlib import suppress
 from pathlib import Path
 
-from optics import HostName, TestbedError
+from optics import HostName, TestbedError, Unreachable
 from orchestrator.engine.change.iterations import LATEST, MOST_BYTES, append, sound
-from orchestrator.engine.change.job_record import facts, shadow_host, tapped_hosts
+from orchestrator.engine.change.job_record import facts, shadow_host, tapped_hosts, unshadowed
 from orchestrator.session import Session
 from orchestrator.store.records import JobRecord
 from orchestrator.telemetry.journal import Journal
 
-CONNECT_S = 3.0
+CONNECT_S, AGAIN_S = 3.0, 15.0
+"""How long (s) a shadow's host is waited for; one that did not answer is asked again so much later, for many looks would wait."""
 NEEDED = ("iter", "equal", "t_wall_ns")
 FIELDS = ("iter", "equal", "fetched", "missing", "lost", "lag_ms", "checkpoint")
 
 
 async def end(session: Session, record: JobRecord | None) -> None:
     """End a job's shadow, should it still run, once its ranks have ended: it writes its checkpoint. A silent host is left alone."""
-    if record is None or (host := shadow_host(record, session.lab)) is None:
+    if record is None or (host := shadow_host(record, session.lab)) is None or unshadowed(record):
         return
     with suppress(TestbedError):
         await _connected(session, host)
@@ -28,17 +30,25 @@ async def end(session: Session, record: JobRecord | None) -> None:
 
 
 async def _connected(session: Session, host: HostName) -> None:
+    """Raises: Unreachable - it does not answer, or did not a moment ago."""
     if host not in session.hosts.attached():
-        await session.hosts.connect([host], CONNECT_S)
+        if time.monotonic() >= session.away.get(host, 0.0):
+            await session.hosts.connect([host], CONNECT_S)
+            session.away[host] = time.monotonic() + AGAIN_S
+        if host not in session.hosts.attached():
+            raise Unreachable(f"{host}: does not answer")
 
 
 async def status(session: Session, record: JobRecord, run_dir: Path) -> dict[str, int | float | str] | None:
-    """How the shadow follows, as `JobStatus.shadow`; None: the job has none.
+    """How the shadow follows, as `JobStatus.shadow`; None: the job has none. lacks: why it has none, in place of figures.
 
     What it judged since the last time goes into the run's directory and journal. lost: packets that the taps had no room for.
     """
-    host = shadow_host(record, session.lab)
-    if host is None:
+    if why := unshadowed(record):
+        at = facts(record)[2]["shadow"]["host"]
+        lacks = f"launched without its shadow on {at}: {why}; once {at} answers, for one again: testbed job stop, then testbed up"
+        return {"host": at, "state": "absent", "checkpoint": 0, "lacks": lacks}
+    if (host := shadow_host(record, session.lab)) is None:
         return None
     name = facts(record)[0]
     run_dir.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -22,11 +22,13 @@ from orchestrator.engine.change import job_ports as jobports
 from orchestrator.engine.change.attempt import Attempt
 from orchestrator.engine.change.iterations import LATEST, ahead_ns_of, bring_home, ends_before, ends_of, median_ms, saves, sent
 from orchestrator.engine.change.job_record import (
+    ALONE,
     Pause,
     facts,
     hosts_of_job,
     launched,
     layout_of,
+    new_hosts,
     pause_of,
     ranks_of,
     runs,
@@ -39,7 +41,7 @@ from orchestrator.engine.change.job_record import (
 )
 from orchestrator.engine.change.keep_job import is_same
 from orchestrator.engine.change.program_progress import unseen
-from orchestrator.hosts import Beat, JobState, late
+from orchestrator.hosts import Beat, JobState
 from orchestrator.hosts.launch import identity
 from orchestrator.results import ALIVE, JobStatus
 from orchestrator.session import Session
@@ -77,7 +79,9 @@ class Jobs:
         name, ranks = facts(record)[0], ranks_of(record, self.session.lab)
         return await job_beats.bring_home(self.session, name, record.name, record.run, self._run_dir(record), ranks)
 
-    async def status(self, record: JobRecord, beats: Sequence[Beat] | None = None) -> JobStatus:
+    async def status(
+        self, record: JobRecord, beats: Sequence[Beat] | None = None, asked: functions.Asked | None = None
+    ) -> JobStatus:
         """Ask every rank, fetch the new iterations, record an end in the store. beats: what `beats` returned a moment ago."""
         name, chosen, wanted = facts(record)
         ranks = ranks_of(record, self.session.lab)
@@ -95,7 +99,7 @@ class Jobs:
             detail = record.detail
         if not records and not detail and ranks:
             detail = await unseen(self.session, self.store, self.slice, self.runs_dir, record, wanted, state)
-        given = await functions.tend(self.store, record) if record.ended is None else ()
+        given = await functions.tend(self.store, record, asked := asked or functions.Asked()) if record.ended is None else ()
         detail += "".join(f"; {use}" for use in given if use.error and state == "failed")
         if record.ended is None and state in ("finished", "failed"):
             self.store.set_job(record.id, state, detail, ended=True)
@@ -123,10 +127,12 @@ class Jobs:
             run=record.run,
             started=record.started,
             busy=statistics.median(busy) if busy else None,
-            late=_late(beats, median_ms(records)) if state == "running" else (),
+            late=job_beats.late_words(beats, median_ms(records)) if state == "running" else (),
             resumed_from=max(int(records[0].get("iter", 1)) - 1, 0) if records else 0,
             shadow=await job_shadow.status(self.session, record, self._run_dir(record)),
-            functions=await job_functions.status(record, self.session.lab, self._run_dir(record)) if state in ALIVE else (),
+            functions=await job_functions.status(record, self.session.lab, self._run_dir(record), asked)
+            if state in ALIVE and asked
+            else (),
             sent=sent(wanted, records),
             saves=saves(records),
         )
@@ -174,6 +180,7 @@ class Jobs:
         launch: bool,
         restart: bool = False,
         sample: bool = True,
+        spared: bool = False,
     ) -> JobStatus | None:
         """Bring the job in line with a plan that is up now. restart: one that runs is replaced even if its record is the same.
 
@@ -206,7 +213,7 @@ class Jobs:
         ended = "" if record is None else record.state if old is None else old.state
         before = wanted_job(record) if record is not None and ended != "finished" else None
         resume = before is not None and (before.name, identity(before)) == (job.name, identity(job))
-        return await self.start(run, job, recorder, resume=resume, sample=sample)
+        return await self.start(run, job, recorder, resume=resume, sample=sample, spared=spared)
 
     async def resume_previous(
         self,
@@ -217,7 +224,8 @@ class Jobs:
         *,
         sample: bool = True,
     ) -> JobStatus | None:
-        """Resume the job that ran before (None: none did) from its checkpoint; stop another one that runs.
+        """Resume the job that ran before (None: none did) from its checkpoint, without its shadow where that cannot be started;
+        stop another one that runs.
 
         layout: the rings that it had (`layout_of`), None for those of its record; on other rings it is stopped, too.
         Raises: Missing - its launch data is lost; else as `start`.
@@ -244,7 +252,7 @@ class Jobs:
                     await self.stop(record, "taken back")
                     phase.detail = f"stopped {record.name}"
         job = launched(with_layout(record, layout), self.session.lab)
-        return await self.start(run, job, recorder, resume=True, sample=sample)
+        return await self.start(run, job, recorder, resume=True, sample=sample, spared=True)
 
     async def start(
         self,
@@ -260,34 +268,38 @@ class Jobs:
         """Launch a job through Ansible and wait for its first iterations, or its early end.
 
         sample: hosts keep their ports' counters. restore: from the checkpoint of its shadow, and no other. resume: from that or
-        its ranks', whichever is newer. spared: it is launched without its shadow where that cannot be started.
+        its ranks', whichever is newer. spared: without its shadow where that cannot be started.
         Raises: NotVerified - it failed at once; the last line of each rank is quoted. Refused, Unreachable - it could not start.
         """
         spec = spec_of(job, self.session.lab, run)
         what = job.program or job.workload
         latest = self.store.latest_job(self.slice)
         await self.stop_left(latest)
-        new = _new_hosts(job, latest) if resume else []
+        new = new_hosts(job, latest) if resume else []
         begins = "shadow" if restore else "newest" if resume and shadowed(job, latest) else ""
         with recorder.phase("launch", f"{what} on {len(job.hosts)} hosts, through Ansible") as phase:
             leases = await functions.take(job, self.session.lab, run)
-            more: dict[str, Any] = ({"fresh": new} if new else {}) | ({"spared": True} if spared and job.shadow else {})
+            alone: list[str] = []
+            more: dict[str, Any] = ({"fresh": new} if new else {}) | ({"alone": alone.append} if spared and job.shadow else {})
             more |= ({"leases": leases} if leases else {}) | ({"restore": begins} if begins else {})
             number = self.store.add_job(self.slice, run, job.name, spec | ({"leases": leases} if leases else {}))
             try:
                 if leases:  # only now that they are recorded: of a process that was killed before, they end soon
                     leases = functions.kept(leases)
-                    self.store.set_job_spec(number, spec | {"leases": leases})
+                    spec |= {"leases": leases}
+                    self.store.set_job_spec(number, spec)
                 await self.session.hosts.launch(job, run, resume=resume, **more)
             except TestbedError as error:
                 self.store.set_job(number, "failed", str(error), ended=True)
                 await functions.give_back(leases)
                 await self.stop_left(self.store.job(number))
                 raise
+            if alone:
+                self.store.set_job_spec(number, spec | {ALONE: alone[0]})
             self.store.set_job(number, "running")
             if sample:
                 await jobports.keep(self.session, spec["on_hosts"], job.ranks)
-            phase.detail = f"{what}, {len(job.ranks)} ranks, {spec['backend']}"
+            phase.detail = f"{what}, {len(job.ranks)} ranks, {spec['backend']}" + "".join(f"; no shadow: {why}" for why in alone)
         record = self.store.latest_job(self.slice)
         assert record is not None
         with recorder.phase("job", f"waiting for {FIRST_ITERATIONS} iterations") as phase:
@@ -421,18 +433,6 @@ class Jobs:
         except (TestbedError, KeyError):
             pass  # how soon a job resumed is no reason to fail the change
         return 0, 0
-
-
-def _late(beats: Sequence[Beat], iteration_ms: float | None) -> tuple[str, ...]:
-    return tuple(filter(None, (late.silent_words(beats, iteration_ms), late.slow_words(late.medians(beats)))))
-
-
-def _new_hosts(job: Job, latest: JobRecord | None) -> list[HostName]:
-    """The hosts that this training did not run on the last time; what they kept of an earlier one is of no use to it."""
-    before = wanted_job(latest) if latest is not None else None
-    if before is None or (before.name, identity(before)) != (job.name, identity(job)):
-        return []
-    return sorted(set(job.hosts) - set(before.hosts))
 
 
 def _state(record: JobRecord, states: Mapping[RankName, JobState], iterations: int) -> tuple[str, str]:

@@ -262,6 +262,7 @@ class ChangeRun:
                             sample_hz=settings.sample_hz,
                             verb=self.verb,
                             lost=frozenset(map(str, _words(options.get("lost")))),
+                            spared=bool(options.get("spared")),
                             broken=str(options.get("broken", "")),
                         )
                         for device in await rest_left(context, settings):

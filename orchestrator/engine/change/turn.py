@@ -14,6 +14,7 @@ from orchestrator.engine.change.attempt import GO_TAKES, LOOK_S, MOST_S, Attempt
 from orchestrator.engine.change.context import Context
 from orchestrator.engine.change.decision import Decision, Live, cut_off, decide, differing, pauses, takes_part
 from orchestrator.engine.change.iterations import ahead_ns_of, bring_home, ends_of, last_before, turned_at
+from orchestrator.engine.change.job_congestion import follow
 from orchestrator.engine.change.job_record import (
     TURNING,
     boundary,
@@ -171,7 +172,7 @@ class Turn:
         """From now on the ranks may change over at any moment; should this run die, the next one will not rely on the record."""
         self.begun_ns = time.monotonic_ns()
         if self.attempt is not None and self.record is not None and self.decision.kind == "turn":
-            self._record({**_spec(self.record), TURNING: self.attempt.move})
+            self._record({**cast(dict[str, Any], self.record.spec), TURNING: self.attempt.move})
 
     async def hold(self, longest_s: float) -> None:
         """Pause the job if this change is to. longest_s: until light and routes are there at the latest (s)."""
@@ -425,25 +426,21 @@ class Turn:
 async def turn_back(context: Context, to: Snapshot, policy: TransitionPolicy) -> list[str]:
     """Have the running job use the rings that it had in the state `to`, if it is still that job; no light is moved.
 
-    policy: of the plan of that state. Return what there is to say about it.
-
-    Raises: Locked; Missing - a host of it is not in the inventory any more. What else keeps it from that is left to a restart.
+    policy: of the plan of that state. Return what there is to say about it. Raises: Locked; Missing - a host of it is not in the
+    inventory any more. What else keeps it from that is left to a restart.
     """
     record = await context.jobs.running()
     if record is None or record.id != to.job:
         return []
     turn = Turn(context, policy, "never" if policy.live == "never" else "prefer")
     await turn.choose(record, launched(with_layout(record, to.layout), context.session.lab))
+    turn.notes += await follow(context.session, turn.decision, record, turn.job)
     await turn.finish()
     return turn.notes
 
 
-def _spec(record: JobRecord) -> dict[str, Any]:
-    return dict(cast(dict[str, Any], record.spec))
-
-
 def _without_mark(record: JobRecord) -> dict[str, Any]:
-    return {k: v for k, v in _spec(record).items() if k != TURNING}
+    return {k: v for k, v in cast(dict[str, Any], record.spec).items() if k != TURNING}
 
 
 def _first(error: TestbedError) -> str:

@@ -27,6 +27,7 @@ from orchestrator.engine.change.equalise import equalise_plan
 from orchestrator.engine.change.functions import check
 from orchestrator.engine.change.goal import as_saved, goal_hosts, lacking, rules_sha, settings_word
 from orchestrator.engine.change.impact import Impact
+from orchestrator.engine.change.job_congestion import follow
 from orchestrator.engine.change.job_record import turning
 from orchestrator.engine.change.keep_job import fits
 from orchestrator.engine.change.left_as_is import stopped, unrecorded
@@ -37,16 +38,18 @@ from orchestrator.engine.change.snapshot import Snapshot, found, held_data
 from orchestrator.engine.change.timeline import Figures, Timeline, record_rungs, record_timeline
 from orchestrator.engine.change.turn import Turn
 from orchestrator.engine.change.unfinished import announce
+from orchestrator.engine.change.uplinks import told
 from orchestrator.fabric.lightpath import Held
 from orchestrator.fabric.rules import Rules, rules
 from orchestrator.fabric.transition import per_device
 from orchestrator.hosts import Hello
+from orchestrator.plan.shadow import seen_taps
 from orchestrator.plan.stored import link_data, path_data, slot_facts, stored_links
 from orchestrator.plan.target import Target, dark_time_scale, diff, expected_dark_ms, fingerprint, target
 from orchestrator.results import EqualiseReport, JobStatus, UpReport
 from orchestrator.session import Observation
 from orchestrator.store.generations import generation_owners
-from orchestrator.store.ownership import OWNER, adopt, adopted, explained, taken_hosts
+from orchestrator.store.ownership import OWNER, adopt, adopted, explained, refuse_taken
 from orchestrator.store.records import JobRecord
 from orchestrator.store.scope import Scope
 from orchestrator.verify.ladder import check_link, ladder, pairs_of
@@ -256,6 +259,7 @@ class Up:
         store = self.context.store
         try:
             goal = target(self.plan, self.lab, seen.settings, store.owned(self.context.slice) | self._adopted(seen))
+            seen_taps(self.plan, goal.links)
             return goal.sparing(self.context.lost)
         except Interlock as error:
             raise explained(error, store.owners(self.context.key)) from None
@@ -277,12 +281,8 @@ class Up:
         context = self.context
         hosts = sorted(goal_hosts(goal) | set(self.plan.job.needed if self.plan.job else ()))
         own = {context.owner, *(word.removeprefix(OWNER) for word in context.adopt if word.startswith(OWNER))}
-        if lines := taken_hosts(
-            hosts, {h: hello.active for h, hello in seen.hellos.items()}, generation_owners(context.store, context.key), own
-        ):
-            raise Interlock(
-                "\n".join(lines), hint="a host carries one plan at a time: plan around it, or ask its owner for: testbed down"
-            )
+        active, owners = {h: hello.active for h, hello in seen.hellos.items()}, generation_owners(context.store, context.key)
+        refuse_taken(hosts, self.lab.hosts, active, owners, own)
         if context.adopt and context.who is not None:
             found = adopt(context.store, context.key, context.who, context.run.id, self._adopted(seen), context.adopt)
             self.notes += [f"adopted {line}" for line in found]
@@ -300,14 +300,14 @@ class Up:
     async def _choose(self, goal: Target, *, launch: bool, dark: bool) -> None:
         """Decide what becomes of the running job.
 
-        Raises: Infeasible - it is to be kept, and the plan disconnects hosts of it; else as `functions.check`, `Turn.choose`, and
-        for a program of the lab's owner as `Hosts.make_ready`.
+        Raises: Infeasible - it is to be kept, and the plan disconnects hosts of it; else as `functions.check`, `Turn.choose` and
+        `Hosts.make_ready`.
         """
         if self.running is not None and self.job_mode == "keep":
             self.notes.append(fits(self.running, self.plan, goal, self.lab))
         await check(self.plan.job if launch else None, self.lab, self.context.store.latest_job(self.context.slice))
         await self.turn.choose(self.running, self.plan.job if launch else None, dark=dark)
-        if launch and self.plan.job is not None and self.plan.job.program:
+        if launch and self.plan.job is not None and (self.plan.job.program or self.plan.job.congestion):
             await self.hosts.make_ready(self.plan.job)
 
     def _now_held(self, goal: Target, times: Timeline) -> Held:
@@ -418,7 +418,9 @@ class Up:
     async def _job(self, *, launch: bool, changed: bool) -> JobStatus | None:
         """Bring the job in line with the plan: an unchanged one keeps running, another one replaces it."""
         context = self.context
+        self.notes += await follow(context.session, self.turn.decision, self.running, self.plan.job if launch else None)
         await self.turn.finish()
+        self.notes += await told(context.session, self.plan.job)
         return await context.jobs.ensure(
             context.run.id,
             self.plan.job,
@@ -427,6 +429,7 @@ class Up:
             launch=launch,
             restart=self.turn.decision.kind == "restart",
             sample=context.sample_hz > 0,
+            spared=context.spared,
         )
 
     async def _failed(self, goal: Target, error: BaseException) -> tuple[Rung, ...]:

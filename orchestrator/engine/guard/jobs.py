@@ -18,7 +18,7 @@ from optics import HostName, Locked, TestbedError
 from optics.plan import Plan
 from optics.ranks import RankName, by_host, host_of_rank
 from orchestrator.engine.background import ADAPT, TURN
-from orchestrator.engine.change.functions import leases_of, tend, unkept
+from orchestrator.engine.change.functions import Asked, leases_of, tend, unkept
 from orchestrator.engine.change.job_record import counts_collectives, facts, pause_of, ranks_of
 from orchestrator.engine.change.jobs import Jobs
 from orchestrator.engine.guard.policy import (
@@ -118,7 +118,7 @@ class JobWatch:
             self.quiet_since = time.monotonic()
             return None
         if record.ended is None and unkept(leases_of(record)):
-            await tend(store, record)
+            await tend(store, record, Asked())
         adapting = self._adapting()
         # A job may wait for its slots for a cycle: only one that has ended is recovered.
         if TURN.running(self.command.settings, self.slice) is not None:
@@ -257,6 +257,8 @@ class JobWatch:
         after = f"after iteration {status.resumed_from}" if status is not None and status.resumed_from else "from its start"
         words = f"{record.name} runs again {after}, {took:.1f} s after: {action.why}"
         self.say("recovered", words, job=record.name, run=run, seconds=round(took, 3), action=action.kind)
+        if status is not None and status.shadow is not None and "lacks" in status.shadow:
+            self.say("without shadow", f"{record.name} was {status.shadow['lacks']}", job=record.name, run=run)
 
     @contextmanager
     def _begin(self, what: str, action: Action, record: JobRecord) -> Iterator[Begun]:

@@ -100,7 +100,8 @@ async def evict(
 ) -> UpReport:
     """Move the plan that is up, and its job, off hosts: each to its spare, or (empty) to nobody. lost: as known; None: ask them.
 
-    The job goes on from its newest checkpoint. One that was stopped or has finished is not launched.
+    The job goes on from its newest checkpoint, without its shadow if that cannot be started; its status then says so. One that was
+    stopped or has finished is not launched.
     Raises: Missing, Infeasible - as `plan.evict`. Interlock - a spare is tagged out, or carries another owner's plan.
     Unreachable - a spare does not answer. Nothing is changed then. As `up`.
     """
@@ -115,15 +116,17 @@ async def evict(
     spares = [spare for spare in hosts.values() if spare]
     if words := [line for spare in spares for line in tagged_out(spare, lab, Tagouts(store, key_of(lab), who(settings)).listed())]:
         raise Interlock("\n".join(words), hint="another --spare; or once the work there is finished: testbed tagout remove")
-    silent = await _silent(command, lab, settings, [*hosts, *spares] if lost is None else spares)
+    shadow = plan.job.shadow.host if plan.job is not None and plan.job.shadow is not None else ""
+    aside = {shadow} - {"", *plan.hosts, *spares}  # a host that links end at must answer, whatever else it is for
+    silent = await _silent(command, lab, settings, [*(hosts if lost is None else ()), *spares, *aside])
     if dead := [spare for spare in spares if spare in silent]:
         words = [f"{spare} does not answer, so it cannot take a place: {silent[spare]}" for spare in dead]
         raise Unreachable("\n".join(words), hint="another --spare; testbed doctor says what is wrong there")
-    gone = sorted(set(hosts) & set(silent if lost is None else lost))
+    gone = sorted(set(hosts) & set(silent if lost is None else lost) | aside & set(silent))
     record = store.latest_job(key)
     options: dict[str, object] = {"launch_job": record is not None and record.state not in FINISHED, "rollback": True}
     options |= {"avoid": plan.avoid.words, "adopt": (), "evict": dict(hosts), "lost": gone, "why": why or "asked for"}
-    options |= {"job": "restart", "broken": why if begin is not None else ""}
+    options |= {"job": "restart", "spared": bool(shadow), "broken": why if begin is not None else ""}
     with ExitStack() as stack:
         begun: list[Begun] = []
 

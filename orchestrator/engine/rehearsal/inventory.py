@@ -14,6 +14,8 @@ from orchestrator.inventory.lab import Lab
 FASTEST_MBPS = 1000.0
 """Faster ports are emulated at a hundredth of their rate: more than a machine's processors can carry for a whole lab."""
 SLOWER = 100.0
+LEAST_QUEUE_KB = 68
+"""The shortest queue that an inventory may have (`QueueEdge`)."""
 _PLACES = frozenset({"known_hosts", "key_file"})
 
 
@@ -158,7 +160,8 @@ def _cables(lab: Lab, ways: Ways) -> dict[str, Any]:
             "from": {"device": trunk.start.device, "port": trunk.start.label},
             "to": {"device": trunk.end.device, "port": trunk.end.label},
             "length_m": trunk.length_m,
-            "loss_db": trunk.loss_db,
+            "loss_db": max(trunk.loss_db, 0.0),
+            **({"gain_db": -trunk.loss_db} if trunk.loss_db < 0 else {}),
         }
         for trunk in lab.trunks
     ]
@@ -174,4 +177,6 @@ def _segments(lab: Lab, ways: Ways) -> Iterable[dict[str, Any]]:
         if segment.functions:
             functions = {name: dict(most) for name, most in segment.functions.items()}
             more |= {"address": f"127.0.0.1:{ways.functions[segment.name]}", "functions": functions}
+        if segment.queue:
+            more["queue"] = {"kb": max(LEAST_QUEUE_KB, round(segment.queue.kb / by)), "share": segment.queue.share}
         yield {"name": segment.name, "ports": ports, "link_mbps": segment.link_mbps / by, **more}

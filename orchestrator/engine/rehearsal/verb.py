@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from conformance.lab import families
-from optics import HandsNeeded, Interlock, Missing, NotVerified, Setting, TestbedError
+from optics import HandsNeeded, Infeasible, Interlock, Missing, NotVerified, Setting, TestbedError
 from optics.plain import counted
 from optics.plan import Plan
 from orchestrator.deadline import OUTER, unless_stopped
@@ -72,6 +72,10 @@ async def rehearse(
     began = time.monotonic()
     _more_time(command)
     lab, store = load_lab(command.inventory), command.store
+    if sliced := next((host.name for host in lab.hosts.values() if host.slice), ""):
+        raise Infeasible(
+            f"{sliced} is a slice of a host, which no twin has", hint="rehearse with an inventory without testbed_slices"
+        )
     found = await verbs.plan(command, plan_path, avoid=avoid, adopt=adopt, launch_job=launch_job, job=job)
     recorder = Recorder(command.progress)
     with recorder.phase("read") as phase:

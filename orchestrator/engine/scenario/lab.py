@@ -27,9 +27,11 @@ def prepare(folder: Path, wanted: WantedLab) -> Path:
         emulated.stop(inventory)
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True, mode=0o700)
-    size = ["--hosts", wanted.hosts, "--ports", wanted.ports, "--rate-mbps", wanted.rate_mbps, "--rack", wanted.rack]
+    ports = ["--ring"] if wanted.ring else ["--ports", wanted.ports]
+    size = ["--hosts", wanted.hosts, *ports, "--rate-mbps", wanted.rate_mbps, "--rack", wanted.rack]
     switches = [word for kind in wanted.electrical for word in ("--electrical", kind)]
     switches += [word for line in wanted.lines for word in ("--line", line)]
+    switches += ["--queue", wanted.queue] if wanted.queue else []
     switches += ["--driver", wanted.driver] if wanted.driver else []
     switches += ["--wavelengths", str(wanted.wavelengths)] if wanted.wavelengths else []
     where = ["--free-ports", "--settle-s", wanted.settle_ms / 1e3, "--state", folder / "state", "--out", inventory]
@@ -47,6 +49,11 @@ def prepare(folder: Path, wanted: WantedLab) -> Path:
     page = inventory / "emulator.yml"
     page.write_text(re.sub(r"(?m)^seed: \d+", f"seed: {wanted.seed}", page.read_text(encoding="utf-8")), encoding="utf-8")
     return inventory
+
+
+def share(inventory: Path, how: str) -> None:
+    """Have the running lab's packet switches share uplinks by `fifo` or `job`. Raises: as `emulated.ask`."""
+    emulated.ask(inventory, "queue.share", share=how)
 
 
 def settle(inventory: Path, ms: float) -> None:

@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from optics.errors import NotVerified, TestbedError, TimedOut
 from orchestrator.engine.scenario.record import OPEN, Record
-from orchestrator.plan.scenario.values import Arm, Mode, Scenario
+from orchestrator.plan.scenario.values import Arm, Coordinate, Mode, Scenario
 from orchestrator.results import ALIVE, DownReport, JobStatus, UpReport
 
 LEAST = 3
@@ -26,6 +26,7 @@ class Verbs(Protocol):
     def status(self) -> JobStatus: ...
     def stop(self) -> JobStatus: ...
     def adapt(self, on: bool) -> None: ...
+    def coordinate(self, by: Literal["together", "shift", "off"]) -> str: ...
     def rollback(self, run: str) -> UpReport | DownReport: ...
     def down(self) -> DownReport: ...
 
@@ -36,7 +37,8 @@ class Stalled(Exception):
 
 @dataclass
 class Runner:
-    """Makes measurements. verbs: by tenant; settle: sets the switching time (ms) of the lab's switches.
+    """Makes measurements. verbs: by tenant; settle: sets the switching time (ms) of the lab's switches; share: how uplinks are
+    shared.
 
     stalls: whether a stall is a result, as in a scenario; else it is an error, as in a comparison.
     """
@@ -49,6 +51,7 @@ class Runner:
     stalls: bool = False
     sleep: Callable[[float], None] = time.sleep
     clock: Callable[[], float] = time.monotonic
+    share: Callable[[str], None] | None = None
 
     def measure(self, within_s: float | None = None) -> bool:
         """Make the missing measurements; false if `within_s` (s) ended it before the last round.
@@ -79,6 +82,7 @@ class Runner:
         at = self.clock()
         try:
             arm = self.scenario.arms[slot["arm"]]
+            self._share(arm)
             if self.scenario.changes:
                 self._change(slot, arm)
             else:
@@ -110,6 +114,8 @@ class Runner:
                 jobs[tenant] = self._launched(slot, tenant)
             for tenant in arm.adapting:
                 self.verbs[tenant].adapt(True)
+            if arm.coordinate is not None:
+                self._coordinate(slot, arm.coordinate)
             if len(jobs) > 1 or arm.adapting or arm.turning:  # not what was made alone, or over circuits that rested
                 jobs = {tenant: self.verbs[tenant].status() for tenant in jobs}
                 for tenant, job in jobs.items():
@@ -118,6 +124,8 @@ class Runner:
         finally:
             for tenant in arm.adapting:
                 self.verbs[tenant].adapt(False)
+            if arm.coordinate == "shift":
+                next(iter(self.verbs.values())).coordinate("off")
             for tenant, job in jobs.items():
                 if job.state in ALIVE:
                     self.verbs[tenant].stop()
@@ -126,6 +134,13 @@ class Runner:
                 raise NotVerified(
                     f"job {job.name} made {job.iterations} iterations, {LEAST + 1} are the least", hint="a longer job"
                 )
+
+    def _coordinate(self, slot: dict[str, Any], how: Coordinate) -> None:
+        """Have all jobs begin an iteration at once, then shift them if the arm does; what was told is kept."""
+        verbs = next(iter(self.verbs.values()))
+        slot["coordinated"] = [verbs.coordinate("together"), *([verbs.coordinate("shift")] if how == "shift" else [])]
+        for words in slot["coordinated"]:
+            self.say(words)
 
     def _launched(self, slot: dict[str, Any], tenant: str) -> JobStatus:
         job = self.verbs[tenant].launch()
@@ -193,6 +208,12 @@ class Runner:
         lab = self.scenario.lab
         if self.settle is not None and lab is not None:
             self.settle(lab.settle_ms if settle_ms is None else settle_ms)
+
+    def _share(self, arm: Arm) -> None:
+        """Where arms differ in how uplinks are shared, have them shared as the arm, or else the lab, says."""
+        lab = self.scenario.lab
+        if self.share is not None and lab is not None and any(each.share for each in self.scenario.arms.values()):
+            self.share(arm.share or lab.queue.partition(":")[2])
 
     def _stop(self) -> None:
         """Stop the jobs that run; what prevents it will end the next measurement, or show in the state that the lab is left in."""

@@ -95,13 +95,16 @@ async def _undo(command: Command, lab: Lab, made: list[UpReport], why: str, erro
 async def begin(command: Command, *, job: bool) -> TurnState:
     """Turn the slots of the plan that is up, in the background. job: launch its job meanwhile.
 
-    Raises: as `scheduled`, `Kind.start`; Refused - they turn already, so that this would not launch the job.
+    Raises: as `scheduled`, `Kind.start`; Refused - they turn already, so that this would not launch the job; as `functions.check`.
     """
     lab = load_lab(command.inventory)
     there = TURNER.running(command.settings, slice_of(lab, command.settings))
     if job and there is not None:
         raise Refused(f"the slots of {there.plan} turn already; nothing was launched", hint="testbed job launch")
-    return await start(command, lab, scheduled(command, lab)[0].run, job=job)
+    current, plan, _ = scheduled(command, lab)
+    if job:
+        await check(plan.job, lab, command.store.latest_job(slice_of(lab, command.settings)))
+    return await start(command, lab, current.run, job=job)
 
 
 async def start(command: Command, lab: Lab, run: str, *, job: bool) -> TurnState:

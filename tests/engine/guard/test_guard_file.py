@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import multiprocessing
 import os
 import signal
 import socket
+import threading
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -94,3 +96,13 @@ def test_a_guard_of_another_machine_is_to_be_stopped_there(tmp_path: Path) -> No
     ):
         GUARD.stop(places, "lab/ann")  # type: ignore[arg-type]
     assert refused.value.hint == "stop it there"
+
+
+def test_who_reads_the_state_for_a_moment_keeps_nobody_from_starting(tmp_path: Path) -> None:
+    path = tmp_path / "guard.json"
+    path.touch()
+    with path.open() as reader:
+        fcntl.flock(reader, fcntl.LOCK_SH)
+        threading.Timer(0.05, lambda: fcntl.flock(reader, fcntl.LOCK_UN)).start()
+        with StateFile(GUARD, path, state()) as file:
+            assert file.kind.read(path) is not None

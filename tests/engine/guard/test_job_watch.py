@@ -15,6 +15,7 @@ import pytest
 from optics import Interlock, Interrupted, Locked, TestbedError, Unreachable
 from optics.plan import Shadow
 from optics.ranks import RankName, host_of_rank
+from orchestrator.cli.render import job
 from orchestrator.engine.background import BackgroundState
 from orchestrator.engine.change.job_record import with_pause
 from orchestrator.engine.change.jobs import Jobs, Pause
@@ -23,12 +24,13 @@ from orchestrator.engine.guard import jobs as watching
 from orchestrator.engine.guard import policy, recover
 from orchestrator.engine.guard.jobs import JobWatch
 from orchestrator.engine.guard.policy import HANG_LEAST_S, PROGRAM_LEAST_S, Budget
+from orchestrator.engine.status import _job, _lacking
 from orchestrator.hosts import Beat
 from orchestrator.hosts.api import Hello, JobState, RankTimes
 from orchestrator.hosts.late import SAVE_S, START_S
 from orchestrator.plan.evict import replaced
 from orchestrator.results import Json, UpReport
-from orchestrator.session import Command, Session
+from orchestrator.session import Command, Observation, Session
 from orchestrator.settings import Settings, load
 from orchestrator.store.audit import audit
 from orchestrator.store.keys import key_of, slice_of
@@ -593,12 +595,16 @@ async def test_a_job_with_a_shadow_is_restarted_from_the_newest_state_that_eithe
     assert bench.job is not None
     bench.job = replace(bench.job, shadow=Shadow("gpu06"))
     began: list[dict[str, Any]] = []
+    ended: list[str] = []
 
-    async def launch(job: Any, run: str, *, resume: bool = False, **more: Any) -> None:
+    async def launch(job: Any, run: str, *, resume: bool = False, alone: Any = None, **more: Any) -> None:
         began.append(more)
+        if alone is not None:
+            alone("gpu06: no route to host")
         await Ranks.launch(bench.hosts, job, run, resume=resume)
 
-    async def silent(*_: Any) -> Any:
+    async def silent(job: str, *_: Any) -> Any:
+        ended.append(job)
         raise Unreachable("gpu06: no route to host")
 
     bench.hosts.launch = launch  # type: ignore[method-assign]
@@ -606,12 +612,58 @@ async def test_a_job_with_a_shadow_is_restarted_from_the_newest_state_that_eithe
     await bench.launch()
     bench.end(gpu02="killed", gpu01="75")
     assert await bench.look() == "restart"
-    assert began == [{}, {"restore": "newest", "spared": True}]
-    jobs = Jobs(bench.session, bench.store, bench.slice, bench.settings.runs_dir)
+    assert began == [{}, {"restore": "newest"}]
+    again = "once gpu06 answers, for one again: testbed job stop, then testbed up"
+    lacks = f"launched without its shadow on gpu06: gpu06: no route to host; {again}"
+    assert bench.said[-2][0] == "recovered" and bench.said[-1] == ("without shadow", f"mlp was {lacks}")
+    jobs, record = Jobs(bench.session, bench.store, bench.slice, bench.settings.runs_dir), bench.store.latest_job(bench.slice)
+    assert record is not None
+    errors = {"gpu06": Unreachable("gpu06: no route to host")}
+    seen = Observation({}, {"gpu01": Hello("gpu01")}, errors)
+    ended.clear()
+    status = await _job(bench.session, bench.store, bench.slice, bench.settings, seen)
+    assert status is not None, "a host of nothing but the shadow does not answer"
+    seen = replace(seen, errors={"gpu01": errors["gpu06"]})
+    assert await _job(bench.session, bench.store, bench.slice, bench.settings, seen) is None
+    assert (job(status).splitlines()[-1].strip(), _lacking(status)) == (lacks, [f"job mlp was {lacks}"])
+    await jobs.stop(record, "")
+    assert not ended, "nobody waits for the end of a shadow that was not started"
+    assert _lacking(replace(status, state="stopped")) == []
     elsewhere = replace(bench.job, shadow=Shadow("gpu05"))
     await jobs.start("r3", elsewhere, Recorder(Silent()), resume=True)
     await jobs.start("r4", elsewhere, Recorder(Silent()), resume=True)
     assert began[2:] == [{}, {"restore": "newest"}], "a host that kept nothing of this training, or of an older one, is not asked"
+
+
+@pytest.mark.parametrize(("linked", "silent"), [(False, ["gpu06"]), (True, ["gpu06"]), (False, [])])
+async def test_an_eviction_does_without_a_shadow_whose_host_is_dead_too(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, linked: bool, silent: list[str]
+) -> None:
+    body = json.loads(TEXT)
+    body["job"]["shadow"], body["spares"] = {"host": "gpu06"}, ["gpu05"]
+    body["links"] += [{"a": "gpu06", "b": "gpu01"}] if linked else []
+    current = {"plan_name": "ring", "plan_sha": "x", "plan_text": json.dumps(body), "links": {"links": []}, "generation": 1}
+    bench.store.set_current(bench.slice, "r0", **current)
+    await bench.launch()
+    asked: list[Mapping[str, Any]] = []
+
+    class Change:
+        def __init__(self, *_: object) -> None:
+            pass
+
+        async def up(self, plan: Any, text: str, options: Mapping[str, Any]) -> UpReport:
+            asked.append(options)
+            return UpReport("r2", plan.name, "lab")
+
+    async def dead(_command: object, _lab: object, _settings: object, names: Collection[str]) -> dict[str, str]:
+        return {name: "no route to host" for name in names if name in silent}
+
+    monkeypatch.setattr(recover, "load_lab", lambda inventory: HERE)
+    monkeypatch.setattr(recover, "ChangeRun", Change)
+    monkeypatch.setattr(recover, "_silent", dead)
+    await recover.evict.__wrapped__(bench.command, {"gpu02": "gpu05"}, lost=["gpu02"])  # type: ignore[attr-defined]
+    gone = ["gpu02", *(silent if not linked else [])]
+    assert [(options["lost"], options["spared"]) for options in asked] == [(gone, True)], "a host of links must answer"
 
 
 async def test_a_training_that_comes_back_after_another_one_keeps_its_checkpoints(bench: Bench) -> None:

@@ -18,7 +18,10 @@ from orchestrator.engine.rehearsal.reading import Reading
 from orchestrator.engine.rehearsal.twin import no_room
 from orchestrator.engine.rehearsal.verb import _emulated
 from orchestrator.inventory.lab import read_lab
+from orchestrator.inventory.segments import SegmentQueue
+from orchestrator.session import load_lab
 from tests.engine.rehearsal.test_findings import goal, link
+from tests.properties.switches import switched_lab
 
 FACE = Identity("x", "x", "x", "x", tuple(map(str, range(1, 5))), tuple(map(str, range(101, 105))))
 READ = Reading({"ocs1": FACE, "ocs2": FACE}, {}, {})
@@ -55,6 +58,27 @@ def test_the_twin_has_the_labs_cables_and_losses_on_ports_of_its_own_and_none_of
     assert {d.address for d in read.devices.values()} == {"tcp://127.0.0.1:20002", "tcp://127.0.0.1:20003"}
     assert slower(lab) == 100.0 and {h.link_mbps for h in read.hosts.values()} == {250.0}
     assert [words.partition(":")[0] for words in lacks(lab)] == ["GPUs", "rate"] and not list(lacks(read))
+
+
+def test_queues_of_the_twin_hold_as_many_milliseconds_as_those_of_the_lab(tmp_path: Path) -> None:
+    lab = switched_lab(tmp_path)
+    segments = {name: replace(s, queue=SegmentQueue(20_000 if s.racks else 100)) for name, s in lab.segments.items()}
+    segments["oversubscribed"] = replace(segments["oversubscribed"], queue=SegmentQueue(20_000, "job"))
+    lab = replace(lab, segments=segments, hosts={n: replace(h, link_mbps=25_000.0) for n, h in lab.hosts.items()})
+    ways = Ways(dict.fromkeys(lab.hosts, 20001), {"ocs1": 20002, "ocs2": 20003}, Path("/twin/lab"))
+    families = {key: {"schemes": ["tcp"], "login": None} for key in ("polatis-scpi", "calient-tl1")}
+    found = texts(lab, READ.identities, families, ways)
+    read = read_lab(found["hosts.yml"], found["devices.yml"], found["fibres.yml"]).segments
+    assert read["oversubscribed"].queue == SegmentQueue(200, "job") and read["fat-tree"].queue == SegmentQueue(200)
+    assert read["ideal"].queue == SegmentQueue(68), "no shorter than an inventory may have it"
+
+
+def test_a_twin_of_a_ring_has_its_amplifiers() -> None:
+    lab = load_lab(Path(__file__).parents[3] / "inventory" / "emulated-ring")
+    ways = Ways(dict.fromkeys(lab.hosts, 20001), dict.fromkeys(lab.devices, 20002), Path("/twin/lab"))
+    families = {"lumentum-netconf": {"schemes": ["netconf"], "login": ("superuser", "emulated")}}
+    found = texts(lab, dict.fromkeys(lab.devices, FACE), families, ways)
+    assert read_lab(found["hosts.yml"], found["devices.yml"], found["fibres.yml"]).trunks == lab.trunks
 
 
 def test_a_twin_that_this_machine_does_not_bear_has_devices_alone_and_says_why(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from optics import Missing, Refused
+from optics import Infeasible, Missing, Refused
 from optics.plan import Plan
 from orchestrator.engine.background import StateFile
 from orchestrator.engine.change.unfinished import standing
@@ -132,6 +132,29 @@ def test_an_up_that_is_resumed_launches_the_job_that_it_was_to_launch(tmp_path: 
     kept = bench.store.history(bench.key, 1)[0].options
     asyncio.run(making.up_slots(bench.command, HERE, bench.plan, bench.text, {**kept, "resumes": "x"}))
     assert bench.launched == [True]
+
+
+def test_what_packet_switches_lack_is_known_before_a_slot_is_made_or_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hosts = [*HERE.hosts][:4]
+    bench = Made(tmp_path, monkeypatch, plan_text({"name": "mlp", "workload": "train", "ranks": hosts, "rings": [hosts]}))
+    asked: list[object] = []
+
+    async def check(job: Any, *_: object) -> None:
+        asked.append(job)
+        if job is not None:
+            raise Infeasible("segment ideal: 0 slots are free")
+
+    bench.up()
+    bench.launched.clear()
+    monkeypatch.setattr(making, "check", check)
+    monkeypatch.setattr(making, "load_lab", lambda _: HERE)
+    with pytest.raises(Infeasible, match="0 slots are free"):
+        asyncio.run(making.begin(bench.command, job=True))
+    with pytest.raises(Infeasible, match="0 slots are free"):
+        asyncio.run(making.up_slots(bench.command, HERE, bench.plan, bench.text, {**OPTIONS, "launch_job": True}))
+    assert asked == [bench.plan.job] * 2 and len(bench.asked) == 3 and not bench.launched
+    asyncio.run(making.begin(bench.command, job=False))
+    assert bench.launched == [False]
 
 
 def test_a_saved_plan_is_compared_before_its_first_slot_is_made_and_only_then(bench: Made) -> None:

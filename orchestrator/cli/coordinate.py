@@ -1,0 +1,112 @@
+"""`testbed coordinate`: the jobs of a lab that share links, shifted against each other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, cast
+
+import typer
+
+from orchestrator.cli.call import Call, Result, Usage, verb
+from orchestrator.cli.events import EventPrinter
+from orchestrator.cli.shared import Foreground, Jsonl, seconds
+
+if TYPE_CHECKING:
+    from orchestrator.engine.sharing.process import CoordinateState
+
+app = typer.Typer()
+BY = ("shift", "mltcp", "together", "off")
+
+
+@verb(
+    app,
+    "coordinate",
+    "Shift jobs that share links, so that one sends while the others compute.",
+    examples="""
+testbed coordinate                  shift the running jobs of all owners, in the background, while at least two run
+testbed coordinate --by mltcp       no shifts: TCP windows that grow with an iteration's progress move them apart
+testbed coordinate --by off         stop; iterations begin when they like
+testbed coordinate --force          where jobs do not fit: longer periods, until they do
+testbed coordinate --by together    once: the next iterations of all jobs begin at the same time, to compare with
+""",
+    more="""
+Phases are taken from the ranks' own records and from samples of their hosts' ports; see them: testbed job phases. Jobs with a best
+score below 0.95 do not fit: that is said, and they are left alone. Nobody waits longer than a period, or 20 s after the coordinator
+has died. docs/how-to/share-links.md
+""",
+)
+def coordinate(
+    call: Call,
+    jsonl: Jsonl = False,
+    foreground: Foreground = False,
+    by: Annotated[str, typer.Option("--by", metavar="shift|mltcp|together|off", help="What is done.")] = "shift",
+    force: Annotated[bool, typer.Option("--force", help="Make periods longer until the jobs fit.")] = False,
+    grid: Annotated[float, typer.Option("--grid", metavar="MS", min=0.1, help="Shifts and periods are multiples of this.")] = 1.0,
+    for_: Annotated[str, typer.Option("--for", metavar="TIME", help="How long ports are sampled.")] = "3s",
+    log: Annotated[Path | None, typer.Option("--log", metavar="FILE", help="Also append events to this file.")] = None,
+) -> Result:
+    if by not in BY:
+        raise Usage(f"coordinate: --by takes {', '.join(BY)}, got {by!r}", hint="testbed coordinate --by shift")
+    if by in ("off", "mltcp") and (force or foreground):
+        words = f"coordinate: --by {by} cannot be combined with --force or --foreground"
+        raise Usage(words, hint=f"testbed coordinate --by {by}")
+    if by == "mltcp":
+        from orchestrator.engine.sharing.coordinate import by_windows
+        from orchestrator.engine.sharing.process import COORDINATOR
+
+        COORDINATOR.stop(call.settings, _lab(call))
+        given = call.work(by_windows)
+        text = f"{', '.join(given)}: congestion control mltcp, until the job ends"
+        return Result({"mltcp": [*given]}, text, hint="testbed coordinate --by off")
+    if by == "off":
+        words, stopped, told = ended(call)
+        return Result({"stopped": stopped, "released": [*told]}, words)
+    sampled = seconds("--for", for_, "3s")
+    if by == "shift" and not (foreground or jsonl):
+        if log is not None:
+            raise Usage(
+                "coordinate: --log goes with --foreground or --jsonl", hint="in the background events go to a file that is named"
+            )
+        from orchestrator.results import to_json
+
+        started = begun(call, ["--grid", f"{grid:g}", "--for", f"{sampled:g}s", *(["--force"] if force else [])])
+        text = f"{started.last}\ncoordinator: {started.state}, {started.where}; events in {started.log}"
+        return Result({"coordinator": to_json(started)}, text, hint="testbed coordinate --by off")
+    from orchestrator.engine.sharing.coordinate import By, CoordinateOptions
+    from orchestrator.engine.sharing.coordinate import coordinate as work
+
+    printer = EventPrinter("coordinate", jsonl, call.json, log)
+    try:
+        options = CoordinateOptions(cast(By, by), force, grid, sampled, str(log or ""))
+        report = call.work(work, notify=printer, options=options)
+    finally:
+        printer.close()
+    return Result(report.to_json(), "" if jsonl else f"Coordinated {report.lab}: {report.last}")
+
+
+def _lab(call: Call) -> str:
+    from orchestrator.session import load_lab
+    from orchestrator.store.keys import key_of
+
+    return key_of(load_lab(call.settings.inventory))
+
+
+def begun(call: Call, words: Sequence[str] = ()) -> CoordinateState:
+    """Start the coordinator in the background, in place of one that runs. words: further options of the command."""
+    from orchestrator.engine.sharing.process import COORDINATOR, log_path
+
+    lab = _lab(call)
+    COORDINATOR.stop(call.settings, lab)
+    return COORDINATOR.start(call.settings, lab, log_path(call.settings, lab), words)
+
+
+def ended(call: Call) -> tuple[str, bool, list[str]]:
+    """Stop the coordinator: what was done in words, whether one ran, the jobs that begin iterations when they like."""
+    from orchestrator.engine.sharing.coordinate import released
+    from orchestrator.engine.sharing.process import COORDINATOR
+
+    stopped = COORDINATOR.stop(call.settings, _lab(call))
+    told = call.work(released)
+    text = f"Coordinator stopped (pid {stopped.pid})" if stopped is not None else "No coordinator was running"
+    return text + (f"; {', '.join(told)} begin iterations when they like" if told else ""), stopped is not None, told

@@ -1,0 +1,240 @@
+"""`testbed queue`: jobs that wait for hosts of the lab, and why; the process that starts and stops them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from orchestrator.cli.call import Call, Result, Usage, verb
+from orchestrator.cli.events import EventPrinter
+from orchestrator.cli.shared import Foreground, Jsonl, seconds
+
+if TYPE_CHECKING:
+    from orchestrator.engine.queue.verb import QueueRow, QueueView
+    from orchestrator.results import Json
+    from orchestrator.session import Command
+    from orchestrator.store.store import Store
+
+ENDED = 5
+"""Jobs that have ended and are still listed, without --all."""
+
+app = typer.Typer(name="queue", help="Jobs that wait for hosts.", rich_markup_mode=None)
+
+
+def _command(call: Call, store: Store) -> Command:
+    from orchestrator.session import Command
+    from orchestrator.telemetry.progress import Silent
+
+    return Command(Silent(), store, call.settings)
+
+
+def _key(call: Call) -> str:
+    from orchestrator.session import load_lab
+    from orchestrator.store.keys import key_of
+
+    return key_of(load_lab(call.settings.inventory))
+
+
+def _serve(call: Call) -> dict[str, Json]:
+    """Have the background process run. Raises: as `Kind.start`."""
+    from orchestrator.engine.invoke import start_lab
+    from orchestrator.engine.queue.process import serve_in_background
+    from orchestrator.results import to_json
+
+    with call.progress() as progress:
+        start_lab(call.settings, progress)
+    return {"process": to_json(serve_in_background(call.settings, _key(call)))}
+
+
+def _serve_after(call: Call, done: str, hint: str) -> dict[str, Json]:
+    """The same after something was done, which an error then says."""
+    from optics import Locked, TestbedError
+
+    try:
+        return _serve(call)
+    except Locked:  # it is served from another machine
+        return {"process": None}
+    except TestbedError as error:
+        error.args = (f"{done}, but nothing serves the queue: {error}", *error.args[1:])
+        error.hint = f"{hint}; {error.hint}".removesuffix("; ")
+        raise
+
+
+@verb(
+    app,
+    "",
+    "List the jobs that run and wait; serve the queue.",
+    examples="""
+testbed queue                 the jobs that run and wait
+testbed queue --explain       and why each of them waits
+testbed queue --start         serve the queue in the background, as `queue add` does
+testbed queue --stop          jobs that run go on; none is started or stopped until it is served again
+testbed queue --foreground    serve it here, until no job is left or Ctrl-C
+""",
+    more="First come, first served; a job behind the first starts where that does not delay the first. docs/how-to/queue.md",
+)
+def queue(
+    call: Call,
+    explain: Annotated[bool, typer.Option("--explain", help="Say why each job waits.")] = False,
+    all_: Annotated[bool, typer.Option("--all", help="Also list all that have ended.")] = False,
+    start: Annotated[bool, typer.Option("--start", help="Serve the queue in the background.")] = False,
+    stop: Annotated[bool, typer.Option("--stop", help="Stop serving it.")] = False,
+    foreground: Foreground = False,
+    jsonl: Jsonl = False,
+    log: Annotated[
+        Path | None, typer.Option("--log", metavar="FILE", help="With --foreground: append events to this file.")
+    ] = None,
+) -> Result:
+    from orchestrator.engine.queue.verb import queue_view
+    from orchestrator.store.queue import queued
+
+    if sum((explain or all_, start, stop, foreground)) > 1:
+        raise Usage("queue: --explain, --start, --stop and --foreground exclude each other", hint="testbed queue --explain")
+    if (log is not None or jsonl) and not foreground:
+        raise Usage("queue: --log and --jsonl go with --foreground", hint="testbed queue --foreground --jsonl")
+    if foreground:
+        return _foreground(call, jsonl, log)
+    if stop:
+        return _stopped(call)
+    if start:
+        with call.store() as store:
+            if not any(job.user == call.settings.user for job in queued(store, _key(call))):
+                return Result({"process": None}, "No job of yours is in the queue, so there is nothing to serve")
+        data = _serve(call)
+        return Result(data, "The queue is served in the background", hint="testbed queue --explain")
+    with call.store() as store:
+        view = queue_view(_command(call, store), ended=1_000_000 if all_ else ENDED)
+    waits = view.mine and view.process is None
+    return Result(view.to_json(), text(view, explain=explain), hint="testbed queue --start" if waits else "")
+
+
+@verb(
+    app,
+    "add",
+    "Add a job: a workload, for which hosts are chosen, or a plan.",
+    examples="""
+testbed queue add examples/workloads/dlrm.yaml --hosts 6 --for 4h
+testbed queue add examples/workloads/bert.yaml --hosts 4 --for 1d --preemptible
+testbed queue add examples/ring-12.json --for 2h
+""",
+    more="""
+A workload is designed for when its hosts are known, as by `testbed design`; its job replays the traffic. A job runs for the time
+given at most, then it is stopped with a checkpoint and its circuits are taken down. It may be stopped earlier for another with
+--preemptible; it then waits again for the rest of its time. Its slice of the lab has an owner of its own: OWNER.qNUMBER.
+""",
+)
+def add(
+    call: Call,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A workload, or a plan with a job.")],
+    hosts: Annotated[int | None, typer.Option("--hosts", metavar="N", min=2, help="Hosts to use; default: the workload's.")] = None,
+    for_: Annotated[str | None, typer.Option("--for", metavar="TIME", help="How long it may run: 90s, 30m, 4h.")] = None,
+    preemptible: Annotated[bool, typer.Option("--preemptible", help="It may be stopped for a job that may not.")] = False,
+    method: Annotated[str, typer.Option("--method", metavar="NAME", help="How to design: testbed design methods.")] = "topoopt",
+    iterations: Annotated[int, typer.Option("--iterations", min=0, help="Iterations to do; 0: until its time is over.")] = 0,
+) -> Result:
+    from optics import BadFile
+    from optics.plain import counted, hours_text, reason
+    from orchestrator.engine.queue.verb import queue_add
+    from orchestrator.reading import attentive, text_of
+
+    if for_ is None:
+        raise Usage(
+            "queue add: --for is missing: nobody behind it could know when hosts are free",
+            hint=f"testbed queue add {file} --for 4h",
+        )
+    for_s = seconds("--for", for_, "4h")
+    if file.suffix == ".fbuf":
+        hint = f"testbed design topoopt -w {file} -o plan.json, then testbed queue add plan.json"
+        raise Usage(f"queue add: {file} is a task graph; the queue takes workloads and plans", hint=hint)
+    try:
+        text = text_of(file)
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadFile([f"{file}: {reason(error)}"], hint="examples/workloads/ has files to start from") from error
+    with call.store() as store, attentive(str(file)):
+        wanted = {"hosts": hosts, "for_s": for_s, "preemptible": preemptible, "method": method, "iterations": iterations}
+        job = queue_add(_command(call, store), text, str(file), **wanted)  # type: ignore[arg-type]
+    data: dict[str, Json] = {"number": job.number, "name": job.name, "slice": job.slice, "count": job.count, "for_s": job.for_s}
+    data |= _serve_after(call, f"job {job} was added", f"testbed queue --start, or take it out: testbed queue drop {job.number}")
+    words = f"Job {job.number}: {job.name} on {counted(job.count, 'host')} for {hours_text(job.for_s)}, as {job.slice}"
+    return Result(data, words, hint="testbed queue --explain")
+
+
+@verb(
+    app,
+    "drop",
+    "Take a job out of the queue; one that runs is stopped with a checkpoint.",
+    examples="testbed queue drop 3",
+)
+def drop(call: Call, number: Annotated[int, typer.Argument(metavar="N", min=1, help="Its number.")]) -> Result:
+    from orchestrator.store.locks import who
+    from orchestrator.store.queue import drop as dropped
+
+    with call.store() as store:
+        job = dropped(store, _key(call), who(call.settings), number)
+    data: dict[str, Json] = {"number": job.number, "state": job.state}
+    if job.state == "stopping" and job.user == call.settings.user:
+        data |= _serve_after(call, f"job {job} is to be stopped", "testbed queue --start")
+        return Result(data, f"Job {job.number} is being stopped", hint="testbed queue")
+    return Result(data, f"Job {job.number} is out of the queue" if job.state == "done" else f"Job {job.number} is being stopped")
+
+
+def _foreground(call: Call, jsonl: bool, log: Path | None) -> Result:
+    from orchestrator.engine.queue.verb import queue_serve
+    from orchestrator.engine.schedule.supervise import supervised
+
+    kept = log is not None  # in the background: no one is there to start it again
+    if kept:
+        supervised()
+    printer = EventPrinter("queue", jsonl, call.json, log)
+    try:
+        report = call.work(queue_serve, notify=printer, log=str(log or ""), kept=kept)
+    finally:
+        printer.close()
+    words = f"Started {report.started}, stopped {report.stopped}, {report.failures} failures"
+    return Result(report.to_json(), "" if jsonl else words)
+
+
+def _stopped(call: Call) -> Result:
+    from orchestrator.engine.queue.process import QUEUE
+    from orchestrator.results import to_json
+    from orchestrator.store.locks import who
+    from orchestrator.store.queue import given_up
+
+    stopped = QUEUE.stop(call.settings, _key(call))
+    if stopped is None:
+        with call.store() as store:
+            there = given_up(store, _key(call), who(call.settings))
+        if there:
+            words = f"The queue is not served any more from {there}; jobs that run go on"
+            return Result({"stopped": True, "host": there}, words, hint="testbed queue --start")
+        return Result({"stopped": False}, "The queue was not served")
+    words = f"The queue is not served any more (pid {stopped.pid}); jobs that run go on"
+    return Result({"stopped": True, "process": to_json(stopped)}, words, hint="testbed queue --start")
+
+
+def text(view: QueueView, *, explain: bool = False) -> str:
+    """The queue as a table."""
+    from orchestrator.cli.text import columns
+
+    served = f"served: {view.process}" if view.process is not None else "not served" if view.mine else ""
+    if not view.rows:
+        return "No jobs in the queue"
+    rows: list[tuple[str, ...]] = [("job", "name", "owner", "state", "hosts", "left", "since", "")]
+    rows += [_row(row, explain=explain) for row in view.rows]
+    return "\n".join([*columns(rows), *([served] if served else [])])
+
+
+def _row(row: QueueRow, *, explain: bool) -> tuple[str, ...]:
+    from optics.plain import hours_text
+    from orchestrator.store.lock_queue import clock
+
+    live = row.state not in ("done", "failed")
+    hosts = ", ".join(row.hosts) if row.hosts else str(row.count)
+    name = row.name + (" (preemptible)" if row.preemptible else "")
+    left = hours_text(max(row.left_s, 0.0)) if live else ""
+    why = row.why if explain or row.state != "waiting" else ""
+    if explain and row.starts:
+        why = f"starts on {', '.join(row.starts)}" + (f"; {why}" if why else "")
+    return (str(row.number), name, row.owner, row.state, hosts, left, clock(row.since), why)

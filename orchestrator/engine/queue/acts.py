@@ -1,0 +1,92 @@
+"""What the queue asks of a lab for a job: which hosts it may have, a plan on them, to start, to tell its end, to stop."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from math import inf
+from typing import Protocol
+
+from optics import HostName
+from optics.plain import seconds_text
+from orchestrator.inventory.slices import beside
+from orchestrator.plan.queue import TURNOVER_S, Decision, Running, Waiting, decide
+from orchestrator.store.queue import HOLDING, QueuedJob
+
+NOT_STOPPED = "; cannot be stopped: "
+"""In the detail of a job: its stop has failed, and why, behind this."""
+STUCK_S = 60.0
+"""The hosts of a job whose stop has failed for so long (s) are not waited for: they may not come back."""
+
+
+class Acts(Protocol):
+    """What is done for jobs. Whatever was done already, wholly or half, may be asked for again."""
+
+    @property
+    def hosts(self) -> Collection[HostName]:
+        """The hosts of the lab."""
+        ...
+
+    def able(self, job: QueuedJob) -> tuple[HostName, ...]:
+        """The hosts that could hold it, in the lab's order."""
+        ...
+
+    def out(self, jobs: Collection[QueuedJob]) -> Mapping[HostName, str]:
+        """The hosts that others than these jobs have, or that cannot be used now, and why."""
+        ...
+
+    def plan(self, job: QueuedJob, hosts: tuple[HostName, ...]) -> str:
+        """The text of its plan on these hosts. Raises: Infeasible - they cannot hold it."""
+        ...
+
+    def is_up(self, job: QueuedJob) -> bool:
+        """Whether its plan is up, by the store."""
+        ...
+
+    async def start(self, job: QueuedJob) -> str:
+        """Bring its plan up and launch its job; return how it runs, in words. Raises: TestbedError."""
+        ...
+
+    async def ended(self, job: QueuedJob) -> tuple[bool, str]:
+        """Wait until its job ends by itself; return whether it finished, and how it ended."""
+        ...
+
+    async def stop(self, job: QueuedJob) -> int:
+        """End its job with a checkpoint, take its plan down; return the iterations that it did. Raises: TestbedError."""
+        ...
+
+    async def left(self, job: QueuedJob) -> Collection[HostName]:
+        """Its hosts that are not free after a stop that failed."""
+        ...
+
+
+def decided(
+    acts: Acts,
+    jobs: Iterable[QueuedJob],
+    served: Collection[str],
+    refused: Mapping[int, Collection[frozenset[HostName]]] | None = None,
+) -> Decision:
+    """What to do about the jobs of a lab now.
+
+    served: users whose jobs a process starts and stops; those of others neither start nor end, so nothing waits for that. refused:
+    sets of hosts of which it is known that a job cannot run on them.
+    """
+    jobs = list(jobs)
+    out = acts.out(jobs)
+    waits = [
+        Waiting(j.number, j.count, acts.able(j), j.left_s, j.preemptible, frozenset((refused or {}).get(j.number, ())))
+        for j in jobs
+        if j.state == "waiting" and j.user in served and not j.rests
+    ]
+    runs = [
+        Running(j.number, frozenset(j.hosts), max(j.left_s, 0.0) + TURNOVER_S, j.preemptible, j.state == "stopping")
+        if j.user in served and not (j.state == "stopping" and NOT_STOPPED in j.detail and j.age_s >= STUCK_S)
+        else Running(j.number, frozenset(j.hosts), inf)
+        for j in jobs
+        if j.state in HOLDING
+    ]
+    held = {host for job in runs for host in job.hosts}
+    found = decide(waits, runs, beside(acts.hosts, held | out.keys()), out)
+    asleep = [j for j in jobs if j.state == "waiting" and j.user not in served]
+    found.why |= {j.number: f"{j.user} does not serve the queue: testbed queue --start" for j in asleep}
+    found.why |= {j.number: f"tried again in {seconds_text(j.retry_s - j.age_s)}" for j in jobs if j.rests}
+    return found

@@ -1,0 +1,67 @@
+"""Plays and channels of slices: to the machine of their host, for the agent of the slice."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from orchestrator.hosts.channel import ATTACH
+from orchestrator.hosts.facts import own_agent
+from orchestrator.hosts.fleet import Hosts
+from orchestrator.hosts.runner import Ansible, Play
+from orchestrator.inventory.lab import Lab, read_lab
+
+HOSTS = """
+all:
+  vars: {ansible_user: root, testbed_lanes: 2, testbed_slices: {a: {lanes: [0]}, b: {lanes: [1]}}}
+  hosts:
+    gpu01: {testbed_host_id: 1, testbed_ports: {1: {interface: opt1}}}
+    gpu02: {testbed_host_id: 2, testbed_ports: {1: {interface: opt1}}}
+"""
+DEVICES = "{lab: l, devices: {ocs1: {driver: polatis_scpi, address: 'tcp://127.0.0.1:5025'}}}"
+FIBRES = "{fibres: [], segments: [{name: s, ports: ['gpu01:p1', 'gpu02:p1'], link_mbps: 100}]}"
+
+
+class Recorder:
+    """Stands for Ansible: every host prints its own variables."""
+
+    def __init__(self) -> None:
+        self.asked: list[list[str]] = []
+
+    def play(self, playbook: str, names: Collection[str], variables: Mapping[str, Any]) -> Play:
+        self.asked.append(list(names))
+        return Play({name: {"x": f"{variables['testbed_agent'][name]}|{variables['testbed_rules'][name]}"} for name in names})
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture
+def lab() -> Lab:
+    return read_lab(HOSTS, DEVICES, FIBRES)
+
+
+def test_a_play_reaches_the_agent_of_each_slice_on_the_machine_of_its_host(lab: Lab, tmp_path: Path) -> None:
+    names = ["gpu01/a", "gpu02", "gpu01/b", "gpu01"]
+
+    async def told() -> tuple[Play, list[list[str]]]:
+        async with Hosts(lab, tmp_path, tmp_path) as hosts:
+            recorder = Recorder()
+            hosts._ansible = cast(Ansible, recorder)
+            variables = {"testbed_agent": hosts._agents(names), "testbed_rules": {name: f"rules of {name}" for name in names}}
+            return await hosts._play("stage_rules.yml", names, variables), recorder.asked
+
+    play, asked = asyncio.run(told())
+    assert asked == [["gpu01", "gpu02"], ["gpu01"], ["gpu01"]], "a machine is in a play once"
+    assert play.said == {name: {"x": f"{own_agent(lab.hosts[name])}|rules of {name}"} for name in names}
+    assert play.said["gpu02"]["x"] == "|rules of gpu02"
+
+
+def test_the_channel_to_a_whole_host_is_what_it_was_and_that_of_a_slice_is_to_its_agent(lab: Lab) -> None:
+    assert ATTACH.format(own_agent(lab.hosts["gpu01"])) == "exec python3 -S -E /var/lib/testbed/agent/__main__.py attach"
+    words = ATTACH.format(own_agent(lab.hosts["gpu01/b"])).split()
+    assert words[:2] == ["exec", "env"] and "TESTBED_RUN=/run/testbed/slices/b" in words
