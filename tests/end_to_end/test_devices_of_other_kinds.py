@@ -16,9 +16,10 @@ from tests.end_to_end.conftest import ROOT, Lab
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(300), pytest.mark.skipif(os.geteuid() != 0, reason="namespaces need root")]
 
 
-def lab_of(folder: Path, driver: str, hosts: int) -> Iterator[Lab]:
+def lab_of(folder: Path, driver: str, hosts: int, *more: str) -> Iterator[Lab]:
     lab = Lab(folder)
     words = ["--driver", driver, "--hosts", str(hosts), "--free-ports", "--out", str(lab.inventory), "--state", str(folder / "lab")]
+    words += more
     subprocess.run([sys.executable, "-m", "emulators.generate", *words], check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
     lab.testbed("lab", "start").must()
     try:
@@ -30,6 +31,11 @@ def lab_of(folder: Path, driver: str, hosts: int) -> Iterator[Lab]:
 @pytest.fixture(scope="module")
 def roadm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     yield from lab_of(tmp_path_factory.mktemp("roadm"), "lumentum-netconf", 8)
+
+
+@pytest.fixture(scope="module")
+def roadm_ring(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    yield from lab_of(tmp_path_factory.mktemp("ring"), "lumentum-netconf", 6, "--ring", "--wavelengths", "1", "--settle-s", "0.2")
 
 
 @pytest.fixture(scope="module")
@@ -73,6 +79,26 @@ def test_where_no_spectrum_leads_no_packet_goes(roadm: Lab) -> None:
     assert heard(roadm) == {f"gpu{n:02d}": None for n in range(3, 9)} | {"gpu01": "gpu02:p1", "gpu02": "gpu01:p1"}
     down = roadm.testbed("down", "--yes").must()
     assert down["removed"] == 4 and set(heard(roadm).values()) == {None}
+
+
+@pytest.mark.long
+def test_two_owners_use_one_wavelength_on_two_stretches_of_a_ring_and_a_third_link_is_refused(roadm_ring: Lab) -> None:
+    budget = {"max_loss_db": 14.0}
+    passing = roadm_ring.plan("passing", [("gpu01:p1", "gpu03:p2")], acceptance=budget)
+    one = roadm_ring.up(passing, "--as", "one").must()
+    assert (one["made"], one["pairs_ok"]) == (8, 2), "four modules each way"
+    beside = roadm_ring.plan("beside", [("gpu04:p1", "gpu06:p2")], acceptance=budget)
+    assert roadm_ring.up(beside, "--as", "two").must()["pairs_ok"] == 2
+    lit = {(h, p): port["light_from"] for h, host in roadm_ring.ask("status")["hosts"].items() for p, port in host["ports"].items()}
+    assert {at: source for at, source in lit.items() if source} == {
+        **{("gpu03", "2"): "gpu01:p1", ("gpu01", "1"): "gpu03:p2"},
+        **{("gpu06", "2"): "gpu04:p1", ("gpu04", "1"): "gpu06:p2"},
+    }
+    writes = roadm_ring.writes()
+    across = roadm_ring.plan("across", [("gpu02:p1", "gpu05:p2")], acceptance=budget)
+    refused = roadm_ring.up(across, "--as", "three")
+    assert refused.exit_code == 9 and roadm_ring.writes() == writes and not any(roadm_ring.ask("writes")["violations"].values())
+    assert roadm_ring.testbed("verify", "--as", "one").must()["ok"]
 
 
 @pytest.mark.long

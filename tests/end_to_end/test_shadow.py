@@ -14,6 +14,7 @@ import pytest
 
 from tests.drills.job_truth import Job
 from tests.end_to_end.conftest import Lab
+from tests.end_to_end.test_guard import Watching
 
 pytestmark = [
     pytest.mark.long,
@@ -22,17 +23,16 @@ pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="namespaces need root"),
 ]
 
-SMALL = ["--hosts", "5", "--ports", "2", "--free-ports"]
+SMALL = ["--hosts", "6", "--ports", "2", "--free-ports"]
 HOSTS = [f"gpu{n:02}" for n in range(1, 5)]
 
 
-def plan(lab: Lab, name: str, order: list[str], shadow: dict[str, Any]) -> Path:
+def plan(lab: Lab, name: str, order: list[str], shadow: dict[str, Any], checkpoint_every: int = 0, **more: Any) -> Path:
     links = [(f"{a}:p{1 + n % 2}", f"{b}:p{1 + n % 2}") for n, (a, b) in enumerate(zip(order, order[1:] + order[:1], strict=True))]
     rings = [order, [order[0], *order[:0:-1]]]
-    args = {"iterations": 0, "checkpoint_every": 0, "hidden": 256}
-    return lab.plan(
-        name, links, job={"name": "mlp", "workload": "train", "ranks": HOSTS, "rings": rings, "args": args, "shadow": shadow}
-    )
+    args = {"iterations": 0, "checkpoint_every": checkpoint_every, "hidden": 256}
+    job = {"name": "mlp", "workload": "train", "ranks": HOSTS, "rings": rings, "args": args, "shadow": shadow}
+    return lab.plan(name, links, job=job, **more)
 
 
 def judged(lab: Lab, run: str) -> list[dict[str, Any]]:
@@ -84,3 +84,31 @@ def test_a_shadow_holds_every_iteration_through_a_turn_and_a_killed_rank_and_lea
         space = ["nsenter", "-t", str(job.host(host)), "-n"]
         assert "clsact" not in subprocess.check_output([*space, "tc", "qdisc", "show"], text=True)
         assert job.taps(host) == [] and job.ranks(host) == [], "neither a tap nor a rank nor a shadow"
+
+
+def test_a_guard_restarts_a_job_and_moves_it_off_a_dead_host_without_a_shadow_whose_host_is_dead_and_says_so(small: Lab) -> None:
+    lab, job = small, Job(small, "mlp")
+    lab.up(plan(lab, "three", HOSTS, {"host": "gpu05"}, 5, spares=["gpu06"])).must()
+    until_equal(lab, 10)
+    guard = Watching(lab, "--jobs", "--restarts", "9/h")
+    try:
+        guard.wait("watching")
+        lab.ask("host.down", host="gpu05")  # it is gone until the lab starts anew, so this test is the last one
+        for pid in job.ranks("gpu03"):
+            os.kill(pid, signal.SIGKILL)
+        assert "gpu05" not in guard.wait("recovered", 90.0)["words"]
+        why = guard.wait("without shadow")["words"]
+        assert why.startswith("mlp was launched without its shadow on gpu05: gpu05: ") and why.endswith(
+            "testbed job stop, then testbed up"
+        )
+        found = lab.testbed("status").envelope["data"]
+        assert why.removeprefix("mlp was ") == found["job"]["shadow"]["lacks"] and found["job"]["resumed_from"] >= 5
+        assert f"job {why}" in found["drift"]
+        assert lab.testbed("job", "launch").exit_code != 0, "by hand it is refused"
+        lab.ask("host.down", host="gpu03")
+        assert guard.wait("recovered", 120.0)["action"] == "evict"
+        guard.wait("without shadow")
+        found = lab.testbed("job", "status").must()
+        assert found["state"] == "running" and "gpu05" in found["shadow"]["lacks"] and job.ranks("gpu06")
+    finally:
+        guard.end()

@@ -59,8 +59,8 @@ def test_a_plan_moves_from_a_switch_to_light_and_back(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_what_was_predicted_of_switches_is_measured_within_a_tenth(tmp_path: Path) -> None:
-    kinds = ("ideal", "fat-tree@50", "oversubscribed:4")
-    lab = started(tmp_path, 6, "--ports", "2", "--rate-mbps", "20", "--rack", "3", *(w for k in kinds for w in ("--electrical", k)))
+    kinds = [word for kind in ("ideal", "fat-tree@50", "oversubscribed:4") for word in ("--electrical", kind)]
+    lab = started(tmp_path, 6, "--ports", "2", "--rate-mbps", "20", "--rack", "3", *kinds, "--queue", "512:job")
     workload = tmp_path / "small.yaml"
     workload.write_text(WORKLOAD)
     try:
@@ -68,6 +68,7 @@ def test_what_was_predicted_of_switches_is_measured_within_a_tenth(tmp_path: Pat
             plan = tmp_path / f"{method}.json"
             designed = lab.testbed("design", method, "-w", workload, "-o", plan, "--scale", "0.15", "--iterations", "4").must()
             job = lab.up(plan).must()["job"]
+            assert lab.ask("status")["queues"]["jobs"] == [[f"gpu0{n}" for n in range(1, 7)]], "the switches were told"
             time.sleep(4 * designed["here"]["iteration_ms"] / 1e3)  # every look at the job takes time from it
             deadline_s = time.monotonic() + 60.0
             while job["state"] in ("starting", "running"):
