@@ -150,20 +150,6 @@ class FunctionSwitch:
         found = self._value(await self._ask("counters"), "allocations", list)
         return tuple(each for each in found if isinstance(each, dict))
 
-    async def uses(self) -> tuple[FunctionUse, ...]:
-        """What each job has, of which nothing is believed to be of its kind. Raises: as `allocate`."""
-        return tuple(map(self._use, await self.counters()))
-
-    def _use(self, said: Mapping[str, Any]) -> FunctionUse:
-        def number(key: str) -> float:
-            value = said.get(key)
-            return value if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 2**53 else 0
-
-        name, job = (printable(str(said.get(key, "")), keep="")[:64] for key in ("function", "job"))
-        size = int(number(SIZES[name][0])) if name in SIZES else 0
-        left_s, packets = float(number("lease_left_s")), int(number("packets_in"))
-        return FunctionUse(self.name, name, job, int(number("allocation")), size, left_s, packets)
-
     async def _ask(self, op: str, **words: object) -> dict[str, Any]:
         async with self._turn:
             for left in reversed(range(BUSY_TRIES)):
@@ -201,3 +187,16 @@ class FunctionSwitch:
 
     def _port(self, said: Mapping[str, Any]) -> int:
         return int(self._value(said, "port", int, 1, 65_535))
+
+
+def use_of(segment: str, said: Mapping[str, Any]) -> FunctionUse:
+    """What a job has, by one of the `counters` of the segment's switch, of which nothing is believed to be of its kind."""
+
+    def number(key: str) -> float:
+        value = said.get(key)
+        return value if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 2**53 else 0
+
+    name, job = (printable(str(said.get(key, "")), keep="")[:64] for key in ("function", "job"))
+    size = int(number(SIZES[name][0])) if name in SIZES else 0
+    left_s, packets = float(number("lease_left_s")), int(number("packets_in"))
+    return FunctionUse(segment, name, job, int(number("allocation")), size, left_s, packets)

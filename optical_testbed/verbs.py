@@ -249,6 +249,7 @@ async def design(
     search: int = 0,
     segments: Sequence[str] = (),
     twisted: bool = False,
+    wavelengths: int = 0,
 ) -> Designed:
     """Design a topology for a workload (a file or its content) by a method of `testbed design`; the lab is not contacted.
 
@@ -256,6 +257,7 @@ async def design(
     collective library: single-order, ring-groups, msccl. schedule: of all-reduce for msccl, by name; empty: breadth-first where
     it is faster than rings. alpha_s: fixed time of a step (s). scale: bytes of the job per byte of the workload. iterations: of
     the job, 0 until stopped. domain: hosts of a rail-only domain. search: strategies of parallelism to try. twisted: for torus.
+    wavelengths: for ring-wavelengths, at most so many; 0: all.
     Raises: BadFile - the workload is wrong, or there is no such method or schedule. Infeasible - naming the condition that is not
     met. BadPlugin - a generator or schedule of another distribution failed.
     """
@@ -270,6 +272,8 @@ async def design(
         raise BadFile([f"search: applies to the method topoopt, not to {method}"])
     if twisted and method != "torus":
         raise BadFile([f"twisted: applies to the method torus, not to {method}"])
+    if wavelengths and method != "ring-wavelengths":
+        raise BadFile([f"wavelengths: applies to the method ring-wavelengths, not to {method}"])
     here = load_lab(lab.settings.inventory)
     read = workload_of(workload) if isinstance(workload, Mapping) else read_workload(Path(workload))
     wanted = Wanted(
@@ -288,6 +292,7 @@ async def design(
         search=search,
         segments=tuple(segments),
         twisted=twisted,
+        wavelengths=wavelengths,
     )
     found = designed(read, here, wanted)
     content = document(found, name)

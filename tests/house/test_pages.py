@@ -37,6 +37,7 @@ from orchestrator.inventory.edges import (
     FibresEdge,
     HostEdge,
     PortEdge,
+    QueueEdge,
     RackEdge,
     SegmentEdge,
     SlotEdge,
@@ -48,6 +49,7 @@ from orchestrator.inventory.edges import (
 from orchestrator.inventory.lab import read_lab
 from orchestrator.inventory.positions import read_yaml
 from orchestrator.inventory.programs import ArgumentEdge, CheckpointEdge, IterationsEdge, ProgramEdge, ProgramsEdge
+from orchestrator.inventory.slices import SliceEdge
 from orchestrator.plan import edges as planedges
 from orchestrator.plan.edges import (
     AcceptanceEdge,
@@ -104,9 +106,9 @@ def fields(*models: type[BaseModel], prefix: str = "") -> set[str]:
 
 def test_the_inventory_page_lists_exactly_the_keys_of_each_file() -> None:
     text = page("reference/inventory.md")
-    assert names(section(text, "hosts.yml")) == fields(HostEdge, prefix="testbed_") | fields(PortEdge, SshEdge)
+    assert names(section(text, "hosts.yml")) == fields(HostEdge, prefix="testbed_") | fields(PortEdge, SshEdge, SliceEdge)
     assert names(section(text, "devices.yml")) == fields(DevicesEdge, DeviceEdge, TraitsEdge)
-    segments = fields(RackEdge, SegmentEdge)
+    segments = fields(RackEdge, SegmentEdge, QueueEdge)
     assert names(section(text, "fibres.yml")) == fields(FibresEdge, FibreEdge, SlotEdge, TrunkEdge, TrunkEndEdge) | segments
     programs = fields(ProgramsEdge, ProgramEdge, ArgumentEdge, IterationsEdge, CheckpointEdge)
     assert names(section(text, "programs.yml")) == programs
@@ -291,7 +293,12 @@ async def test_every_request_of_the_page_on_faults_is_understood() -> None:
     async with control() as lab:
         for line in REQUESTS:
             answer = lab.answer(line.encode())
-            known = answer["ok"] or answer["error"] in ("this lab has no hosts, so no fibres", "no running host gpu05")
+            lacks = (
+                "this lab has no hosts, so no fibres",
+                "no running host gpu05",
+                "queue.share: no segment here has racks and a ",
+            )
+            known = answer["ok"] or answer["error"].startswith(lacks)
             assert known, f"{line}: {answer}"
 
 
@@ -387,3 +394,11 @@ def test_the_index_leads_to_every_page_of_the_documentation() -> None:
     index = set(re.findall(r"\]\(([^)#\s]+)\)", page("README.md")))
     wanted = {str(p.relative_to(DOCS)) for p in pages() if p.is_relative_to(DOCS) and p.name != "README.md"}
     assert {p for p in wanted if not p.startswith("decisions/")} <= index
+
+
+def test_every_scenario_that_ships_has_a_row_in_the_list_of_scenarios() -> None:
+    there = {at.parent.name for at in (ROOT / "examples" / "scenarios").glob("*/scenario.yaml")}
+    listed = re.findall(
+        r"^\| \[`([^`]+)`\]\(../../examples/scenarios/([^/]+)/README.md\) \|", page("how-to/scenarios.md"), re.MULTILINE
+    )
+    assert {name for name, _ in listed} == there and all(name == folder for name, folder in listed)
