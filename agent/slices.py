@@ -71,7 +71,7 @@ class Whole:
 
     @contextlib.contextmanager
     def shared(self) -> Iterator[None]:
-        """While neighbours are added or dropped."""
+        """While neighbours are added or dropped, or rules exchanged: only one agent of the host does."""
         yield
 
     def neighbours_of_others(self) -> set[tuple[str, str]]:
@@ -98,11 +98,12 @@ class Neighbourly(Whole):
     """The rule of a host that has slices, while it is used whole: it does not stand beside those of slices."""
 
     def exchange(self, nl: Rtnl, table: Callable[[int], int], old: int | None, new: int | None) -> None:
-        if new is not None and (used := sorted({s[3] for s in selectors(nl) if RULE_PREF < s[3] <= RULE_PREF + MOST})):
-            raise refused(
-                f"this host is used in slices (rules with preference {', '.join(map(str, used))}); take their plans down first"
-            )
-        super().exchange(nl, table, old, new)
+        with self.shared():  # nobody begins to use it in slices between the look and the rule
+            if new is not None and (used := sorted({s[3] for s in selectors(nl) if RULE_PREF < s[3] <= RULE_PREF + MOST})):
+                raise refused(
+                    f"this host is used in slices (rules with preference {', '.join(map(str, used))}); take their plans down first"
+                )
+            super().exchange(nl, table, old, new)
 
     @contextlib.contextmanager
     def shared(self) -> Iterator[None]:
@@ -171,8 +172,12 @@ class Slice(Neighbourly):
         return kept
 
     def exchange(self, nl: Rtnl, table: Callable[[int], int], old: int | None, new: int | None) -> None:
-        if new is not None and rule_tables(nl):
-            raise refused(f"this host is used whole (a rule with preference {RULE_PREF}); take that plan down first")
+        with self.shared():  # nobody begins to use the host whole between the look and the rules
+            if new is not None and rule_tables(nl):
+                raise refused(f"this host is used whole (a rule with preference {RULE_PREF}); take that plan down first")
+            self._exchange(nl, table, old, new)
+
+    def _exchange(self, nl: Rtnl, table: Callable[[int], int], old: int | None, new: int | None) -> None:
         added = [] if new is None else [selector_message(s) for s in self.wanted(table(new))]
         gone = [] if old is None else [selector_message(s) for s in self.wanted(table(old))]
         failed = nl.send([(NEWRULE, CREATE | EXCL, body) for body in added])

@@ -16,6 +16,8 @@ WIDTH = 60
 _TONES = ("#1f6feb", "#d4751a", "#2e8b57", "#8250df", "#b3294a", "#5b6570")
 _INK, _FAINT, _OVER = "#1f2328", "#d0d7de", "#b3294a"
 _RADIUS, _RING, _SIDE, _TOP = 150, 26, 390, 74
+_KEY, _NAME = 36, 44
+"""Height of a job in the key; characters of its name."""
 _MOST_ARCS = 400
 """A ring of more bursts than this is drawn as one that is sent on all around."""
 
@@ -70,7 +72,7 @@ def svg(report: PhasesReport, per_row: int = 1) -> str:
     tones = {job.name: _TONES[k % len(_TONES)] for k, job in enumerate(report.jobs)}
     jobs = {job.name: job for job in report.jobs}
     most = max((len(link.rates) for link, _ in links), default=0)
-    high = _TOP + 2 * _RADIUS + 24 + 20 * (most + 2)
+    high = _TOP + 2 * _RADIUS + 24 + _KEY * most + 24
     width, height = _SIDE * min(per_row, max(1, len(links))), 44 + rows * high
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="100%" style="max-width:{2 * width}px" '
@@ -94,10 +96,12 @@ def svg(report: PhasesReport, per_row: int = 1) -> str:
             parts.append(f'<circle cx="{x}" cy="{y}" r="{radius}" fill="none" stroke="{_FAINT}" stroke-width="2"/>')
             parts += _arcs(job, link.perimeter_ms, (x, y), radius, tones[name])
         for ring, name in enumerate(link.rates):
-            job, line = jobs[name], y + _RADIUS + 24 + 20 * ring
+            job, line = jobs[name], y + _RADIUS + 24 + _KEY * ring
             parts.append(f'<rect x="{left + 24}" y="{line - 11}" width="14" height="12" fill="{tones[name]}"/>')
-            words = f"{name}: {job.paced_ms:g} ms, +{job.shift_ms:g} ms, {link.rates[name]:.0f} of {link.mbps:.0f} Mb/s"
-            parts.append(f'<text x="{left + 46}" y="{line}">{escape(words)}</text>')
+            shown = name if len(name) <= _NAME else name[: _NAME - 1] + "\N{HORIZONTAL ELLIPSIS}"
+            words = f"{job.paced_ms:g} ms, +{job.shift_ms:g} ms, {link.rates[name]:.0f} of {link.mbps:.0f} Mb/s"
+            parts.append(f'<text x="{left + 46}" y="{line}">{escape(shown)}</text>')
+            parts.append(f'<text x="{left + 46}" y="{line + 15}" font-size="11">{words}</text>')
     if not links:
         parts.append(f'<text x="16" y="60">{escape(report.words)}</text>')
     return "\n".join([*parts, "</svg>", ""])

@@ -134,13 +134,15 @@ class Kind(Generic[S]):
         """
         if (there := self.running(settings, slice_)) is not None:
             return there
+        left = self.read(self.path(settings, slice_))  # which is there until the new one has written
         errors = log.with_suffix(".err")
         before = errors.stat().st_size if errors.exists() else 0  # what earlier ones wrote
         process = spawn(settings, [self.name, *self.options, "--log", str(log), *words], errors)
         give_up = time.monotonic() + self.start_s
         while time.monotonic() < give_up:
             there = self.running(settings, slice_)
-            if there is not None and there.state not in ("starting", "ended"):
+            old = left is not None and there is not None and (there.pid, there.since) == (left.pid, left.since)
+            if there is not None and not old and there.state not in ("starting", "ended"):
                 Daemon.detach(process)
                 return there
             if process.poll() is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from agent import slices
 from tests.agent.space import AGENT, Peer, Space, facts
 from tests.agent.test_generations import wait_for
 
@@ -270,3 +272,27 @@ def test_somebody_elses_queueing_discipline_is_not_replaced_and_ours_goes_with_t
     plain = here.agent("provision", facts("gpu02", 1, 2))[0]["changed"]
     assert "slice a removed" in plain and "no shares of opt1" in plain
     assert "htb" not in here.run("tc", "qdisc", "show", "dev", "opt1").stdout
+
+
+def test_nobody_begins_to_use_a_host_otherwise_between_the_look_and_the_rule(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+
+    @contextlib.contextmanager
+    def shared(self: object) -> Iterator[None]:
+        seen.append("alone")
+        yield
+        seen.append("others")
+
+    class Kernel:
+        def send(self, messages: list[Any]) -> list[Any]:
+            seen.append("rules")
+            return []
+
+    monkeypatch.setattr(slices.Neighbourly, "shared", shared)
+    monkeypatch.setattr(slices, "selectors", lambda nl: seen.append("look") or [])
+    monkeypatch.setattr(slices, "rule_tables", lambda nl: seen.append("look") or [])
+    slices.Neighbourly().exchange(Kernel(), lambda generation: generation, None, 1)
+    assert seen == ["alone", "look", "rules", "others"]
+    seen.clear()
+    slices.Slice(0, ["10.255.0.1"]).exchange(Kernel(), lambda generation: generation, None, 1)
+    assert seen[:2] == ["alone", "look"] and seen[-1] == "others"

@@ -12,7 +12,7 @@ import pytest
 from optics import Locked, Missing, TestbedError
 from orchestrator.engine import background
 from orchestrator.engine.adapt.process import ADAPTER, AdaptState
-from orchestrator.engine.background import ADAPT, TURN, BackgroundState, Kind
+from orchestrator.engine.background import ADAPT, TURN, BackgroundState, Kind, StateFile
 from orchestrator.engine.schedule import making
 from orchestrator.engine.schedule.process import TURNER, TurnState
 from orchestrator.settings import Settings, load
@@ -79,3 +79,26 @@ def test_a_start_that_fails_says_why_this_one_did_and_not_an_earlier_one(tmp_pat
     assert failed(Locked) == ("p1 is locked by bob\n  p2 is locked by bob", "ask bob")
     assert failed(TestbedError) == ("MemoryError", f"see {log.with_suffix('.err')}")
     assert failed(TestbedError)[0] == "exit 2"
+
+
+def test_what_an_earlier_process_left_is_not_taken_for_what_a_new_one_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = load(env={f"TESTBED_{n}_DIR": str(tmp_path / n.lower()) for n in ("DATA", "STATE", "LOCK")}, cwd=tmp_path)
+    path, log = ADAPTER.path(settings, "lab/ann"), tmp_path / "adapt.jsonl"
+    with StateFile(ADAPTER, path, AdaptState(7, since=1.0, state="adapting", last="old")):
+        pass
+    looks: list[int] = []
+
+    def spawn(*_: object) -> Any:
+        held = StateFile(ADAPTER, path, AdaptState(7, since=1.0, state="adapting", last="old"))
+        held.__enter__()  # it has the lock, and what it read there is still the other's
+
+        def poll() -> None:
+            looks.append(len(looks))
+            held.say(AdaptState(8, since=2.0, state="adapting", last="new"))
+
+        return SimpleNamespace(poll=poll, pid=8, held=held)
+
+    monkeypatch.setattr(background, "spawn", spawn)
+    monkeypatch.setattr(background.Daemon, "detach", lambda process: process.held.__exit__(None, None, None))
+    started = ADAPTER.start(settings, "lab/ann", log)
+    assert (started.pid, started.last) == (8, "new") and looks

@@ -18,7 +18,7 @@ from tests.end_to_end.test_switches import started
 pytestmark = [
     pytest.mark.long,
     pytest.mark.lab,
-    pytest.mark.timeout(400),
+    pytest.mark.timeout(600),
     pytest.mark.skipif(os.geteuid() != 0, reason="namespaces need root"),
 ]
 

@@ -48,6 +48,14 @@ def test_plans_that_need_the_same_host_cannot_both_be_beside() -> None:
     assert "leave y.json out" in caught.value.hint
 
 
+def test_a_host_is_used_whole_or_in_slices_whichever_plan_comes_first() -> None:
+    whole, first, second = plan("gpu01", "gpu02"), plan("gpu01/a", "gpu02/a"), plan("gpu01/b", "gpu02/b")
+    for one, two in ((whole, first), (first, whole)):
+        with pytest.raises(Infeasible, match="both need gpu01"):
+            taken({"x.json": one, "y.json": two})
+    assert taken({"x.json": first, "y.json": second})["gpu01/a"] == "x.json"
+
+
 def test_every_plan_beside_others_gets_a_name_of_its_own() -> None:
     assert (apart("a", ["b"]), apart("a", ["a", "a-2"])) == ("a", "a-3")
     assert owner_for("x y", ["x-y"]) == "x-y-2" and len(owner_for("a" * 70, ["a" * 64])) <= 64

@@ -100,6 +100,7 @@ async def coordinate(command: Command, *, notify: Notify, options: CoordinateOpt
                 work.say("ended", "stopped on request")
             finally:
                 await work.release()
+                file.say(replace(file.state, state="ended"))
             return work.report()
 
 

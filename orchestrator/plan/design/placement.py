@@ -22,12 +22,16 @@ def hosts_of(plan: Plan) -> frozenset[HostName]:
 def taken(plans: Mapping[str, Plan]) -> dict[HostName, str]:
     """The plan file that uses each host. Raises: Infeasible - two of them need the same host."""
     whose: dict[HostName, str] = {}
+    whole: dict[HostName, str] = {}
     for file, plan in plans.items():
-        if twice := sorted(hosts_of(plan) & whose.keys(), key=natural):
+        hosts = hosts_of(plan)
+        if twice := sorted((h for h in hosts if h in whose or h.partition("/")[0] in whole), key=natural):
+            other = whose.get(twice[0]) or whole[twice[0].partition("/")[0]]
             raise Infeasible(
-                f"{file} and {whose[twice[0]]} both need {', '.join(twice[:6])}",
-                hint=f"only one of them can be up at a time: leave {file} out, or design it with --beside {whose[twice[0]]}",
+                f"{file} and {other} both need {', '.join(twice[:6])}",
+                hint=f"only one of them can be up at a time: leave {file} out, or design it with --beside {other}",
             )
+        whole |= {host: file for host in hosts if "/" not in host}
         whose |= {name: file for host in hosts_of(plan) for name in (host, host.partition("/")[0])}
     return whose
 
