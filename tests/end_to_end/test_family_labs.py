@@ -15,11 +15,10 @@ from emulators.families import WHERE
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(110), pytest.mark.skipif(os.geteuid() != 0, reason="namespaces need root")]
 DRIVERS = sorted(set(known_drivers()) & set(WHERE))
 HOSTS = 4
-QUICK = {"sonic-ocs"}
-"""The others are long tests; the conformance run has every one of them."""
 
 
-@pytest.mark.parametrize("driver", [pytest.param(d, marks=[pytest.mark.long] * (d not in QUICK)) for d in DRIVERS])
+@pytest.mark.long  # the conformance run has every one of them
+@pytest.mark.parametrize("driver", DRIVERS)
 def test_a_ring_comes_up_on_the_lab_of_a_family_and_all_hosts_reach_each_other(driver: str, tmp_path: Path) -> None:
     started = CommandLine(tmp_path, tmp_path)("lab", "start", "--driver", driver, "--hosts", HOSTS)
     inventory = Path(started["inventory"])

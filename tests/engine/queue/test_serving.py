@@ -164,7 +164,7 @@ def test_hosts_that_do_not_come_back_are_not_waited_for(store: Store, floor: Flo
 
 async def test_jobs_of_a_user_who_does_not_serve_the_queue_hold_nobody_up(store: Store, floor: Floor) -> None:
     bob = Who("bob", "bob")
-    runs, waits = (add(store, LAB, bob, name="job", text="", method="ring", count=2, for_s=1, preemptible=True) for _ in range(2))
+    runs, waits = (add(store, LAB, bob, name="job", text="", method="ring", count=2, for_s=600, preemptible=True) for _ in range(2))
     claimed = claim(store, bob, runs, HOSTS[:2], "[]")
     assert claimed and move(store, bob, claimed, "running")
     queue(store, 4)
