@@ -87,6 +87,7 @@ def job(rings: list[list[str]], **args: object) -> dict[str, object]:
     return {"name": "mine", "workload": "program", "program": "tiny", "ranks": HOSTS, "rings": rings, "args": args}
 
 
+@pytest.mark.long
 def test_a_program_that_knows_nothing_of_the_project_runs_is_seen_and_keeps_over_other_rings(owned: Lab) -> None:
     started = owned.up(owned.plan("mine", ring((1, 2)), job=job([HOSTS], scale=2))).must()["job"]
     assert (started["state"], started["workload"], started["backend"], started["ranks"]) == ("running", "tiny", "gloo", 6)

@@ -121,6 +121,7 @@ def test_the_order_alternates_so_that_a_drift_meets_both_plans_alike() -> None:
         assert places["a"] == places["b"]
 
 
+@pytest.mark.long
 def test_two_plans_are_compared_and_the_lab_is_as_before(typed: Typed, engine: Engine) -> None:
     data = compare(typed, *PLANS, "--repeats", 2)["data"]
     assert [slot["arm"] for slot in data["slots"]] == ["a", "b", "b", "a"]
