@@ -121,12 +121,9 @@ class JobStatus(JsonReport):
     the plan's links should give. The expected ones are the plan's. time_scale: of times here to those of the designed workload.
     busy: fraction of the time that the processors of rank 0's host were busy. resumed_from: the iteration whose checkpoint it
     resumed from; 0: it started from scratch. hosts: how many its ranks are on. late: which of them are slow or silent, in words.
-    shadow: its `host` and `state`; iterations it judged, how many were `equal`; `fetched` states; its `checkpoint`'s iteration; the
-    tapped hosts (`taps`); how much later than the job it judged of late (`lag_ms`, median); or why the job has none (`lacks`).
-    functions: of packet switches, what each has counted, as the measurement `function`; `state`: leased, silent or gone.
-    sent: `wire_bytes` of rank 0 in the latest exchanges, `whole_bytes` as in the measurement `collective`; where datagrams carry
-    sums also `resent_bytes`, what sums lacked (`lost_share` in the mean, `lost_most`) and may lack (`loss_bound`).
-    saves: how long training stands for a checkpoint (`each_ms`), after how many iterations (`every`), and per iteration.
+    shadow: `host`, `state`, tapped ones (`taps`); iterations judged, how many `equal`; `fetched` states; its `checkpoint`; `lag_ms`
+    behind the job (median); or why it has none (`lacks`). functions: as the measurement `function`, and a `state`. sent: as the
+    measurement `collective`. saves: how long training stands for a checkpoint (`each_ms`), one in `every` iterations.
     """
 
     name: str

@@ -18,6 +18,7 @@ import pytest
 from agent import congestion, structops
 from agent.basics import Failure
 from agent.daemon import Server
+from tests.agent import loopback
 from tests.agent.ranks import until
 from tests.agent.space import Peer, Space
 
@@ -41,17 +42,8 @@ def registered() -> Iterator[congestion.Registered]:
 
 @pytest.fixture
 def joined(registered: congestion.Registered) -> Iterator[tuple[socket.socket, socket.socket]]:
-    """A connection over loopback that uses it, in segments of 500 bytes, and its far end."""
-    with socket.create_server(("127.0.0.1", 0)) as door:
-        door.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 * ROUND)
-        near = socket.socket()
-        near.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 * ROUND)
-        near.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, 500)
-        near.connect(door.getsockname())
-        far = door.accept()[0]
-    near.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, registered.name.encode())
-    with near, far:
-        yield near, far
+    with loopback.joined(registered.name, 4 * ROUND) as ends:
+        yield ends
 
 
 def pass_through(near: socket.socket, far: socket.socket, size: int) -> None:

@@ -16,6 +16,7 @@ import pytest
 
 from agent import networks, structops
 from agent.basics import Failure, own_sha
+from tests.agent import loopback
 from tests.agent.space import Peer, Space
 
 AVAILABLE = Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
@@ -37,17 +38,8 @@ def registered() -> Iterator[networks.Registered]:
 
 @pytest.fixture
 def joined(registered: networks.Registered) -> Iterator[tuple[socket.socket, socket.socket]]:
-    """A connection over loopback that uses it, in segments of 500 bytes, and its far end."""
-    with socket.create_server(("127.0.0.1", 0)) as door:
-        door.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2 * MUCH)
-        near = socket.socket()
-        near.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * MUCH)
-        near.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, 500)
-        near.connect(door.getsockname())
-        far = door.accept()[0]
-    near.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, registered.name.encode())
-    with near, far:
-        yield near, far
+    with loopback.joined(registered.name, 2 * MUCH) as ends:
+        yield ends
 
 
 def window(near: socket.socket) -> int:
