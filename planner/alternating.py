@@ -8,7 +8,7 @@ analytical model: compute, then the fullest link of traffic between pairs, then 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import exp
 
 import numpy as np
@@ -20,6 +20,7 @@ from planner.score import allreduce_loads
 from planner.shape import Lab, Shape
 from planner.topofinder import Finding, find
 from planner.totient import Rules
+from planner.workers import Workers, spread
 
 PER_MS = 1.0
 """alpha, for differences in milliseconds: the released planner's value."""
@@ -64,7 +65,9 @@ class Round:
 
 @dataclass(frozen=True)
 class Seen:
-    """Progress of a search: turn (from 1), strategies tried in it and allowed, the best time (s) of an iteration."""
+    """Progress of a search: turn (from 1), strategies tried in it and allowed, the best time (s) of an iteration.
+
+    Of several chains: how many have ended, strategies tried in them, the most that all may try."""
 
     turn: int
     tried: int
@@ -80,7 +83,8 @@ Watch = Callable[[Seen], bool]
 class Alternation:
     """The best strategy (an option's name for each part) with its topology.
 
-    settled: the last round changed nothing. stopped: the observer ended it earlier.
+    settled: the last round changed nothing. stopped: the observer ended it earlier. rounds: of the chain that found it, which is
+    number `chain`, from 0.
     """
 
     strategy: tuple[str, ...]
@@ -90,6 +94,7 @@ class Alternation:
     rounds: tuple[Round, ...]
     settled: bool
     stopped: bool = False
+    chain: int = 0
 
 
 def together(n: int, parts: Sequence[Part], chosen: Sequence[int]) -> Demand:
@@ -124,27 +129,65 @@ def alternate(
     patience: int = PATIENCE,
     start: Sequence[int] | None = None,
     watch: Watch | None = None,
+    chains: int = 1,
+    workers: Workers | None = None,
 ) -> Alternation:
     """Search strategies and topologies in turn; the answer is the best pair met, never worse than the first.
 
     budget: strategies tried against one topology at most; patience: fewer, if so many in a row bring nothing better. artifact: a
     new topology whenever a strategy was taken or 50 in a row were not, and back to the best every budget/100 steps, 1 to 1000.
     start: the first option of each part, 0 where it is left out. watch: may end the search, which then depends on when.
+    chains: whole searches that differ in their dice, the first in none from a search of one chain; of equals the first one's answer
+    is taken. workers: carry out the chains; of one chain, the loads of each option. The answer does not depend on them.
     Raises: Infeasible - a part without options, or no topology for the first strategy.
     """
     for part in parts:
         if not part.options:
             raise Infeasible(f"{part.name} has no option", "give each part of the model one strategy to spread it")
-    if not parts or min(budget, rounds, patience) < 1:
+    if not parts or min(budget, rounds, patience, chains) < 1:
         raise Infeasible(
-            f"{len(parts)} part(s), a budget of {budget}, {rounds} round(s), patience {patience}", "give 1 or more of each"
+            f"{len(parts)} part(s), a budget of {budget}, {rounds} round(s), patience {patience}, {chains} chain(s)",
+            "give 1 or more of each",
         )
-    chosen = list(start) if start is not None else [0] * len(parts)
-    search = _Search(n, tuple(parts), lab, rules, np.random.default_rng(seed), seed, patience, watch)
+    given = _Given(tuple(parts), lab, n, rules, seed, budget, rounds, patience, None if start is None else tuple(start))
+    if chains == 1:
+        return _chain(given, 0, watch, workers)
+    best: Alternation | None = None
+    tried = 0
+    for found in spread(workers, _chain, ((given, number) for number in range(chains))):
+        tried += sum(turn.tried for turn in found.rounds)
+        if best is None or found.iteration_s < best.iteration_s:
+            best = found
+        if watch is not None and not watch(Seen(found.chain + 1, tried, chains * rounds * budget, best.iteration_s)):
+            return replace(best, stopped=found.chain + 1 < chains)
+    assert best is not None  # there was a first chain
+    return best
+
+
+@dataclass(frozen=True, eq=False)
+class _Given:
+    """What all chains of a search have in common: the arguments of `alternate`."""
+
+    parts: tuple[Part, ...]
+    lab: Lab
+    n: int
+    rules: Rules
+    seed: int
+    budget: int
+    rounds: int
+    patience: int
+    start: tuple[int, ...] | None
+
+
+def _chain(given: _Given, number: int, watch: Watch | None = None, workers: Workers | None = None) -> Alternation:
+    parts, n, budget = given.parts, given.n, given.budget
+    dice = np.random.default_rng(np.random.SeedSequence(given.seed, spawn_key=(number,)) if number else given.seed)
+    chosen = list(given.start) if given.start is not None else [0] * len(parts)
+    search = _Search(n, parts, given.lab, given.rules, dice, given.seed, given.patience, watch, workers)
     best: tuple[float, list[int], Finding] | None = None
     history: list[Round] = []
     settled = False
-    while len(history) < rounds and not settled and not search.stopped:
+    while len(history) < given.rounds and not settled and not search.stopped:
         costs = search.costs(chosen)
         before = costs.seconds(chosen)
         if best is None or before < best[0]:
@@ -158,7 +201,7 @@ def alternate(
     assert best is not None  # there was a first round
     seconds, chosen, finding = best
     names = tuple(part.options[index].name for part, index in zip(parts, chosen, strict=True))
-    return Alternation(names, together(n, parts, chosen), finding, seconds, tuple(history), settled, search.stopped)
+    return Alternation(names, together(n, parts, chosen), finding, seconds, tuple(history), settled, search.stopped, number)
 
 
 @dataclass(eq=False)
@@ -168,6 +211,7 @@ class _Costs:
     finding: Finding
     lab: Lab
     parts: tuple[Part, ...]
+    workers: Workers | None
     between: list[list[NDArray[np.float64]]] = field(default_factory=list)
     reduce: list[list[NDArray[np.float64]]] = field(default_factory=list)
 
@@ -178,9 +222,8 @@ class _Costs:
             self.between.append([self._load(shape, option.mp) / links for option in part.options])
             self.reduce.append([self._sums(shape, option.groups) / links for option in part.options])
 
-    @staticmethod
-    def _load(shape: Shape, mp: NDArray[np.float64] | None) -> NDArray[np.float64]:
-        loads = even_loads(shape, mp) if mp is not None and mp.any() else np.zeros((shape.n, shape.n))
+    def _load(self, shape: Shape, mp: NDArray[np.float64] | None) -> NDArray[np.float64]:
+        loads = even_loads(shape, mp, workers=self.workers) if mp is not None and mp.any() else np.zeros((shape.n, shape.n))
         return loads[shape.adjacency > 0]
 
     @staticmethod
@@ -209,6 +252,7 @@ class _Search:
     seed: int
     patience: int
     watch: Watch | None
+    workers: Workers | None
     stopped: bool = False
     known: dict[tuple[int, ...], _Costs] = field(default_factory=dict)
 
@@ -221,7 +265,7 @@ class _Search:
                 finding = find(self._joined(chosen), self.lab, rules=self.rules, seed=self.seed)
             if len(self.known) == KEPT:
                 del self.known[next(iter(self.known))]
-            self.known[key] = _Costs(finding, self.lab, self.parts)
+            self.known[key] = _Costs(finding, self.lab, self.parts, self.workers)
         return self.known[key]
 
     def _joined(self, chosen: Sequence[int]) -> Demand:

@@ -18,6 +18,10 @@ class Infeasible(optics.Infeasible):
         self.condition = condition
         self.alternative = alternative
 
+    def __reduce__(self) -> tuple[type[Infeasible], tuple[str, str]]:
+        """From another process: exceptions are otherwise made again of `args`, which lack the alternative."""
+        return type(self), (self.condition, self.alternative)
+
 
 @dataclass(frozen=True)
 class Group:

@@ -26,6 +26,7 @@ from planner.score import Score, allreduce_bound_s, allreduce_s, moore, mp_s, sc
 from planner.shape import Lab, Ring, Shape
 from planner.topofinder import connection, find
 from planner.totient import ring
+from planner.workers import Workers, spread
 
 LARGEST = 16
 """Most ranks for which the search takes reasonable time."""
@@ -87,10 +88,11 @@ def _gain(name: str, was: float, now: float) -> str:
     return f"{'links that must fail' if name == 'fails' else name} {was:.6g} -> {now:.6g}"
 
 
-def search(demand: Demand, lab: Lab, *, seed: int = 0, schedules: bool = True) -> Findings:
+def search(demand: Demand, lab: Lab, *, seed: int = 0, schedules: bool = True, workers: Workers | None = None) -> Findings:
     """Search all circulants, other Cayley graphs, known graphs and graphs near the best; score the best of each kind.
 
     schedules: the back-end can run any schedule, so that breadth-first ones count where they are faster than rings.
+    workers: carry out the searches by exchanges and the scores of the finalists; the answer does not depend on them.
     Raises: Infeasible - too many ranks, or nothing fits the lab.
     """
     n = demand.n
@@ -108,14 +110,18 @@ def search(demand: Demand, lab: Lab, *, seed: int = 0, schedules: bool = True) -
         kinds["Cayley graph"] = list(_cayley(n, degree, lab.duplex, judge))
         kinds["known graph"] = list(_known(n, degree, lab.duplex, judge))
     start = min(kinds["circulant"], default=None)
-    kinds["exchanged"] = list(_exchanged(n, degree, lab.duplex, judge, start[2] if start else None, seed, alike))
+    kinds["exchanged"] = list(_exchanged(n, degree, lab.duplex, judge, start[2] if start else None, seed, alike, workers))
     totient = _totient(demand, lab, seed, schedules)
     finalists = [entry for kind, found in kinds.items() if kind != "exchanged" for entry in _distinct(found)]
     finalists += _least_full(kinds["exchanged"], n, lab.duplex, weights)
     candidates: list[Candidate] = []
-    for _, name, links in sorted(finalists, key=lambda entry: entry[0]):  # stable: of as few hops, circulants first
-        found = _scored(name, links, demand, lab, schedules, candidates)
-        candidates += [found] if found is not None else []
+    finalists.sort(key=lambda entry: entry[0])  # stable: of as few hops, circulants first
+    hopeful = spread(workers, _hopeful, ((entry, demand, lab, schedules) for entry in finalists))
+    for candidate in (found for found in hopeful if found is not None):
+        figures = _figures(candidate.score, n)
+        if not any(_no_better(figures, _figures(rival.score, n)) for rival in candidates):
+            exact = replace(candidate.score, mp_s=mp_s(candidate.shape, demand.mp, lab))
+            candidates.append(replace(candidate, score=exact))
     candidates += [totient] if totient is not None else []
     if not candidates:
         raise Infeasible(
@@ -255,7 +261,7 @@ def _dihedral_table(m: int) -> list[list[int]]:
 
 
 def _exchanged(
-    n: int, degree: int, duplex: bool, judge: _Judge, start: Links | None, seed: int, alike: bool
+    n: int, degree: int, duplex: bool, judge: _Judge, start: Links | None, seed: int, alike: bool, workers: Workers | None
 ) -> Iterator[tuple[float, str, Links]]:
     """Graphs reached by exchanging the ends of two links, from the best circulant and from random ones, never for worse.
 
@@ -263,37 +269,43 @@ def _exchanged(
     """
     if start is None or degree < 2:
         return
-    rng = np.random.default_rng(seed)
+    dice = np.random.default_rng(seed).random((RESTARTS, EXCHANGES + n * degree, 3))
+    anything = (0, *[n * degree] * (RESTARTS - 1))  # from random graphs: first so many exchanges at random
+    pieces = ((start, *each, judge, duplex) for each in zip(dice, anything, strict=True))
     seen: set[Hashable] = set()
-    for attempt in range(RESTARTS):
-        fewest: list[Links] = []
-        links = list(start)
-        out = _out(n, links, duplex)
-        best = judge.hops(out)
-        dice = rng.random((EXCHANGES + n * degree, 3)).tolist()
-        for number, (first, second, turn) in enumerate(dice):
-            i, j = int(first * len(links)), int(second * len(links))
-            (a, b), (c, d) = links[i], links[j]
-            if duplex and turn < 0.5:
-                c, d = d, c
-            # a-b and c-d become a-d and c-b
-            if len({a, b, c, d}) < 4 or d in out[a] or b in out[c]:
-                continue
-            _swap(out, (a, b), (c, d), duplex)
-            now = judge.hops(out)
-            if now <= best or (attempt and number < n * degree and now < float("inf")):  # at first anything goes
-                if now < best:
-                    fewest.clear()
-                best = now
-                links[i], links[j] = (a, d), (c, b)
-                fewest.append(tuple(links))
-            else:
-                _swap(out, (a, d), (c, b), duplex)
-        for found in fewest or [tuple(links)]:
+    for attempt, (best, fewest) in enumerate(spread(workers, _descended, pieces)):
+        for found in fewest:
             mark = _mark(n, found, duplex) if alike else frozenset(found)
             if mark not in seen:
                 seen.add(mark)
                 yield best, f"search by exchanges, start {attempt + 1}", found
+
+
+def _descended(start: Links, dice: NDArray[np.float64], anything: int, judge: _Judge, duplex: bool) -> tuple[float, list[Links]]:
+    """The fewest hops that exchanges reach, and all graphs met that have them. anything: exchanges that may be for worse."""
+    fewest: list[Links] = []
+    links = list(start)
+    out = _out(judge.n, links, duplex)
+    best = judge.hops(out)
+    for number, (first, second, turn) in enumerate(dice.tolist()):
+        i, j = int(first * len(links)), int(second * len(links))
+        (a, b), (c, d) = links[i], links[j]
+        if duplex and turn < 0.5:
+            c, d = d, c
+        # a-b and c-d become a-d and c-b
+        if len({a, b, c, d}) < 4 or d in out[a] or b in out[c]:
+            continue
+        _swap(out, (a, b), (c, d), duplex)
+        now = judge.hops(out)
+        if now <= best or (number < anything and now < float("inf")):
+            if now < best:
+                fewest.clear()
+            best = now
+            links[i], links[j] = (a, d), (c, b)
+            fewest.append(tuple(links))
+        else:
+            _swap(out, (a, d), (c, b), duplex)
+    return best, fewest or [tuple(links)]
 
 
 def _mark(n: int, links: Links, duplex: bool) -> tuple[object, ...]:
@@ -344,9 +356,10 @@ def _distinct(found: list[tuple[float, str, Links]]) -> list[tuple[float, str, L
     return kept
 
 
-def _scored(name: str, links: Links, demand: Demand, lab: Lab, schedules: bool, rivals: Sequence[Candidate]) -> Candidate | None:
-    """The topology with its rings, if it has them, in full; None if the lab cannot carry it or a rival is at least as good in
-    every figure."""
+def _hopeful(entry: tuple[float, str, Links], demand: Demand, lab: Lab, schedules: bool) -> Candidate | None:
+    """The topology with its rings, if it has them, and its score, in which the time of traffic between pairs is a lower bound; None
+    if the lab cannot carry it."""
+    _, name, links = entry
     bare = graph(demand.n, links, duplex=lab.duplex)
     shape = replace(bare, degree=lab.degree)
     rings = _strides(demand.n, links, lab.duplex) or decompose(bare)
@@ -363,10 +376,7 @@ def _scored(name: str, links: Links, demand: Demand, lab: Lab, schedules: bool, 
     allreduce, by = _allreduce(shape, demand, lab, schedules)
     least = float((demand.mp * shape.hops).sum()) / len(shape.arcs) / lab.port_bytes_per_s
     hopeful = Score(allreduce, least, shape.mean_hops(demand.mp if demand.mp.any() else None), shape.diameter, 0, None)
-    hopeful = replace(hopeful, fails=survives(shape), worst_diameter=worst_diameter(shape))
-    if any(_no_better(_figures(hopeful, shape.n), _figures(rival.score, shape.n)) for rival in rivals):
-        return None
-    return Candidate(name, shape, replace(hopeful, mp_s=mp_s(shape, demand.mp, lab)), by)
+    return Candidate(name, shape, replace(hopeful, fails=survives(shape), worst_diameter=worst_diameter(shape)), by)
 
 
 def _allreduce(shape: Shape, demand: Demand, lab: Lab, schedules: bool) -> tuple[float, str]:

@@ -25,6 +25,12 @@ FEW = 4
 ASSIGNED = 512
 PARTNERS = 16
 """A rank's heaviest partners that a large matching starts from."""
+GROUP = 16
+"""Numbers of a row whose largest says whether one of them can be among the largest of the row."""
+ROWS = 16
+"""Ranks whose weights are worked on at once: a few arrays of 4096 each stay in a cache of 1 MiB."""
+SQUARE = 128
+"""The same for numbers that are read by rows and by columns."""
 FINE = 2**40
 WORK = 2**26
 """Pairs of pairs weighed for exchanges at most: all of them 16 times at 4096 ranks, a thousand times at 512."""
@@ -58,8 +64,7 @@ def matchings(
         )
     rng = np.random.default_rng(seed)
     left = free.astype(np.int64).copy()
-    both = mp + mp.T
-    now = both.copy()
+    now = mp + mp.T
     made: Counter[tuple[int, int]] = Counter()
     found: list[Match] = []
     while rounds is None or len(found) < rounds:
@@ -75,7 +80,7 @@ def matchings(
         made.update(found[-1].pairs)
         for a, b in found[-1].pairs:
             links = made[a, b]
-            now[a, b] = now[b, a] = both[a, b] / (2**links if rules == "paper" else links + 1)
+            now[a, b] = now[b, a] = (mp[a, b] + mp[b, a]) / (2**links if rules == "paper" else links + 1)
     return tuple(found)
 
 
@@ -84,21 +89,24 @@ def heaviest(weight: NDArray[np.float64], rng: np.random.Generator, *, every: bo
 
     weight: symmetric, zero diagonal.
     """
-    lower, upper = np.nonzero(np.triu(weight, 1))
-    if len(weight) <= EXACT or (len(lower) <= FEW * len(weight) and not every):
-        if every:
-            lower, upper = np.triu_indices(len(weight), 1)
-        chosen = _blossom(len(weight), lower, upper, weight[lower, upper], rng, every=every)
-        return np.column_stack([lower[chosen], upper[chosen]]), float(weight[lower[chosen], upper[chosen]].sum())
     n = len(weight)
-    noise = rng.random(weight.shape) * (weight.max() / FINE)
+    if n <= EXACT or (np.count_nonzero(weight) <= 2 * FEW * n and not every):
+        lower, upper = np.triu_indices(n, 1) if every else np.nonzero(np.triu(weight, 1))
+        chosen = _blossom(n, lower, upper, weight[lower, upper], rng, every=every)
+        return np.column_stack([lower[chosen], upper[chosen]]), float(weight[lower[chosen], upper[chosen]].sum())
+    noise = rng.random(weight.shape)
+    noise *= weight.max() / FINE
     shaken = np.zeros((n + n % 2, n + n % 2))  # who is paired with the one beyond the last, of an odd number, stays alone
-    shaken[:n, :n] = weight + noise + noise.T
+    for rows in _pieces(n, SQUARE):
+        for columns in _pieces(n, SQUARE):
+            shaken[rows, columns] = weight[rows, columns] + noise[rows, columns] + noise[columns, rows].T
+    del noise
     np.fill_diagonal(shaken, 0.0)
     if n <= ASSIGNED:
         pairs, bound = _assigned(shaken)
     else:
-        pairs, bound = _greedy(shaken), _dual(shaken)
+        own = _own(shaken)
+        pairs, bound = _greedy(shaken, own), _dual(shaken, own)
     rest = rng.permutation(np.setdiff1d(np.arange(len(shaken)), pairs.reshape(-1)))
     pairs = _exchanged(shaken, np.concatenate([pairs, rest.reshape(-1, 2)]))
     pairs = pairs[(pairs < n).all(axis=1)]
@@ -151,43 +159,74 @@ def _assigned(weight: NDArray[np.float64]) -> tuple[NDArray[np.int64], float]:
     return np.array(pairs, dtype=np.int64).reshape(-1, 2), bound
 
 
-def _greedy(weight: NDArray[np.float64]) -> NDArray[np.int64]:
+def _pieces(n: int, size: int) -> list[slice]:
+    return [slice(first, min(first + size, n)) for first in range(0, n, size)]
+
+
+def _own(weight: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The best w[i, j] = own[i] + own[j]."""
+    n = len(weight)
+    own: NDArray[np.float64] = (weight.sum(axis=1) - weight.sum() / (2 * (n - 1))) / (n - 2)
+    return own
+
+
+def _greedy(weight: NDArray[np.float64], own: NDArray[np.float64]) -> NDArray[np.int64]:
     """Heaviest first among each rank's heaviest partners, after subtracting each rank's average weight."""
     n = len(weight)
-    own = (weight.sum(axis=1) - weight.sum() / (2 * (n - 1))) / (n - 2)  # the best w[i, j] = own[i] + own[j]
-    rest = weight - own[:, None] - own[None, :]
-    np.fill_diagonal(rest, -np.inf)
-    near = np.argpartition(-rest, PARTNERS, axis=1)[:, :PARTNERS]
-    rows, columns = np.repeat(np.arange(n), PARTNERS), near.reshape(-1)
-    order = np.argsort(-rest[rows, columns], kind="stable")
-    free = np.ones(n, dtype=bool)
+    near, worth = np.empty((n, PARTNERS), dtype=np.int64), np.empty((n, PARTNERS))
+    for rows in _pieces(n, ROWS):
+        rest = weight[rows] - own[rows, None] - own[None, :]
+        rest[np.arange(len(rest)), np.arange(rows.start, rows.stop)] = -np.inf
+        near[rows] = _largest(rest)
+        worth[rows] = np.take_along_axis(rest, near[rows], axis=1)
+    order = np.argsort(-worth.reshape(-1), kind="stable")
+    free = [True] * n
     pairs = []
-    for a, b in zip(rows[order].tolist(), columns[order].tolist(), strict=True):
+    for a, b in zip((order // PARTNERS).tolist(), near.reshape(-1)[order].tolist(), strict=True):
         if free[a] and free[b]:
             free[a] = free[b] = False
             pairs.append((a, b))
     return np.array(pairs, dtype=np.int64).reshape(-1, 2)
 
 
-def _dual(weight: NDArray[np.float64], turns: int = 6) -> float:
+def _largest(rows: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Places of the `PARTNERS` largest numbers of each row, as argpartition chooses them where numbers are equal."""
+    count, n = rows.shape
+    groups = n // GROUP
+    if groups <= PARTNERS:
+        few: NDArray[np.int64] = np.argpartition(-rows, PARTNERS, axis=1)[:, :PARTNERS]
+        return few
+    most = rows[:, : groups * GROUP].reshape(count, GROUP, groups).max(axis=1)
+    enough = np.partition(most, groups - PARTNERS - 1, axis=1)[:, groups - PARTNERS - 1]  # PARTNERS + 1 are at least as large
+    row, column = np.nonzero(rows >= enough[:, None])
+    value = rows[row, column]
+    order = np.lexsort((-value, row))
+    first = np.searchsorted(row, np.arange(count))[:, None] + np.arange(PARTNERS + 1)
+    ranked = value[order][first]
+    found: NDArray[np.int64] = column[order][first[:, :PARTNERS]]
+    equal = (ranked[:, 1:] == ranked[:, :-1]).any(axis=1)
+    if equal.any():
+        found[equal] = np.argpartition(-rows[equal], PARTNERS, axis=1)[:, :PARTNERS]
+    return found
+
+
+def _dual(weight: NDArray[np.float64], own: NDArray[np.float64], turns: int = 6) -> float:
     """The sum of prices of ranks that no pair outweighs, which bounds every matching: additive fits, lowered by turns."""
-    n = len(weight)
-    fit = (weight.sum(axis=1) - weight.sum() / (2 * (n - 1))) / (n - 2)
-    sums = []
-    for price in (fit, weight.max(axis=1) / 2):
-        least = _most_after(weight, price)
-        price = np.maximum(price, least)
-        for _ in range(turns):
-            price = (price + _most_after(weight, price)) / 2
-        sums.append(float(np.maximum(price, 0.0).sum()))
-    return min(sums)
+    price = np.stack([own, weight.max(axis=1) / 2])
+    price = np.maximum(price, _most_after(weight, price))
+    for _ in range(turns):
+        price = (price + _most_after(weight, price)) / 2
+    return min(float(np.maximum(one, 0.0).sum()) for one in price)
 
 
-def _most_after(weight: NDArray[np.float64], price: NDArray[np.float64]) -> NDArray[np.float64]:
-    """What each rank must at least be priced, the others' prices given; never below nothing."""
-    left = weight - price[None, :]
-    np.fill_diagonal(left, 0.0)
-    most: NDArray[np.float64] = left.max(axis=1)
+def _most_after(weight: NDArray[np.float64], prices: NDArray[np.float64]) -> NDArray[np.float64]:
+    """What each rank must at least be priced, the others' prices given, for each row of prices; never below nothing."""
+    most = np.empty_like(prices)
+    for rows in _pieces(len(weight), ROWS):
+        for price, found in zip(prices, most, strict=True):
+            left = weight[rows] - price
+            left[np.arange(len(left)), np.arange(rows.start, rows.stop)] = 0.0
+            left.max(axis=1, out=found[rows])
     return np.maximum(most, 0.0)
 
 
@@ -200,10 +239,12 @@ def _exchanged(weight: NDArray[np.float64], pairs: NDArray[np.int64]) -> NDArray
     while len(fresh) and weighed < WORK:
         weighed += len(fresh) * len(a)
         now = weight[a, b]
+        gain = np.empty((len(fresh), len(a)))
+        for part in _pieces(len(fresh), ROWS):
+            of_a, of_b = weight[a[fresh[part]]], weight[b[fresh[part]]]
+            alike, crossed = of_a.take(a, axis=1) + of_b.take(b, axis=1), of_a.take(b, axis=1) + of_b.take(a, axis=1)
+            gain[part] = np.maximum(alike, crossed) - now[fresh[part]][:, None] - now[None, :]
         rows = np.arange(len(fresh))
-        of_a, of_b = weight[a[fresh]], weight[b[fresh]]
-        alike, crossed = of_a[:, a] + of_b[:, b], of_a[:, b] + of_b[:, a]
-        gain = np.maximum(alike, crossed) - now[fresh][:, None] - now[None, :]
         gain[rows, fresh] = 0.0
         other = gain.argmax(axis=1)
         gains = gain[rows, other]
@@ -213,12 +254,12 @@ def _exchanged(weight: NDArray[np.float64], pairs: NDArray[np.int64]) -> NDArray
             if gains[row] <= worth:
                 break
             if changed[j] and not changed[i]:  # the next best: many pairs have the same best
-                gain[row, changed] = 0.0
+                np.putmask(gain[row], changed, 0.0)
                 j = int(gain[row].argmax())
             if changed[i] or gain[row, j] <= worth:
                 continue
             changed[[i, j]] = True
-            if crossed[row, j] > alike[row, j]:
+            if weight[a[i], b[j]] + weight[b[i], a[j]] > weight[a[i], a[j]] + weight[b[i], b[j]]:  # neither has changed
                 b[i], b[j] = b[j], b[i]
             else:
                 b[i], a[j] = a[j], b[i]

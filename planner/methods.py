@@ -11,6 +11,7 @@ from planner.alternating import PATIENCE
 from planner.backend import Backend, single_order
 from planner.demand import Demand
 from planner.shape import Lab, Ring, Shape
+from planner.workers import Workers
 
 TRIED = 4
 """Answers of a method that are evaluated on the hosts; the fastest is taken."""
@@ -44,6 +45,10 @@ class Wanted:
     """Ends of the links of plans that stay."""
     schedule: str = ""
     """Of all-reduce by the back-end msccl; empty: breadth-first where it is faster than rings."""
+    chains: int = 1
+    """Searches for parallelism with dice of their own; the best answer counts."""
+    workers: Workers | None = field(default=None, compare=False, repr=False)
+    """Who carries out pieces of a search (None: this process). The answer does not depend on them."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +91,7 @@ def exact(demand: Demand, lab: Lab, wanted: Wanted) -> list[Found]:
     """The Pareto list of the search of small clusters, the fastest first."""
     from planner.exact import search
 
-    found = search(demand, lab, seed=wanted.seed, schedules=wanted.backend == "msccl")
+    found = search(demand, lab, seed=wanted.seed, schedules=wanted.backend == "msccl", workers=wanted.workers)
     counted = ", ".join(f"{count} {kind}s" if kind != "exchanged" else f"{count} by exchanges" for kind, count in found.counts)
     counted += "; another graph may still be better"
     least = f"no graph of this degree has a diameter below {found.moore[0]} or fewer mean hops than {found.moore[1]:.3f}"

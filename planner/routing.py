@@ -14,12 +14,15 @@ from numpy.typing import NDArray
 from planner.demand import Infeasible
 from planner.shape import Shape
 from planner.topofinder import Finding
+from planner.workers import Workers, spread
 
 Pair: TypeAlias = tuple[int, int]
 Path: TypeAlias = tuple[int, ...]
 Weighted: TypeAlias = tuple[tuple[Path, float], ...]
 Channel: TypeAlias = tuple[int, int]
 """A link in one direction."""
+ROWS = 16
+"""Hosts whose links are loaded at once: what they need stays in a cache of 1 MiB."""
 
 
 @dataclass(frozen=True)
@@ -142,45 +145,79 @@ def _members(finding: Finding, group: str) -> Path:
     return next(ring.order for ring in finding.shape.rings if ring.group == group and ring.stride == 1)
 
 
-def even_loads(shape: Shape, demand: NDArray[np.float64], block: int = 512) -> NDArray[np.float64]:
-    """What `even` would load each link with, without listing paths: all pairs at once, hosts farthest from a destination first."""
-    from scipy.sparse import csr_array
+def even_loads(shape: Shape, demand: NDArray[np.float64], block: int = 512, workers: Workers | None = None) -> NDArray[np.float64]:
+    """What `even` would load each link with, without listing paths: all pairs at once, hosts farthest from a destination first.
 
+    block: destinations of one piece of work. The loads depend on it in their last bits, on the number of workers never: pieces are
+    summed in their order.
+    """
     n, hops = shape.n, shape.hops
     if (hops[demand > 0] < 0).any():
         src, dst = np.argwhere((demand > 0) & (hops < 0))[0].tolist()
         raise Infeasible(f"no path leads from rank {src} to rank {dst}", "give the topology a ring through all ranks")
-    slots = _slots(shape.adjacency)
-    onward = [csr_array((np.ones(len(here)), (there, here)), shape=(n, n)) for here, there, _ in slots]
+    here, there = np.nonzero(shape.adjacency)
+    links = shape.adjacency[here, there]
+    parts = [slice(first, min(first + block, n)) for first in range(0, n, block)]
+    pieces = (((here, there, links), np.ascontiguousarray(hops[:, part]), demand[:, part].copy()) for part in parts)
+    along = np.zeros(len(here))
+    for sums in spread(workers, _loads_to, pieces):
+        for of_distance in sums:
+            along += of_distance
     loads = np.zeros((n, n))
-    for first in range(0, n, block):
-        part = slice(first, min(first + block, n))
-        away = np.ascontiguousarray(hops[:, part])
-        waiting = demand[:, part].copy()
-        for distance in range(int(away.max(initial=0)), 0, -1):
-            ways = []
-            total = np.zeros_like(waiting)
-            for here, there, links in slots:
-                way = np.zeros_like(waiting)
-                way[here] = links[:, None] * ((away[here] == distance) & (away[there] == distance - 1))
-                ways.append(way)
-                total += way
-            unit = np.divide(waiting, total, out=np.zeros_like(waiting), where=total > 0)
-            for way, (here, there, _), on in zip(ways, slots, onward, strict=True):
-                way *= unit
-                loads[here, there] += way[here].sum(axis=1)
-                waiting += on @ way
+    loads[here, there] = along
     return loads
 
 
-def _slots(adjacency: NDArray[np.int64]) -> list[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]]:
-    """The k-th neighbour of every host that has one, for each k: (hosts, neighbours, parallel links between them)."""
-    here, there = np.nonzero(adjacency)
-    place = np.arange(len(here)) - np.searchsorted(here, here)
-    return [
-        (here[place == k], there[place == k], adjacency[here[place == k], there[place == k]])
-        for k in range(int(place.max(initial=-1)) + 1)
-    ]
+def _loads_to(
+    graph: tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]], away: NDArray[np.int16], waiting: NDArray[np.float64]
+) -> list[NDArray[np.float64]]:
+    """The loads of all arcs by traffic to some destinations, an array for each distance from there, the farthest first.
+
+    graph: sources of arcs in ascending order, destinations, parallel links.
+    away: hops to the destinations. waiting: bytes to them, changed.
+    Sums keep one order, in slots of neighbours: their last bits decide between strategies that are equal otherwise.
+    """
+    from scipy.sparse import csr_array
+
+    here, there, links = graph
+    n = len(away)
+    slot = np.arange(len(here)) - np.searchsorted(here, here)
+    slots = int(slot.max(initial=-1)) + 1
+    pieces = []
+    for rows in (slice(first, min(first + ROWS, n)) for first in range(0, n, ROWS)):
+        count = rows.stop - rows.start
+        out = slice(*np.searchsorted(here, (rows.start, rows.stop)).tolist())
+        leaving = csr_array(
+            (np.ones(out.stop - out.start), (here[out] - rows.start, np.arange(out.stop - out.start))),
+            shape=(count, out.stop - out.start),
+        )
+        in_ = np.flatnonzero((there >= rows.start) & (there < rows.stop))
+        arriving = csr_array(
+            (links[in_].astype(np.float64), (slot[in_] * count + there[in_] - rows.start, here[in_])), shape=(slots * count, n)
+        )
+        pieces.append((rows, out, np.flatnonzero(links[out] > 1), leaving, arriving))
+    unit, nearer = np.empty_like(waiting), np.empty_like(waiting)
+    found = []
+    for distance in range(int(away.max(initial=0)), 0, -1):
+        np.copyto(nearer, away == distance - 1)
+        sums = np.zeros(len(here))
+        for rows, out, several, leaving, _ in pieces:
+            ways = nearer[there[out]]
+            ways[several] *= links[out][several, None]
+            total = leaving @ ways
+            total[away[rows] != distance] = np.inf
+            np.divide(waiting[rows], total, out=unit[rows])
+            ways *= unit[here[out]]
+            sums[out] = ways.sum(axis=1)
+        found.append(sums)
+        if distance == 1:
+            break
+        for rows, _, _, _, arriving in pieces:
+            then = waiting[rows].copy()
+            for of_slot in (arriving @ unit).reshape(slots, *then.shape):
+                then += of_slot
+            np.copyto(waiting[rows], then, where=nearer[rows] > 0)
+    return found
 
 
 def deadlock(routes: Routes) -> tuple[Channel, ...]:

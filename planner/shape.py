@@ -124,12 +124,16 @@ def distances(n: int, arcs: NDArray[np.int64]) -> NDArray[np.int16]:
     order = np.argsort(arcs[:, 0], kind="stable")
     sources, starts = np.unique(arcs[order, 0], return_index=True)
     targets = arcs[order, 1]
+    each = len(arcs) // max(len(sources), 1)
+    regular = len(arcs) > 0 and bool((starts == np.arange(len(sources)) * each).all()) and each * len(sources) == len(arcs)
     reached = np.packbits(np.eye(n, dtype=bool), axis=1)
     hops = np.full((n, n), -1, dtype=np.int16)
     np.fill_diagonal(hops, 0)
     for step in range(1, n):
         further = reached.copy()
-        if len(sources):
+        if regular:  # many times faster than reduceat
+            further[sources] |= np.bitwise_or.reduce(reached[targets].reshape(len(sources), each, -1), axis=1)
+        elif len(sources):
             further[sources] |= np.bitwise_or.reduceat(reached[targets], starts, axis=0)
         fresh = further ^ reached
         if not fresh.any():

@@ -381,6 +381,8 @@ def _catches(pid: int, number: signal.Signals) -> bool:
         (("--domain", "3"), 2),
         (("--patience", "9"), 2),
         (("--search", "9"), 2),
+        (("--chains", "2"), 2),
+        (("--workers", "2"), 2),
         (("--hosts", "gpu01,gpu01"), 3),
         (("--scale", "inf"), 3),
         (("--out", "/nowhere/plan.json"), 2),

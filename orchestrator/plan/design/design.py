@@ -214,9 +214,13 @@ def _searched(read: Read, lab: PlannerLab, wanted: Wanted, watch: Watch | None) 
         budget=wanted.search,
         patience=wanted.patience,
         watch=watch,
+        chains=wanted.chains,
+        workers=wanted.workers,
     )
     spread_so = "; ".join(f"{part.name}: {name}" for part, name in zip(ways, found.strategy, strict=True))
     rounds = ", ".join(f"{r.before_s * 1e3:.4g} -> {r.after_s * 1e3:.4g} ms ({r.taken} of {r.tried} taken)" for r in found.rounds)
+    if wanted.chains > 1:
+        rounds = f"chain {found.chain + 1} of {wanted.chains}: {rounds}"
     last = found.rounds[-1].tried
     if found.stopped:
         end = "stopped there"

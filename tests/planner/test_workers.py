@@ -1,0 +1,154 @@
+"""Searches in pieces: whoever carries them out, and in whatever number, finds the same to the last bit."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+
+from optics.errors import TestbedError
+from orchestrator.cli.pool import workers
+from planner.alternating import Alternation, Seen, alternate
+from planner.demand import Demand, Infeasible
+from planner.exact import search
+from planner.matching import GROUP, PARTNERS, _largest
+from planner.routing import even_loads
+from planner.shape import Lab
+from planner.topofinder import find
+from planner.workers import Workers
+from tests.planner.test_alternating import MODEL, N
+from tests.planner.test_routing import all_to_all
+
+
+class Backwards:
+    """The last piece first, each of values that were copied as for another process."""
+
+    def map(self, fn: Callable[..., Any], /, *iterables: Iterable[Any]) -> Iterator[Any]:
+        assert all(isinstance(one, list) for one in iterables), "Dask takes no iterators"
+        pieces = [pickle.dumps((fn, given)) for given in zip(*iterables, strict=False)]
+        found = []
+        for piece in reversed(pieces):
+            made, given = pickle.loads(piece)
+            found.append(pickle.loads(pickle.dumps(made(*given))))
+        return iter(found[::-1])
+
+
+def of(found: Alternation) -> tuple[object, ...]:
+    return found.strategy, found.finding.shape, found.iteration_s, found.rounds, found.settled, found.chain
+
+
+def test_chains_loads_and_the_search_of_small_clusters_are_the_same_with_all_workers() -> None:
+    lab, mp = Lab(N, 3), np.random.default_rng(0).random((N, N)) * (1 - np.eye(N))
+    demand = Demand(N, (), mp)
+    shape = find(demand, lab).shape
+
+    def answers(by: Workers | None) -> tuple[object, ...]:
+        exact = search(demand, lab, workers=by)
+        best = [(one.name, one.shape, one.score) for one in exact.best]
+        chains = of(alternate(MODEL, Lab(N, 4), N, budget=60, chains=3, workers=by))
+        return (
+            even_loads(shape, mp, 3, by).tobytes(),
+            best,
+            exact.counts,
+            chains,
+            of(alternate(MODEL, lab, N, budget=9, workers=by)),
+        )
+
+    here = answers(None)
+    assert answers(Backwards()) == here
+    for count in (2, 4):
+        with ThreadPoolExecutor(count) as pool:
+            assert answers(pool) == here
+
+
+@pytest.mark.long
+def test_chains_are_the_same_in_processes_and_what_cannot_be_is_said_in_the_same_words() -> None:
+    lab = Lab(N, 4)
+    one = of(alternate(MODEL, lab, N, budget=60, chains=3))
+    with workers(2) as pool:
+        assert of(alternate(MODEL, lab, N, budget=60, chains=3, workers=pool)) == one
+        with pytest.raises(Infeasible) as here:
+            alternate(MODEL, Lab(2, 4), N, chains=2)
+        with pytest.raises(Infeasible) as there:
+            alternate(MODEL, Lab(2, 4), N, chains=2, workers=pool)
+        assert (str(there.value), there.value.hint) == (str(here.value), here.value.hint)
+
+
+@pytest.mark.long
+def test_a_process_that_is_killed_ends_the_search_with_a_reason() -> None:
+    with pytest.raises(TestbedError, match="one of 2 processes of the search was killed") as told, workers(2) as pool:
+        assert pool is not None
+        list(pool.map(os._exit, [1, 1]))
+    assert "fewer --workers" in told.value.hint
+
+
+def test_the_first_chain_is_the_search_of_one_and_more_chains_are_never_worse() -> None:
+    lab = Lab(N, 4)
+    for start in ([0, 0, 0], [2, 1, 2]):
+        alone = alternate(MODEL, lab, N, budget=4, rounds=1, start=start)
+        three = alternate(MODEL, lab, N, budget=4, rounds=1, start=start, chains=3)
+        assert three.iteration_s < alone.iteration_s or of(three) == of(alone)
+    found = {alternate(MODEL, lab, N, budget=1, rounds=1, chains=6, seed=seed, start=[0, 1, 1]).chain for seed in range(3)}
+    assert max(found) > 0, "the others have dice of their own"
+
+
+def test_an_observer_of_chains_is_told_of_each_and_may_take_the_best_so_far() -> None:
+    told: list[Seen] = []
+
+    def watch(seen: Seen) -> bool:
+        told.append(seen)
+        return len(told) < 2
+
+    found = alternate(MODEL, Lab(N, 4), N, budget=50, rounds=2, chains=5, watch=watch)
+    assert [seen.turn for seen in told] == [1, 2] and found.stopped and found.chain < 2
+    assert told[0].tried < told[1].tried <= told[1].budget == 500 and told[1].best_s == found.iteration_s
+    with pytest.raises(Infeasible, match="0 chain"):
+        alternate(MODEL, Lab(N, 4), N, chains=0)
+
+
+@pytest.mark.parametrize("values", [2, 60, 10**9])
+def test_the_heaviest_partners_are_those_of_a_partition_equal_ones_too(values: int) -> None:
+    rows = np.random.default_rng(values).integers(values, size=(8, GROUP * (PARTNERS + 9) + 3)).astype(float)
+    rows[:, 5] = -np.inf
+    rows[3] = np.arange(rows.shape[1])
+    expected = np.argpartition(-rows, PARTNERS, axis=1)[:, :PARTNERS]
+    found = _largest(rows)
+    for row, mine, theirs in zip(rows, found, expected, strict=True):
+        assert set(mine) == set(theirs)
+        assert len(set(row[theirs])) == PARTNERS or (mine == theirs).all(), "in its order where it decides between equal pairs"
+
+
+def test_loads_are_the_same_to_the_last_bit_as_those_summed_one_distance_and_slot_after_the_other() -> None:
+    for seed, n, degree in ((0, 12, 4), (1, 37, 3), (2, 40, 6)):
+        lab = Lab(n, degree, duplex=seed != 1)
+        mp = np.random.default_rng(seed).random((n, n)) * (1 - np.eye(n))
+        shape = find(Demand(n, (), mp), lab, seed=seed).shape
+        assert (even_loads(shape, mp, 16) == slowly(shape.adjacency, shape.hops, mp, 16)).all()
+    assert not even_loads(shape, 0 * all_to_all(40)).any()
+
+
+def slowly(adjacency: Any, hops: Any, mp: Any, block: int) -> Any:
+    """The definition: hosts pass on what waits at them, the farthest first, evenly over the links that lead nearer."""
+    n = len(adjacency)
+    here, there = np.nonzero(adjacency)
+    slot = np.arange(len(here)) - np.searchsorted(here, here)
+    loads = np.zeros((n, n))
+    for first in range(0, n, block):
+        away, waiting = hops[:, first : first + block], mp[:, first : first + block].copy()
+        for distance in range(away.max(), 0, -1):
+            ways = adjacency[here, there][:, None] * ((away[here] == distance) & (away[there] == distance - 1)).astype(float)
+            total = np.zeros_like(waiting)
+            np.add.at(total, here, ways)
+            unit = np.divide(waiting, total, out=np.zeros_like(waiting), where=total > 0)
+            ways *= unit[here]
+            loads[here, there] += ways.sum(axis=1)
+            for number in range(slot.max() + 1):
+                arriving = np.zeros_like(waiting)
+                np.add.at(arriving, there[slot == number], ways[slot == number])
+                waiting += arriving
+    return loads
