@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from orchestrator.cli import designmore, designperiodic
+from orchestrator.cli import designmore, designperiodic, interchange
 from orchestrator.cli.call import Call, Result, Usage, verb
 from orchestrator.cli.completing import workloads
 from orchestrator.cli.shared import write_file
@@ -21,7 +21,7 @@ from orchestrator.cli.shared import write_file
 if TYPE_CHECKING:
     from optics.plan import Plan
     from orchestrator.inventory.lab import Lab
-    from orchestrator.plan.design.design import Design
+    from orchestrator.plan.design.design import Design, Read
     from planner.alternating import Seen, Watch
     from planner.methods import Wanted
 
@@ -71,6 +71,12 @@ Search = Annotated[
 ]
 Patience = Annotated[
     int, typer.Option("--patience", min=1, help="With --search: stop after this many strategies without improvement.")
+]
+Chains = Annotated[
+    int, typer.Option("--chains", min=1, help="With --search: make so many searches with dice of their own, and take the best.")
+]
+Processes = Annotated[
+    int, typer.Option("--workers", min=1, max=256, help="Processes that search; the plan is the same with any number.")
 ]
 Explain = Annotated[bool, typer.Option("--explain", help="Explain the design: degrees, strides, routing.")]
 Svg = Annotated[Path | None, typer.Option("--svg", metavar="FILE", help="Draw the rings and the traffic to this file.")]
@@ -123,20 +129,28 @@ def exported(found: Design, lab: Lab, folder: Path) -> tuple[list[str], list[str
     return list(files), refused
 
 
-def _found(call: Call, lab: Lab, wanted: Wanted, workload: Path) -> Design:
+def _found(call: Call, lab: Lab, wanted: Wanted, workload: Path, processes: int) -> Design:
     from orchestrator.cli.files import read_workload
-    from orchestrator.plan.design.design import design
+    from orchestrator.cli.pool import workers
 
     read = read_workload(workload)
+    with workers(processes) as pool:
+        return replace(_designed(call, read, lab, replace(wanted, workers=pool), workload), wanted=wanted)
+
+
+def _designed(call: Call, read: Read, lab: Lab, wanted: Wanted, workload: Path) -> Design:
+    from orchestrator.plan.design.design import design
+
     if not wanted.search:
         return design(read, lab, wanted)
     if not read.workload.layers:
         raise Usage(f"{call.verb}: --search distributes a model's layers; {workload} lists none", hint="omit --search")
-    return watched(call, lambda watch: design(read, lab, wanted, watch))
+    return watched(call, lambda watch: design(read, lab, wanted, watch), "turn" if wanted.chains == 1 else "chains ended:")
 
 
-def watched(call: Call, find: Callable[[Watch], Design]) -> Design:
-    """Show the progress of a search. The first Ctrl-C (or SIGTERM) ends it with the best so far, a second one the command.
+def watched(call: Call, find: Callable[[Watch], Design], counted: str = "turn") -> Design:
+    """Show the progress of a search. The first Ctrl-C (or SIGTERM) ends it with the best so far (of several chains: of those that
+    have ended, and the one that is waited for), a second one the command.
 
     A signal after the last strategy has no effect: the design is then complete, and reported as such.
     """
@@ -159,7 +173,7 @@ def watched(call: Call, find: Callable[[Watch], Design]) -> Design:
             nonlocal shown
             if (now := time.monotonic()) - shown >= PROGRESS_S:
                 shown = now
-                words = f"turn {seen.turn}, best iteration {seconds_text(seen.best_s)}; Ctrl-C takes the best so far"
+                words = f"{counted} {seen.turn}, best iteration {seconds_text(seen.best_s)}; Ctrl-C takes the best so far"
                 progress.update("search", seen.tried, seen.budget, words)
             return not stop
 
@@ -174,7 +188,7 @@ def watched(call: Call, find: Callable[[Watch], Design]) -> Design:
                 signal.signal(number, handler)
 
 
-def _check(call: Call, wanted: Wanted) -> None:
+def _check(call: Call, wanted: Wanted, processes: int) -> None:
     """Raises: Usage - options that contradict each other, or do not apply to the method."""
     from orchestrator.plan.design.electrical import KINDS
     from orchestrator.plan.design.wavelengths import METHOD
@@ -202,6 +216,10 @@ def _check(call: Call, wanted: Wanted) -> None:
         raise Usage(f"{call.verb}: --search applies to topoopt only", hint="testbed design topoopt --search 1000")
     if wanted.patience != PATIENCE and not wanted.search:
         raise Usage(f"{call.verb}: --patience requires --search", hint=f"--search 100000 --patience {wanted.patience}")
+    if wanted.chains > 1 and not wanted.search:
+        raise Usage(f"{call.verb}: --chains requires --search", hint=f"--search 1000 --chains {wanted.chains}")
+    if processes > 1 and not wanted.search and wanted.method != "exact":
+        raise Usage(f"{call.verb}: --workers applies to exact, and to topoopt with --search", hint="omit --workers")
 
 
 def _other(path: Path, lab: Lab) -> Plan:
@@ -343,6 +361,8 @@ testbed design {method} -w other.yaml --beside plan.json -o other.json   a secon
         wavelengths: Wavelengths = None,
         search: Search = 0,
         patience: Patience = PATIENCE,
+        chains: Chains = 1,
+        processes: Processes = 1,
         segment: Segment = None,
         schedule: Schedule = "",
         name: Name = "",
@@ -380,14 +400,15 @@ testbed design {method} -w other.yaml --beside plan.json -o other.json   a secon
             domain=domain,
             search=search,
             patience=patience,
+            chains=chains,
             segments=tuple(segment or ()),
             twisted=twisted,
             wavelengths=wavelengths or 0,
             held=held_by(there, at) if method == METHOD else (),
             schedule=schedule,
         )
-        _check(call, wanted)
-        found = _found(call, at, wanted, workload)
+        _check(call, wanted, processes)
+        found = _found(call, at, wanted, workload, processes)
         plan = _document(found, at, there, name, out)
         result = _result(call, found, at, there, plan, explain=explain, predict=predict, out=out)
         return _with_files(result, found, at, plan, svg, export)
@@ -397,3 +418,4 @@ for _name, _short in SHORT.items():
     _method(_name, _short, app)
 app.add_typer(designperiodic.app)
 app.add_typer(designmore.app)
+app.add_typer(interchange.app)

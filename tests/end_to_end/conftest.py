@@ -16,6 +16,8 @@ from typing import Any
 
 import pytest
 
+from tests.jsondata import fits
+
 TESTBED = Path(sys.executable).with_name("testbed")
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -70,7 +72,9 @@ class Lab:
         """Run a command to its end, which on a busy machine comes within this time (s)."""
         process = self.command(*words, **env)
         out, err = process.communicate(timeout=within_s)
-        return Answer(process.returncode, json.loads(out), err)
+        answer = Answer(process.returncode, json.loads(out), err)
+        fits([*map(str, words)], answer.envelope)
+        return answer
 
     def up(self, plan: Path | str, *words: str, **env: str) -> Answer:
         return self.testbed("up", "--topology", plan, *words, **env)

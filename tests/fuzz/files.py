@@ -10,11 +10,15 @@ from typing import Any
 
 from agent import beats, demand
 from conformance.transcript import transcript_of
-from optics import BadFile
+from optics import BadFile, Infeasible
 from orchestrator.engine.change.iterations import sound
 from orchestrator.inventory.lab import Lab, read_lab
 from orchestrator.inventory.positions import Problems, read_yaml
 from orchestrator.inventory.programs import read_programs
+from orchestrator.plan.interchange.containerlab import read_containerlab
+from orchestrator.plan.interchange.graph import Graph
+from orchestrator.plan.interchange.graphml import read_graphml
+from orchestrator.plan.interchange.importing import imported
 from orchestrator.plan.reader import read_plan
 from orchestrator.plan.scenario.reader import read_scenario
 from tests.fuzz.targets import pieces, target
@@ -86,3 +90,21 @@ def plan(data: bytes) -> None:
     with suppress(BadFile):
         found: Any = read_plan(data.decode("utf-8", "replace"), "plan.json", _lab())
         assert found.name
+
+
+def _imported(graph: Graph) -> None:
+    with suppress(Infeasible):
+        found = imported(graph, _lab(), "p")
+        assert read_plan(found.text, "p", _lab()).links or found.plan.get("segments")
+
+
+@target("graphml")
+def graphml(data: bytes) -> None:
+    with suppress(BadFile):
+        _imported(read_graphml(data, "x.graphml"))
+
+
+@target("containerlab")
+def containerlab(data: bytes) -> None:
+    with suppress(BadFile):
+        _imported(read_containerlab(data.decode("utf-8", "replace"), "x.clab.yml"))

@@ -24,6 +24,7 @@ from orchestrator.cli import reproduce, saved
 from orchestrator.cli.files import read_prices, read_workload
 from orchestrator.credentials import private_text
 from orchestrator.engine.scenario.compare import scenario_of
+from orchestrator.engine.sweep.verb import read as read_campaign
 from orchestrator.inventory.positions import MAX_LINES, MAX_NODES, read_json, read_yaml
 from orchestrator.plan.reader import read_plan
 from orchestrator.reading import MAX_BYTES, attentive
@@ -68,6 +69,7 @@ READERS: dict[str, Callable[[Path], object]] = {
     "job of a comparison": lambda path: _compared(RING, path),
     "plan of a comparison": lambda path: _compared(path, None),
     "scenario": reproduce.read,
+    "campaign": read_campaign,
     "transcript": read_transcript,
     "password file": lambda path: private_text(path, "password_file"),
     "settings": _settings,

@@ -41,7 +41,7 @@ def read_scenario(text: str, filename: str, fetch: Fetch) -> Scenario:
         source=tuple(edge.source),
         claim=edge.claim,
         label=edge.label,
-        lab=None if edge.lab == "any" else _lab(edge.lab),
+        lab=None if edge.lab == "any" else wanted_lab(edge.lab),
         tenants=tuple(edge.tenants),
         arms=arms,
         compared=compared,
@@ -54,7 +54,8 @@ def read_scenario(text: str, filename: str, fetch: Fetch) -> Scenario:
     )
 
 
-def _lab(edge: LabEdge) -> WantedLab:
+def wanted_lab(edge: LabEdge) -> WantedLab:
+    """The lab of a file as the generator of emulated labs takes it."""
     lines = tuple(
         f"{port.removeprefix('p')}:{line.delay_ms:g}:{line.queue_packets}:{line.loss:g}" for port, line in edge.lines.items()
     )

@@ -1,0 +1,322 @@
+"""What each verb puts into `data` of `--json`: a report, or fields with their types. A name that ends in `?` may be absent;
+`[X]` is a list of X, `{str: X}` has an X by name, `(X, None)` is an X or null.
+
+Only `testbed schema` and tests import this module, and with it every report.
+"""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import WithJsonSchema
+
+from orchestrator.cli.design import SHORT
+from orchestrator.engine.adapt.process import AdaptReport, AdaptState
+from orchestrator.engine.fencing import TakenReport
+from orchestrator.engine.guard.process import GuardReport, GuardState
+from orchestrator.engine.profile import Figure, Profile, Versus
+from orchestrator.engine.queue.process import QueueReport, QueueState
+from orchestrator.engine.queue.verb import QueueView
+from orchestrator.engine.rehearsal.report import Beside, RehearsalReport
+from orchestrator.engine.sample import SampleReport
+from orchestrator.engine.scenario.interval import Verdict
+from orchestrator.engine.schedule.process import TurnReport as SlotsReport
+from orchestrator.engine.schedule.process import TurnState
+from orchestrator.engine.sharing.coordinate import CoordinateReport
+from orchestrator.engine.sharing.process import CoordinateState
+from orchestrator.engine.sharing.report import PhasesReport
+from orchestrator.hosts.by_hand import ByHand
+from orchestrator.plan.design.prices import Fabrics
+from orchestrator.plan.design.replan import Rewiring
+from orchestrator.results import (
+    ConfirmReport,
+    DownReport,
+    JobLogs,
+    JobStatus,
+    PlanReport,
+    PrewireReport,
+    UpReport,
+    WatchReport,
+)
+from orchestrator.store.audit import AuditRecord
+from orchestrator.store.lock_queue import Lock
+from orchestrator.store.notes import Note
+from orchestrator.store.records import RunRecord, StepRecord
+from orchestrator.store.tagouts import Tagout
+from orchestrator.telemetry.retention import Old
+from orchestrator.telemetry.sink import SinkState
+from orchestrator.verify.doctor_lab import Probe
+from orchestrator.verify.report import PowerReport, StallReport, VerifyReport
+from orchestrator.verify.signals import DiagnosisReport
+from orchestrator.verify.state import DevicesReport, StatusReport
+from orchestrator.views.sweep import Row
+from orchestrator.views.waterfall import Bar, Iterations
+from planner.repair import Replan
+
+Shape: TypeAlias = Any
+Shapes: TypeAlias = "Sequence[Shape]"
+
+
+def fields(report: Any, *without: str, **more: Any) -> dict[str, Any]:
+    """The fields that a report's `to_json` writes, the derived ones included, without some and with `more`."""
+    hints = typing.get_type_hints(report, localns={"Json": Any})  # else it refers to itself
+    found = {name: hints[name] for name in report.__dataclass_fields__ if name not in without}
+    for name in getattr(report, "derived", ()):
+        found[name] = typing.get_type_hints(getattr(report, name).fget)["return"]
+    return found | more
+
+
+PLAN_FILE = {"title": "plan-file"}
+"""Stands for the schema of plan files until all schemas are put together."""
+PlanFile: TypeAlias = Annotated[dict[str, Any], WithJsonSchema(PLAN_FILE)]
+"""The content of a plan file, which has a schema of its own."""
+Anything: TypeAlias = dict[str, Any]
+"""What another program, a file of measurements or the emulated lab says; passed on as it is."""
+STOPPED: dict[str, Any] = {"stopped": Literal[False]}
+MS = {f"{part}_ms": float for part in ("iteration", "compute", "transfers", "allreduce")} | {"busbw_mbps": float}
+DESIGN: dict[str, Any] = {
+    "plan": PlanFile,
+    "why": list[str],
+    "scale": float,
+    "raised_to_4_bytes": list[str],
+    "time_scale": float,
+    "here": MS,
+    "home": MS | {"rate_gbps": float},
+    "diameter": float,
+    "mean_hops": float,
+    "orders": Any,
+    "routing?": list[str],
+    "shared?": list[dict[str, str]],
+    "svg?": str,
+    "exported?": list[str],
+    "not_exported?": list[str],
+}
+UP: dict[str, Any] = fields(UpReport) | {"rehearsed?": fields(RehearsalReport), "beside?": list[Beside]}
+SCOPE = {"everything": bool, "hosts": list[str], "devices": list[str], "ports": list[tuple[str, str]]}
+LOCK = fields(Lock, "process", "seq", "asked", "ended", scope=SCOPE, words=str)
+STEP = fields(StepRecord)
+RUN = fields(RunRecord, "plan_text", tags=list[str], notes=list[Note])
+RESULTS: dict[str, Any] = {"name": str, "folder": str, "parquet": str, "database": str}
+FIGURE = fields(Figure, off=float | None)
+PROBABILITY = {"failures": int, "static": float, "static_exact": str, "reconfigurable": float, "reconfigurable_exact": str}
+ANSWER = {"what": str, "sql": str, "columns": list[str], "rows": list[list[Any]]}
+VERDICT = fields(Verdict, sure=bool)
+SCENARIO = {"name": str, "title": str, "label": str, "claim": str, "source": list[str], "arms": list[str]}
+OTHER = {"pid": int, "inventory": str}
+WATCHED = (
+    *("lab", "plan", "run", "circuits", "devices", "job", "move", "marks", "turns", "trouble", "ranks", "slots", "adapt"),
+    *("carried", "ports", "iterations", "throughput", "log"),
+)
+FABRIC: dict[str, Any] = {"hosts": list[str], "choices": int}
+METHOD = {"name": str, "distribution": str, "object": str, "problem": str}
+DRIVER = {"driver": str, "schemes": list[str], "abilities": list[str], "devices": str}
+CHECK = {"name": str, "sentence": str, "capability": str, "verdict": str, "words": str, "seconds": float}
+CONFORM = {
+    "driver": str,
+    "device": str,
+    "identity": str,
+    "emulated": bool,
+    "ok": bool,
+    "capabilities": dict[str, str],
+    "checks": [CHECK],
+    "matrix_row": list[str],
+}
+CHANGED: dict[str, Any] = {"page": str, "changed": bool}
+MEASURED: dict[str, Any] = {"name": str, "slots": list[dict[str, Any]], "left": str, "report": str, "file": str}
+SERVED: dict[str, Any] = {"process": QueueState | None}
+
+DATA: dict[str, Shapes] = {
+    "up": (UP,),
+    "plan": (PlanReport,),
+    "prewire": (PrewireReport,),
+    "down": (DownReport,),
+    "rehearse": (RehearsalReport,),
+    "rollback": (UpReport, DownReport),
+    "resume": (UpReport, DownReport, PrewireReport),
+    "confirm": (ConfirmReport, WatchReport),
+    "restore": (UpReport,),
+    "status": (StatusReport,),
+    "verify": (VerifyReport, StallReport),
+    "guard": (GuardReport, {"stopped": Literal[True], "guard": GuardState}, STOPPED, {"guard": GuardState}),
+    "adapt": (AdaptReport, {"stopped": Literal[True], "adapter": AdaptState}, STOPPED, {"adapter": AdaptState}),
+    "turn": (SlotsReport, {"stopped": Literal[True], "turner": TurnState | SlotsReport}, STOPPED, {"turner": TurnState}),
+    "coordinate": (
+        CoordinateReport,
+        {"mltcp": list[str]},
+        {"stopped": bool, "released": list[str]},
+        {"coordinator": CoordinateState},
+    ),
+    "lock": ({"lock": LOCK, "behind": [LOCK]}, {"locks": [LOCK]}, {"audit": list[AuditRecord], "older": bool}),
+    "unlock": ({"lock": LOCK, "stolen": bool}, TakenReport),
+    "tagout": ({"tagouts": list[Tagout]}, {"tagout": Tagout, "busy": [LOCK]}, {"removed": list[Tagout]}),
+    "devices": (DevicesReport,),
+    "devices power": (PowerReport,),
+    "driver list": (
+        {"drivers": [DRIVER]},
+        {"tables": dict[str, str]},
+        CHANGED,
+    ),
+    "driver conform": (CONFORM,),
+    "driver matrix": ({"matrix": str, "drivers": [CONFORM], "page?": str, "changed?": bool},),
+    "driver new": ({"files": list[str]},),
+    "driver record": ({"file": str, "questions": int, "asked": list[str]},),
+    "driver replay": ({"asked": list[str]},),
+    **dict.fromkeys((f"design {method}" for method in SHORT), (DESIGN,)),
+    "design periodic": (
+        {
+            "plan": PlanFile,
+            "slots": int,
+            "duty": float,
+            "cycle_ms": float,
+            "dark_ms": float,
+            "iteration_ms": {"static": float, "periodic": float},
+        },
+    ),
+    "design compare": (fields(Versus, figures=[FIGURE], limit=str),),
+    "design rewire": (Rewiring,),
+    "design replan": (
+        {
+            "plan": str,
+            "failed": list[str],
+            **{f"{name}?": kind for name, kind in fields(Replan).items()},
+            "break_even_iterations?": float | None,
+            "out?": str,
+            "repaired?": list[str],
+            "avoid?": list[str],
+        },
+    ),
+    "design slices": (
+        {
+            "grid": list[int],
+            "block": list[int],
+            "slice": list[int],
+            "failed": list[str],
+            "reconfigurable": FABRIC,
+            "static": FABRIC,
+            "probabilities": [PROBABILITY],
+            "svg?": str,
+        },
+    ),
+    "design methods": ({"topologies": [METHOD], "schedules": [METHOD]},),
+    "design cost": (Fabrics,),
+    "design import": (
+        {
+            "plan": PlanFile,
+            "format": Literal["graphml", "containerlab"],
+            "hosts": dict[str, str],
+            "segments": dict[str, str],
+            "ports_named": int,
+            "out": str | None,
+        },
+    ),
+    "design export": ({"plan": str, "file": str, "hosts": list[str], "segments": list[str], "left_out": list[str]},),
+    **dict.fromkeys((f"job {word}" for word in ("launch", "restore", "status", "pause", "resume", "stop")), (JobStatus,)),
+    "job diagnose": (DiagnosisReport,),
+    "job logs": (JobLogs,),
+    "job env": (fields(ByHand) | {"lines?": list[str]},),
+    "job evict": (UpReport,),
+    "job profile": (Profile,),
+    "job phases": (PhasesReport,),
+    "queue": (QueueView, SERVED, QueueReport, {"stopped": Literal[True], "process": QueueState}, {"stopped": bool, "host?": str}),
+    "queue add": ({"number": int, "name": str, "slice": str, "count": int, "for_s": float, "process?": QueueState | None},),
+    "queue drop": ({"number": int, "state": str, "process?": QueueState | None},),
+    "exec": ({"host": str, "command": list[str], "exit_code": int, "stdout": str, "stderr": str},),
+    "shell": ({"host": str, "exit_code": int},),
+    "history": ({"runs": [RUN]}, {"removed": list[str], "stay": dict[str, str], "mb": float}),
+    "show": (
+        {
+            "run": RUN,
+            "phases": list[Bar],
+            "parts": list[Bar],
+            "reconfigs": list[dict[str, Any]],
+            "jobs": list[Iterations],
+            "beside": list[Beside],
+            "steps": [STEP],
+            "journal": str,
+            "trouble": list[str],
+        },
+    ),
+    "note": ({"tags": dict[str, int]}, {"runs": [{"run": str, "tags": list[str], "notes": list[Note]}]}),
+    "watch": (dict.fromkeys(WATCHED, Any),),
+    "ui": ({"ended": Literal[True]},),
+    "serve metrics": ({"openmetrics": str}, {"ended": Literal[True]}),
+    "report": (
+        {
+            "file": str,
+            "title": str,
+            "runs": list[str],
+            "journals": list[str],
+            "figures": list[str],
+            "data": list[str],
+            "answers": {str: ANSWER},
+            "trouble": list[str],
+        },
+    ),
+    "compare": (
+        MEASURED
+        | {
+            "arms": dict[str, str],
+            "verdict": (VERDICT, None),
+            "verdicts": {str: VERDICT},
+            "iteration_ms": dict[str, list[list[float]]],
+            "complete": bool,
+        },
+    ),
+    "reproduce": (
+        MEASURED | {"record": str, "outcome": str, "label": str, "findings": list[dict[str, Any]], "environment": Any},
+        {"scenarios": [SCENARIO]},
+        {"name": str, "arms": list[str]},
+    ),
+    "sweep run": (
+        {"name": str, "kind": str, "trials": int, "parameters": list[str]},
+        RESULTS | {"done": int, "failed": int, "total": int},
+    ),
+    "sweep show": (RESULTS | {"done": int, "failed": int, "waiting": int, "rows": list[Row], "figure?": str},),
+    "telemetry status": (
+        {"runs": int, "bytes": int, "url": str},
+        {
+            "runs": int,
+            "bytes": int,
+            "url": str,
+            "server": str,
+            "version": str,
+            "live_url": str,
+            "db": str,
+            "sink": bool,
+            "sent": int,
+            "behind": int,
+            "refused": int,
+            "trouble": str,
+            "state": SinkState,
+        },
+    ),
+    "telemetry start": ({"url": str, "db": str},),
+    "telemetry stop": ({"sink": bool, "server": bool},),
+    "telemetry follow": ({"points": int, "refused": int},),
+    "telemetry replay": ({"points": int, "runs": int, "refused": int, "url": str, "db": str},),
+    "telemetry sample": (SampleReport,),
+    "telemetry query": ({"columns": list[str], "rows": list[dict[str, Any]], "trouble": list[str]},),
+    "telemetry export": ({"files": dict[str, int], "trouble": list[str]},),
+    "telemetry prune": ({"runs": list[str], "stay": list[Old], "mb": float},),
+    "grafana provision": ({"files": list[str]},),
+    "grafana push": ({"grafana": str, "dashboards": dict[str, str], "data_source": str, "data_source_said": str},),
+    "grafana note": ({"id": int, "time_ms": int, "end_ms": int | None},),
+    "lab start": ({"pid": int, "seconds": float, "already": bool, "state_dir": str, "inventory": str, "plan?": str},),
+    "lab stop": ({"stopped": bool},),
+    "lab status": (
+        {"running": Literal[False], "emulated": bool, "others?": [OTHER]},
+        {"running": Literal[True], "emulated": Literal[True], "others?": [OTHER], "lab": Anything, "glass": Any},
+    ),
+    "lab fault add": ({"device": str, "kind": str, "number": int},),
+    "lab fault list": ({"faults": dict[str, list[Anything]], "log": list[Anything]},),
+    "lab fault remove": ({"device": str, "number": int},),
+    "lab fibre cut": ({"name": str, "cut": list[str]},),
+    "lab fibre splice": ({"name": str, "cut": list[str]},),
+    "lab fibre swap": ({"plugged": dict[str, dict[str, str]]},),
+    "doctor": ({"checks": list[Probe], "failed": int},),
+    "examples": ({"folder": str, "files": list[str]},),
+    "schema": (Anything,),
+    "version": (dict[str, str],),
+}
