@@ -12,6 +12,7 @@ import typer
 from orchestrator.atomic import probe, write_whole
 from orchestrator.cli.call import Call, Result, Usage, verb
 from orchestrator.cli.completing import runs
+from orchestrator.cli.shared import moment
 
 if TYPE_CHECKING:
     from orchestrator.store.records import RunRecord
@@ -37,13 +38,14 @@ testbed report all --inventory lab2           all runs of that lab
 testbed report 0007 --out run7.html
 testbed report 0007 --figures paper           PDF and SVG of every figure
 testbed report --since 7d --plan ring-12      all runs of a plan as one campaign
+testbed report --tag paper-fig3               all runs with a tag (testbed note)
 testbed report 0003 0005 0007 --data numbers  these runs, and the tables as CSV
 testbed report compare-2026-11-21-0001        a comparison by `testbed compare`
 """,
     more="""
-Several runs, --since, --until, --plan or `all` make a campaign, which shows distributions. A campaign covers one lab: that of the
-inventory, or of the newest run. Each measured number on the page is the result of an SQL query over the journals, shown with it.
-Missing measurements are marked as such.
+Several runs, --since, --until, --plan, --tag or `all` make a campaign, which shows distributions. A campaign covers one
+lab: that of the inventory, or of the newest run. Each measured number on the page is the result of an SQL query over the
+journals, shown with it. Missing measurements are marked as such.
 """,
 )
 def report(
@@ -62,9 +64,10 @@ def report(
     since: Annotated[str | None, typer.Option("--since", metavar="TIME", help="Runs since this time: 7d, 2026-11-21.")] = None,
     until: Annotated[str | None, typer.Option("--until", metavar="TIME", help="Runs that began before this time.")] = None,
     plan: Annotated[str | None, typer.Option("--plan", metavar="NAME", help="Only runs of this plan.")] = None,
+    tag: Annotated[list[str] | None, typer.Option("--tag", help="Only runs with this tag (testbed note); may be repeated.")] = None,
 ) -> Result:
     with call.store() as store:
-        campaign, others = _chosen(call, store, run or [], since, until, plan)
+        campaign, others = _chosen(call, store, run or [], since, until, plan, tag or ())
         more = not run and campaign.single and len(store.history(campaign.sources[0].record.lab, limit=2)) > 1
     page_file = _place(call, campaign, out)
     for flag, folder in (("--figures", figures), ("--data", data)):
@@ -98,25 +101,34 @@ def written(call: Call, campaign: Campaign, out: Path | None) -> Path:
 
 
 def _chosen(
-    call: Call, store: Store, run: Sequence[str], since: str | None, until: str | None, plan: str | None
+    call: Call,
+    store: Store,
+    run: Sequence[str],
+    since: str | None,
+    until: str | None,
+    plan: str | None,
+    tags: Sequence[str],
 ) -> tuple[Campaign, str]:
     """The chosen runs, and a note on those left out because they are of other labs.
 
     Raises: Usage - there are none; BadFile - a campaign's file is not one.
     """
     from orchestrator.engine.scenario.record import read_record, record_file
+    from orchestrator.store.notes import tagged
     from orchestrator.views.report.gather import CHANGES, gather
 
     settings = call.settings
-    begin, end = _time("--since", since), _time("--until", until)
-    some = begin is not None or end is not None or plan is not None
+    begin, end = moment("--since", since), moment("--until", until)
+    some = begin is not None or end is not None or plan is not None or bool(tags)
     if some and [word for word in run if word != "all"]:
-        raise Usage("report: runs cannot be combined with --since, --until and --plan")
+        raise Usage("report: runs cannot be combined with --since, --until, --plan and --tag")
     if some or list(run) == ["all"]:
+        those = tagged(store, tags) if tags else None
         found = [
             r
             for r in store.history(limit=0)
             if r.verb in CHANGES
+            and (those is None or r.id in those)
             and (begin is None or r.started >= begin)
             and (end is None or r.started < end)
             and (plan is None or r.plan_name == plan)
@@ -124,7 +136,11 @@ def _chosen(
         if not found:
             raise Usage("report: no run that changed the lab matches", hint="testbed history")
         found, others = _of_one_lab(call, found)
-        said = [f"{word} {value}" for word, value in (("plan", plan), ("since", since), ("until", until)) if value]
+        said = [
+            f"{word} {value}"
+            for word, value in (("tag", ", ".join(tags)), ("plan", plan), ("since", since), ("until", until))
+            if value
+        ]
         return gather(found, store, settings, f"Campaign: {', '.join(said) or 'all runs'}"), others
     if len(run) == 1 and store.get(run[0]) is None and (path := record_file(settings, run[0])) is not None:
         kept = read_record(path)
@@ -177,25 +193,6 @@ def _run(store: Store, word: str) -> RunRecord:
         words = f"no run or campaign {word!r}; the latest runs are {', '.join(near)}" if near else "there are no runs yet"
         raise Usage(f"report: {words}", hint="testbed history")
     return record
-
-
-def _time(flag: str, text: str | None) -> float | None:
-    """A time given as an age or as a date, in s since the epoch. Raises: Usage."""
-    import datetime
-    import time
-
-    from orchestrator.settings import duration
-
-    if text is None:
-        return None
-    try:
-        return time.time() - duration(text)
-    except ValueError:
-        pass
-    try:
-        return datetime.datetime.fromisoformat(text).timestamp()
-    except (ValueError, OverflowError, OSError):
-        raise Usage(f"{flag}: {text!r} is neither an age (7d, 12h) nor a time (2026-11-21, 2026-11-21T14:00)") from None
 
 
 def _place(call: Call, campaign: Campaign, out: Path | None) -> Path:

@@ -1,17 +1,21 @@
-"""The verbs that show past runs: `history` and `show`."""
+"""The verbs on past runs: `history`, `show` and `note`."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
 from orchestrator.cli.call import Call, Result, Usage, verb
 from orchestrator.cli.completing import runs
-from orchestrator.cli.shared import Unicode
+from orchestrator.cli.shared import Unicode, moment
 
 if TYPE_CHECKING:
+    from orchestrator.results import Json
+    from orchestrator.store.notes import Note
     from orchestrator.store.records import RunRecord
+    from orchestrator.store.store import Store
 
 
 def wall(record: RunRecord) -> float | None:
@@ -43,6 +47,25 @@ def _prune(call: Call, keep: int | None, dry_run: bool) -> Result:
     return Result(data, "\n".join([*lines, f"Removed {what}"]))
 
 
+def _named(call: Call, store: Store, run: str) -> RunRecord:
+    """The run of this name. Raises: Usage - there is none."""
+    record = store.get(run)
+    if record is None:
+        near = [r.id for r in store.history(limit=5)]
+        latest = f"; the latest are {', '.join(near)}" if near else "; there are none yet"
+        raise Usage(f"{call.verb}: no run {run!r}{latest}", hint="testbed history")
+    return record
+
+
+def _note_lines(notes: Sequence[Note]) -> list[str]:
+    from optics.plain import printable
+    from orchestrator.cli.text import when
+
+    return [
+        f"  note {n.number}   {when(n.at)} by {n.user}: {printable(n.text).replace(chr(10), f'{chr(10)}         ')}" for n in notes
+    ]
+
+
 app = typer.Typer()
 
 
@@ -53,18 +76,28 @@ app = typer.Typer()
     examples="""
 testbed history
 testbed history --limit 100
+testbed history --tag paper-fig3                   runs with this tag (testbed note)
+testbed history --verb up --status failed --since 7d
 testbed history --json | jq '.data.runs[0]'
 testbed history --prune --keep 200 --dry-run       show what would be removed
 testbed history --prune --keep 200 --yes           remove your older runs and their journals
 """,
     more="""
---prune asks first. It keeps runs that are current, unfinished or unconfirmed, those needed by `rollback`, `resume` or a
-comparison, and, if an InfluxDB is configured, those whose journals have not been sent to it.
+Several filters: runs that match all of them, and have all of the tags.
+
+--prune asks first. It keeps runs that have a tag, that are current, unfinished or unconfirmed, those needed by `rollback`,
+`resume` or a comparison, and, if an InfluxDB is configured, those whose journals have not been sent to it.
 """,
 )
 def history(
     call: Call,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Number of runs.")] = 20,
+    tag: Annotated[list[str] | None, typer.Option("--tag", help="Only runs with this tag; may be repeated.")] = None,
+    verb_: Annotated[str | None, typer.Option("--verb", metavar="VERB", help="Only runs of this verb.")] = None,
+    status: Annotated[str | None, typer.Option("--status", metavar="STATUS", help="Only runs that ended so: ok, failed.")] = None,
+    plan: Annotated[str | None, typer.Option("--plan", metavar="NAME", help="Only runs of this plan.")] = None,
+    user: Annotated[str | None, typer.Option("--by", metavar="USER", help="Only runs of this user.")] = None,
+    since: Annotated[str | None, typer.Option("--since", metavar="TIME", help="Runs since this time: 7d, 2026-11-21.")] = None,
     prune: Annotated[bool, typer.Option("--prune", help="Remove all but your newest runs.")] = False,
     keep: Annotated[int | None, typer.Option("--keep", min=1, help="With --prune: number of runs to keep (default 200).")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="With --prune: only show what would be removed.")] = False,
@@ -72,23 +105,39 @@ def history(
     from optics.plain import seconds_text
     from orchestrator.cli.text import columns, when
     from orchestrator.results import Json, to_json
+    from orchestrator.store.notes import notes_of, tags_of
 
+    chosen = {"verb": verb_, "status": status, "plan_name": plan, "user": user}
+    wanted = {name: value for name, value in chosen.items() if value is not None}
+    begin = moment("--since", since)
     if prune:
+        if tag or wanted or since is not None:
+            raise Usage("history: --prune cannot be combined with filters", hint="testbed history --prune --keep 200 --dry-run")
         return _prune(call, keep, dry_run)
     if keep is not None or dry_run:
         raise Usage("--keep and --dry-run can only be used with --prune", hint="testbed history --prune --keep 200 --dry-run")
     with call.store() as store:
-        records = store.history(limit=limit)
-    rows = [("run", "verb", "plan", "status", "took", "started", "by")]
+        records = store.history(limit=0 if tag or wanted or since is not None else limit)
+        tags = tags_of(store, [r.id for r in records])
+        records = [
+            r
+            for r in records
+            if all(getattr(r, name) == value for name, value in wanted.items())
+            and (begin is None or r.started >= begin)
+            and set(tag or ()) <= set(tags[r.id])
+        ][:limit]
+        notes = notes_of(store, [r.id for r in records])
+    rows = [("run", "verb", "plan", "status", "took", "started", "by", "tags" if any(tags[r.id] for r in records) else "")]
     for r in records:
         took = "-" if (s := r.seconds if r.seconds is not None else wall(r)) is None else seconds_text(s)
         moved = r.options.get("evict")
         what = f"{r.verb}, evict {', '.join(moved)}" if isinstance(moved, dict) else r.verb
-        rows.append((r.id, what, r.plan_name or "-", r.status, took, when(r.started), f"{r.user}@{r.host}"))
-    text = "\n".join(columns(rows)) if records else "No runs yet"
+        rows.append((r.id, what, r.plan_name or "-", r.status, took, when(r.started), f"{r.user}@{r.host}", ", ".join(tags[r.id])))
+    text = "\n".join(columns(rows)) if records else "No run matches" if tag or wanted or since is not None else "No runs yet"
     data = [cast(dict[str, Json], to_json(r)) for r in records]
     for record in data:
         record.pop("plan_text")
+        record |= {"tags": to_json(tags[str(record["id"])]), "notes": to_json(notes[str(record["id"])])}
     return Result({"runs": cast(Json, data)}, text)
 
 
@@ -116,18 +165,14 @@ def show(
     from orchestrator.cli.text import columns, when
     from orchestrator.engine.rehearsal.report import kept
     from orchestrator.results import Json, path_text, to_json
+    from orchestrator.store.notes import notes_of, tags_of
     from orchestrator.telemetry.reader import read
     from orchestrator.views.waterfall import bar_json, bars, iterations
 
     with call.store() as store:
-        record = store.get(run)
-        if record is None:
-            near = [r.id for r in store.history(limit=5)]
-            raise Usage(
-                f"show: no run {run!r}" + (f"; the latest are {', '.join(near)}" if near else "; there are none yet"),
-                hint="testbed history",
-            )
+        record = _named(call, store, run)
         done = store.steps(record.id)
+        tags, notes = tags_of(store, [record.id])[record.id], notes_of(store, [record.id])[record.id]
     directory = call.settings.run_dir(record.id)
     trouble: list[str] = []
     points = list(read(directory, ("phase", "reconfig", "iteration", "collective"), trouble))
@@ -141,6 +186,8 @@ def show(
     ]
     if record.message:
         lines += [f"  {line}" for line in record.message.splitlines()]
+    lines += [f"  tags     {', '.join(tags)}"] if tags else []
+    lines += _note_lines(notes)
     width = shutil.get_terminal_size((100, 24)).columns
     lines += ["", *waterfall.draw(found, width, unicode=unicode and call.unicode)]
     beside = kept(directory)
@@ -159,6 +206,7 @@ def show(
     lines += [f"  journal  {what}" for what in trouble]
     details = cast(dict[str, Json], to_json(record))
     details.pop("plan_text")
+    details |= {"tags": to_json(tags), "notes": to_json(notes)}
     data: dict[str, Json] = {
         "run": details,
         "phases": [bar_json(b) for b in found if b.kind == "run"],
@@ -171,3 +219,50 @@ def show(
         "trouble": to_json(trouble),
     }
     return Result(data, "\n".join(lines))
+
+
+@verb(
+    app,
+    "note",
+    "Write notes and tags to runs, by which `history` finds them again.",
+    examples="""
+testbed note last -m "fibre of gpu07 cleaned before"
+testbed note 0003 0004 --tag paper-fig3
+testbed history --tag paper-fig3
+testbed note 0003                                  the notes and tags of a run
+testbed note 0003 --untag paper-fig3 --drop 12     remove a tag and note 12
+testbed note                                       all tags
+""",
+    more="`history --prune` keeps runs that have a tag. Notes and tags are kept in the run store; journals are not changed.",
+)
+def note(
+    call: Call,
+    run: Annotated[
+        list[str] | None, typer.Argument(metavar="[RUN...]", help="Run IDs, their last digits, or `last`.", autocompletion=runs)
+    ] = None,
+    text: Annotated[str | None, typer.Option("--message", "-m", metavar="TEXT", help="Add this note.")] = None,
+    tag: Annotated[list[str] | None, typer.Option("--tag", help="Add this tag; may be repeated.")] = None,
+    untag: Annotated[list[str] | None, typer.Option("--untag", metavar="TAG", help="Remove this tag.")] = None,
+    drop: Annotated[list[int] | None, typer.Option("--drop", metavar="N", help="Remove the note of this number.")] = None,
+) -> Result:
+    from optics.plain import counted
+    from orchestrator.results import to_json
+    from orchestrator.store.notes import all_tags, annotate, check_text, notes_of, tags_of
+
+    change = text is not None or tag or untag or drop
+    if change and not run:
+        raise Usage("note: which run?", hint="testbed note last --tag TAG")
+    with call.store() as store:
+        if not run:
+            found = all_tags(store)
+            words = [f"{name}   {counted(number, 'run')}" for name, number in found.items()]
+            return Result({"tags": to_json(dict(found))}, "\n".join(words) or "No tags yet")
+        named = list(dict.fromkeys(_named(call, store, word).id for word in run))
+        said = "" if text is None else check_text(text)
+        annotate(store, named, call.settings.user, text=said, tags=tag or (), untag=untag or (), drop=drop or ())
+        notes, tags = notes_of(store, named), tags_of(store, named)
+    lines = []
+    for each in named:
+        lines += [f"run {each}   {', '.join(tags[each]) or 'no tags'}", *_note_lines(notes[each])]
+    data = [{"run": each, "tags": to_json(tags[each]), "notes": to_json(notes[each])} for each in named]
+    return Result({"runs": cast("Json", data)}, "\n".join(lines))

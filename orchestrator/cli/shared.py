@@ -41,6 +41,25 @@ def seconds(option: str, text: str, example: str) -> float:
         raise Usage(f"{option}: {error}", hint=f"{option} {example}") from None
 
 
+def moment(flag: str, text: str | None) -> float | None:
+    """A time given as an age or as a date, in s since the epoch. Raises: Usage."""
+    import datetime
+    import time
+
+    from orchestrator.settings import duration
+
+    if text is None:
+        return None
+    try:
+        return time.time() - duration(text)
+    except ValueError:
+        pass
+    try:
+        return datetime.datetime.fromisoformat(text).timestamp()
+    except (ValueError, OverflowError, OSError):
+        raise Usage(f"{flag}: {text!r} is neither an age (7d, 12h) nor a time (2026-11-21, 2026-11-21T14:00)") from None
+
+
 def budget_of(command: str, jobs: bool, restarts: str | None) -> Budget | None:
     """The budget of recoveries, None without --jobs. command: a verb and what else is to be typed. Raises: Usage - it is none."""
     from orchestrator.engine.guard.policy import Budget

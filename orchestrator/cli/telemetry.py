@@ -27,6 +27,7 @@ class Kind(StrEnum):
 
     csv = "csv"
     parquet = "parquet"
+    tensorboard = "tensorboard"
 
 
 def _dirs(call: Call, run: str) -> list[Path]:
@@ -303,12 +304,16 @@ def query(call: Call, run: Annotated[str, _RUN], sql: Annotated[str, typer.Argum
 @verb(
     app,
     "export",
-    "Export a run's journal as files, one per measurement.",
+    "Export a run's journal as files, one per measurement, or for TensorBoard.",
     examples="""
 testbed telemetry export last --out run7
 testbed telemetry export all --out paper --format parquet
+testbed telemetry export all --out tb --format tensorboard     then: tensorboard --logdir tb
 """,
-    more="Parquet needs the package duckdb: pip install 'optical-testbed[analysis]'.",
+    more="""
+Parquet needs the package duckdb: pip install 'optical-testbed[analysis]'. For TensorBoard, the iterations and collectives of each
+run's job become scalars by iteration; it needs the package tensorboard: pip install 'optical-testbed[tensorboard]'.
+""",
 )
 def export(
     call: Call,
@@ -317,16 +322,20 @@ def export(
     kind: Annotated[Kind, typer.Option("--format", "-f", help="Format of the files.")] = Kind.csv,
 ) -> Result:
     from orchestrator.cli.text import columns
-    from orchestrator.telemetry import tables
+    from orchestrator.telemetry import tables, tensorboard
 
     trouble: list[str] = []
     try:
-        made = tables.export(_dirs(call, run), out, kind.value, trouble)
+        if kind is Kind.tensorboard:
+            made, counts = tensorboard.export(_dirs(call, run), out, trouble), "scalars"
+        else:
+            made, counts = tables.export(_dirs(call, run), out, kind.value, trouble), "rows"
     except OSError as error:
         raise Usage(f"export: {out}: {error.strerror or error}", hint="choose another --out") from error
-    rows = [("file", "rows"), *((str(path), str(count)) for path, count in made.items())]
+    rows = [("file", counts), *((str(path), str(count)) for path, count in made.items())]
     data: dict[str, Json] = {"files": {str(p): n for p, n in made.items()}, "trouble": cast("Json", trouble)}
-    return Result(data, "\n".join(columns(rows)) if made else "The journal has no points", message=_torn(trouble))
+    none = "No job has iterations in the journal" if kind is Kind.tensorboard else "The journal has no points"
+    return Result(data, "\n".join(columns(rows)) if made else none, message=_torn(trouble))
 
 
 @verb(

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import errno
 import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orchestrator.cli.call import Call, Result, Usage, verb
+from orchestrator.cli.call import Call, Result, verb
+from orchestrator.cli.listening import Listen, listener_on, url_of
 from orchestrator.cli.shared import Passive
 from orchestrator.cli.tones import coloured
 
@@ -39,7 +39,7 @@ from the hosts (not with --passive). Devices are not contacted.
 def ui(
     call: Call,
     port: Annotated[int, typer.Option("--port", min=0, max=65535, help="Port to listen on; 0: any free port.")] = PORT,
-    listen: Annotated[str, typer.Option("--listen", metavar="ADDRESS", help="Address or host name to listen on.")] = "127.0.0.1",
+    listen: Listen = "127.0.0.1",
     safe_plan: Annotated[
         Path | None,
         typer.Option("--safe-plan", metavar="PLAN", help="Plan that the button brings up (default: the setting safe_plan)."),
@@ -48,40 +48,12 @@ def ui(
 ) -> Result:
     import asyncio
 
-    with call.store() as store, _listener(listen, port) as listener:
+    with call.store() as store, listener_on(call.verb, listen, port) as listener:
         try:
             words = asyncio.run(_served(call, store, listener, listen, safe_plan or call.settings.safe_plan, passive=passive))
         except KeyboardInterrupt:
             words = ""
     return Result({"ended": True}, words or "Ended")
-
-
-def _listener(address: str, port: int) -> socket.socket:
-    """A listening socket. Raises: Usage - the port is in use, or the address is not one of this machine."""
-    try:
-        family, kind, proto, _, where = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        listener = socket.socket(family, kind, proto)
-    except OSError as error:
-        raise Usage(f"--listen {address}: {error.strerror or error}", hint="testbed ui --listen 127.0.0.1") from None
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(where)
-        listener.listen(64)
-    except OSError as error:
-        listener.close()
-        said = f"cannot listen on {address}:{port}: {error.strerror or error}"
-        if error.errno != errno.EADDRINUSE:
-            raise Usage(said, hint="testbed ui --listen 127.0.0.1 --port 0") from None
-        raise Usage(f"{said}; another page may be using it", hint="testbed ui --port 0") from None
-    return listener
-
-
-def _url(listener: socket.socket, listen: str) -> tuple[str, int]:
-    """The URL to open on this machine, and the port."""
-    at, port = listener.getsockname()[:2]
-    here = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(at, at)
-    named = listen != "localhost" and any(c.isalpha() for c in listen) and ":" not in listen
-    return f"http://{listen if named else f'[{here}]' if ':' in here else here}:{port}/", port
 
 
 async def _served(call: Call, store: Store, listener: socket.socket, listen: str, safe_plan: Path | None, *, passive: bool) -> str:
@@ -99,7 +71,7 @@ async def _served(call: Call, store: Store, listener: socket.socket, listen: str
     task = asyncio.current_task()
     assert task is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-    url, port = _url(listener, listen)
+    url, port = url_of(listener, listen)
 
     def say(text: str) -> None:
         if not call.json:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from optics import Missing
 from orchestrator.settings import Settings, campaigns
+from orchestrator.store.notes import tags_of
 from orchestrator.store.records import RunRecord
 from orchestrator.store.runs import latest_begun, latest_change, rows_in_use, size
 from orchestrator.store.store import Store
@@ -35,6 +36,8 @@ def forgettable(store: Store, settings: Settings, keep: int, target: Target | No
     records = store.history(None, 0)
     beyond = [record for record in records if record.user == settings.user][keep:]
     why = dict(_needed(store, settings, records))
+    tagged = tags_of(store, [record.id for record in beyond if record.id not in why])
+    why |= {run: f"it has the tag {', '.join(tags)}" for run, tags in tagged.items() if tags}
     runs = settings.state_dir / "runs"
     if target is not None:
         unsent = retention.old(runs, 0.0, (), target)
@@ -51,7 +54,8 @@ def forget(store: Store, settings: Settings, going: Iterable[RunRecord]) -> None
         if folder.exists():
             shutil.rmtree(folder)
         with store.transaction() as db:
-            db.execute("DELETE FROM steps WHERE run=?", (record.id,))
+            for table in ("steps", "notes", "tags"):
+                db.execute(f"DELETE FROM {table} WHERE run=?", (record.id,))
             db.execute("DELETE FROM runs WHERE id=?", (record.id,))
 
 

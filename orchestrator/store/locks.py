@@ -146,6 +146,11 @@ class Locks:
         with self.store.transaction() as db:
             return self._settled(db, time.time())
 
+    def seen(self) -> list[Lock]:
+        """As `listed`, without writing to the store what has expired or whose process has ended."""
+        rows = self.store.read("SELECT * FROM locks WHERE lab=? AND state IN ('active','waiting') ORDER BY seq", (self.lab,))
+        return settle([_lock(row) for row in rows], time.time(), _gone)[0]
+
     def get(self, lock: str) -> Lock | None:
         """One lock by its id, ended or not."""
         with self.store.transaction() as db:

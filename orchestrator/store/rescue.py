@@ -25,6 +25,8 @@ PROBES = 100_000
 LOSS = {
     "runs": "some runs may be missing from the history, and with them the states to roll back to",
     "steps": "some steps of runs may be missing from the history",
+    "notes": "some notes of runs may be missing: testbed history",
+    "tags": "some runs may have lost tags, and `history --prune` would remove them: testbed note RUN --tag TAG",
     "current": "the current plan may be lost: bring it up again",
     "held": "owned circuits may now count as foreign: testbed up --adopt",
     "generation_owners": "routes on hosts may not be known as yours: testbed up stages them again",

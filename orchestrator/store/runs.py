@@ -44,6 +44,22 @@ def size(folder: Path) -> int:
     return found
 
 
+def outcomes(store: Store, lab: str) -> list[tuple[str, str, str]]:
+    """Id, verb and status of every run of a lab, oldest first."""
+    rows = store.read("SELECT id, verb, status FROM runs WHERE lab=? ORDER BY rowid", (lab,))
+    found = []
+    for run, verb, status in map(tuple, rows):
+        record = store.get(run) if status == "running" else None  # which knows whether its process lives
+        found.append((run, verb, status if record is None else record.status))
+    return found
+
+
+def running_jobs(store: Store, lab: str) -> dict[str, int]:
+    """The number of jobs of a lab that have not ended, by state."""
+    words = "SELECT state, count(*) FROM jobs WHERE ended IS NULL AND substr(lab, 1, length(?1)+1)=?1 || '/' GROUP BY state"
+    return {row[0]: row[1] for row in store.read(words, (lab,))}
+
+
 def rows_in_use(db: sqlite3.Connection) -> list[tuple[str, str]]:
     """The runs that other rows of the store refer to, and why each must stay."""
     asked = [

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 
-SCHEMA = 7
+SCHEMA = 8
 """Incremented with every change of the tables; a file of another schema is refused (`database.Database`)."""
 
 TABLES = """
@@ -24,6 +24,9 @@ CREATE TABLE steps(
   run TEXT NOT NULL REFERENCES runs(id), seq INTEGER NOT NULL, kind TEXT NOT NULL, subject TEXT NOT NULL, what TEXT NOT NULL,
   intent TEXT NOT NULL, inverse TEXT NOT NULL, state TEXT NOT NULL, planned REAL NOT NULL, began REAL, ended REAL, seconds REAL,
   result TEXT NOT NULL DEFAULT 'null', error TEXT NOT NULL DEFAULT '', PRIMARY KEY(run, seq));
+CREATE TABLE notes(
+  number INTEGER PRIMARY KEY, run TEXT NOT NULL, at REAL NOT NULL, user TEXT NOT NULL, text TEXT NOT NULL);
+CREATE TABLE tags(run TEXT NOT NULL, tag TEXT NOT NULL, at REAL NOT NULL, user TEXT NOT NULL, PRIMARY KEY(run, tag));
 CREATE TABLE tokens(lab TEXT PRIMARY KEY, last INTEGER NOT NULL);
 CREATE TABLE current(
   lab TEXT PRIMARY KEY, run TEXT NOT NULL, plan_name TEXT NOT NULL, plan_sha TEXT NOT NULL, plan_text TEXT NOT NULL,

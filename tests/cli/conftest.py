@@ -34,6 +34,7 @@ from orchestrator.session import Command
 from orchestrator.store.records import StallPoint
 from orchestrator.verify.report import CircuitLight, LossChange, PowerReport, Rung, StallReport, VerifyReport
 from orchestrator.verify.state import DevicesReport, DeviceStatus, DeviceView, HostStatus, StatusReport
+from tests.jsondata import fits
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -269,11 +270,13 @@ class Said:
     code: int
     out: str
     err: str
+    argv: tuple[str, ...] = ()
 
     @property
     def json(self) -> dict[str, Any]:
         body = json.loads(self.out)
         assert list(body) == ["api", "ok", "code", "message", "hint", "data"] and body["api"] == "testbed/v1"
+        fits(self.argv, body)
         return dict(body)
 
 
@@ -289,7 +292,7 @@ class Bench:
     def __call__(self, *argv: object) -> Said:
         code = main.run([str(a) for a in argv])
         printed = self.capsys.readouterr()
-        return Said(code, printed.out, printed.err)
+        return Said(code, printed.out, printed.err, tuple(str(a) for a in argv))
 
     def function(self, name: str) -> Callable[..., Any]:
         async def answer(command: Command, *arguments: Any, **options: Any) -> Any:

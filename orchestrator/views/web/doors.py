@@ -96,7 +96,7 @@ class Doors:
         headers = Headers(scope=scope)
         hosts = headers.getlist("host")
         if len(hosts) != 1 or not self.names.allow(hosts[0]):
-            return f"this is not {hosts[0] if hosts else 'named'}: open the address that testbed ui printed"
+            return f"this is not {hosts[0] if hosts else 'named'}: open the address that it printed, or start it with --listen NAME"
         origin, site = headers.get("origin"), headers.get("sec-fetch-site", "none")
         if origin is not None and origin != f"http://{hosts[0]}":
             return f"a page of {origin} may not access this server"

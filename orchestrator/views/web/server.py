@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.resources import files
+from typing import Protocol
 
 import uvicorn
 from starlette.applications import Starlette
@@ -23,7 +24,7 @@ from orchestrator.results import Json
 from orchestrator.telemetry.palette import ALL_COLOURS
 from orchestrator.views.live.sections import changes, whole
 from orchestrator.views.live.watcher import LOOK_S, Watcher
-from orchestrator.views.web.crowd import Client, Places, guarded, owners
+from orchestrator.views.web.crowd import Client, Guarded, Places, guarded, owners
 from orchestrator.views.web.doors import Doors, Keys, Names
 from orchestrator.views.web.safestate import SafeState
 
@@ -171,6 +172,10 @@ class Page:
         if changed:
             self.hub.publish(event("change", changed))
 
+    def close(self) -> None:
+        """End all streams."""
+        self.hub.close()
+
     async def _file(self, request: Request) -> Response:
         name = request.path_params.get("name", "index.html")
         found = self._files.get(name)
@@ -244,6 +249,17 @@ async def _key(request: Request) -> str:
     return found if isinstance(found, str) else ""
 
 
+class Served(Protocol):
+    """What `serve` serves. refresh: called every `LOOK_S`; close: ends answers that would last."""
+
+    app: Starlette
+    protocol: type[Guarded]
+
+    def refresh(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
 class _Server(uvicorn.Server):
     """A server that installs no signal handlers."""
 
@@ -252,7 +268,7 @@ class _Server(uvicorn.Server):
         yield
 
 
-async def serve(page: Page, listener: socket.socket, ready: Callable[[], None]) -> None:
+async def serve(page: Served, listener: socket.socket, ready: Callable[[], None]) -> None:
     """Serve until cancelled; `ready` is called once pages can be opened. Streams end with it."""
     config = uvicorn.Config(
         page.app,
@@ -277,6 +293,6 @@ async def serve(page: Page, listener: socket.socket, ready: Callable[[], None]) 
             page.refresh()
             await asyncio.sleep(LOOK_S)
     finally:
-        page.hub.close()
+        page.close()
         server.should_exit = True
         await serving

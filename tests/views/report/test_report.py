@@ -414,7 +414,9 @@ def test_a_place_that_cannot_be_written_is_named(typed: Typed, lab: Lab, flag: s
     assert said.code == 2 and f"{place} cannot be written: Not a directory" in said.err and f"choose another {flag}" in said.err
 
 
-def test_a_campaign_by_time_takes_the_runs_of_that_time(typed: Typed, lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_campaign_by_time_or_tag_takes_the_runs_of_that_time_or_tag(
+    typed: Typed, lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first = lab.up("ring", RING, job_ms=None)
     lab.clock.now_ns += 7200 * 10**9
     second = lab.up("ring", RING, job_ms=None)
@@ -423,6 +425,9 @@ def test_a_campaign_by_time_takes_the_runs_of_that_time(typed: Typed, lab: Lab, 
     monkeypatch.setattr("time.time", lambda: 1_795_000_000 + lab.clock.now_ns / 1e9)
     assert report(typed, "--since", "1h")[1]["runs"] == [second]
     assert report(typed, "--until", "1h", "--plan", "ring")[1]["runs"] == [first]
+    assert "no run that changed the lab matches" in typed("report", "--tag", "paper-fig3").err
+    assert typed("note", first, "--tag", "paper-fig3").code == 0
+    assert report(typed, "--tag", "paper-fig3")[1]["runs"] == [first]
 
 
 def test_numbers_are_shown_with_their_units() -> None:

@@ -23,7 +23,7 @@ import httpx
 import pytest
 
 from optics.plain import printable
-from orchestrator.cli import main, ui
+from orchestrator.cli import listening, main
 from orchestrator.cli.watchscreen import clock, curves
 from orchestrator.views.web.doors import Names
 from tests.views.web.conftest import PLAN, Told
@@ -212,8 +212,8 @@ def addresses() -> list[tuple[str, str | None]]:
 
 @pytest.mark.parametrize(("listen", "url"), addresses())
 def test_the_address_that_is_printed_can_be_opened_here(listen: str, url: str | None) -> None:
-    with ui._listener(listen, 0) as listener:
-        found, port = ui._url(listener, listen)
+    with listening.listener_on("ui", listen, 0) as listener:
+        found, port = listening.url_of(listener, listen)
         assert found == f"http://{url}:{port}/" or url is None
         host = found.removeprefix("http://").rstrip("/")
         assert Names(listen, port).allow(host)
@@ -234,7 +234,7 @@ def test_what_is_wrong_with_a_page_is_said_before_it_is_served(told: Told, tmp_p
         refused = ran("ui", "--port", str(taken.getsockname()[1]), "--passive")
     assert refused.returncode == 2 and "cannot listen" in refused.stderr and "testbed ui --port 0" in refused.stderr
     nowhere = ran("ui", "--listen", "192.0.2.7", "--passive")
-    assert nowhere.returncode == 2 and "192.0.2.7" in nowhere.stderr and "another page" not in nowhere.stderr
+    assert nowhere.returncode == 2 and "192.0.2.7" in nowhere.stderr and "another one" not in nowhere.stderr
     (tmp_path / "bad.json").write_text('{"schema": "testbed.plan/1", "name": "bad", "links": [{"a": "gpu99:p1", "b": "gpu01:p1"}]}')
     bad = ran("ui", "--port", "0", "--passive", "--safe-plan", str(tmp_path / "bad.json"))
     assert bad.returncode == 3 and "gpu99" in bad.stderr

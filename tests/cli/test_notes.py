@@ -1,0 +1,87 @@
+"""`note`, and the filters of `history`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.settings import load
+from orchestrator.store.notes import MOST_TEXT
+from orchestrator.store.store import Store
+
+
+@pytest.fixture
+def runs(cli: Any, tmp_path: Path) -> list[str]:
+    """Four ended runs, oldest first: up ok, up failed, verify ok, up ok of another plan."""
+    found = []
+    with Store(tmp_path / "data" / "testbed.sqlite3", durable=False) as store:
+        for verb, plan, status in (("up", "a", "ok"), ("up", "a", "failed"), ("verify", "", "ok"), ("up", "b", "ok")):
+            run = store.new_run(verb, "lab", plan_name=plan, user=load().user)
+            run.finish(status)
+            found.append(run.id)
+    return found
+
+
+def listed(cli: Any, *words: str) -> list[str]:
+    return [run["id"][-4:] for run in cli("history", "--json", *words).json["data"]["runs"]]
+
+
+def test_a_tag_finds_its_runs_again_and_goes(cli: Any, runs: list[str]) -> None:
+    assert cli("note", "0001", "0004", "--tag", "paper-fig3", "--tag", "v2").code == 0
+    assert listed(cli, "--tag", "paper-fig3") == ["0004", "0001"]
+    assert cli("note", "--json").json["data"]["tags"] == {"paper-fig3": 2, "v2": 2}
+    said = cli("history").out
+    assert "tags" in said.splitlines()[0] and said.count("paper-fig3, v2") == 2
+    cli("note", "0001", "--untag", "v2", "--tag", "v2b")
+    assert listed(cli, "--tag", "paper-fig3", "--tag", "v2") == ["0004"], "all of several tags"
+    assert "No run matches" in cli("history", "--tag", "none-such").out
+
+
+def test_a_note_is_in_show_and_can_be_dropped_by_its_number(cli: Any, runs: list[str]) -> None:
+    cli("note", "0002", "-m", "  fibre of gpu07\x1b[2J cleaned\nbefore ")
+    number = cli("note", "last", "0002", "-m", "again", "--json").json["data"]["runs"][1]["notes"][1]["number"]
+    shown = cli("show", "0002").out
+    assert "fibre of gpu07\\x1b[2J cleaned" in shown and "again" in shown
+    refused = cli("note", "last", "--drop", str(number))
+    assert refused.code == 3 and f"no note {number}" in refused.err, "it is of another run"
+    said = cli("note", "0002", "--drop", str(number), "--json").json["data"]["runs"][0]["notes"]
+    assert [note["text"] for note in said] == ["fibre of gpu07\x1b[2J cleaned\nbefore"] and said[0]["user"] == load().user
+
+
+def test_history_is_filtered_by_verb_status_plan_user_and_time(cli: Any, runs: list[str]) -> None:
+    assert listed(cli, "--verb", "up") == ["0004", "0002", "0001"]
+    assert listed(cli, "--verb", "up", "--status", "ok", "--limit", "1") == ["0004"]
+    assert listed(cli, "--plan", "a", "--status", "ok", "--since", "1h") == ["0001"]
+    assert listed(cli, "--by", "somebody-else") == [] == listed(cli, "--since", "2999-01-01")
+    assert cli("history", "--since", "soon").code == 2 and cli("history", "--prune", "--tag", "x").code == 2
+
+
+def test_a_run_with_a_tag_is_not_pruned(cli: Any, runs: list[str]) -> None:
+    cli("note", "0001", "--tag", "paper-fig3", "-m", "x")
+    cli("note", "0003", "-m", "forgotten with its run")
+    done = cli("history", "--prune", "--keep", "1", "--yes", "--json").json["data"]
+    assert [run[-4:] for run in done["removed"]] == ["0002", "0003"]
+    assert done["stay"] == {runs[0]: "it has the tag paper-fig3"}
+    with Store(load().store_path) as store:
+        assert [row["run"] for row in store.read("SELECT run FROM notes")] == [runs[0]]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["note", "--tag", "x"], 2, "which run"),
+        (["note", "9999", "--tag", "x"], 2, "no run '9999'"),
+        (["note", "last", "--tag", "two words"], 3, "tag 'two words'"),
+        (["note", "last", "--tag", ""], 3, "tag ''"),
+        (["note", "last", "-m", "  "], 3, "1 to 4000 characters"),
+        (["note", "last", "--tag", "good", "-m", "x" * (MOST_TEXT + 1)], 3, "1 to 4000 characters"),
+    ],
+)
+def test_what_is_no_tag_or_note_is_refused_and_nothing_is_written(
+    cli: Any, runs: list[str], words: list[str], code: int, said: str
+) -> None:
+    answer = cli(*words)
+    assert answer.code == code and said in answer.err
+    assert cli("note", "--json").json["data"]["tags"] == {}
