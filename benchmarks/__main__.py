@@ -38,6 +38,7 @@ NAMES = (
     "influx_sink",
     "planner",
     "prediction",
+    "sweep",
     "slices",
     "wavelengths",
     "influx_hole",

@@ -1,4 +1,4 @@
-"""Optical testbed: the Python API (`Lab`, `AsyncLab`) and the entry point of the command `testbed`.
+"""Optical testbed: the Python API (`Lab`, `AsyncLab`, `Campaign`) and the entry point of the command `testbed`.
 
 Importing this package imports nothing else of the project and changes nothing; the API is imported at its first use.
 
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from optical_testbed.home import HOME, PACKAGES, OwnFirst, environment, main, own_first, shadowed
 
 if TYPE_CHECKING:
+    from optical_testbed.campaign import Campaign
     from optical_testbed.lab import AsyncJob, AsyncLab, Job, Lab
     from optical_testbed.plans import Designed
     from optical_testbed.telemetry import Rows
@@ -46,6 +47,7 @@ __all__ = [
     "AsyncLab",
     "BadFile",
     "BadPlugin",
+    "Campaign",
     "ChangeFailed",
     "Designed",
     "Event",
@@ -76,6 +78,7 @@ __all__ = [
 
 _OF_THE_API = {
     **dict.fromkeys(("AsyncJob", "AsyncLab", "Job", "Lab"), "optical_testbed.lab"),
+    "Campaign": "optical_testbed.campaign",
     "Designed": "optical_testbed.plans",
     "Rows": "optical_testbed.telemetry",
     "Event": "optical_testbed.work",

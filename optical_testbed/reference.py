@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from optical_testbed.campaign import Campaign
 from optical_testbed.lab import Job, Lab
 from optical_testbed.plans import Designed
 from optical_testbed.telemetry import Rows
@@ -43,7 +44,7 @@ def members(kind: type) -> Iterator[tuple[str, str, str]]:
 def sections() -> str:
     """A section per class, its methods with signature and docstring."""
     lines: list[str] = []
-    for kind in (Lab, Job, Designed, Rows, Event):
+    for kind in (Lab, Job, Designed, Rows, Event, Campaign):
         about = (inspect.getdoc(kind) or "").partition("\n>>> ")[0].strip()
         lines += [f"## {kind.__name__}", "", about, ""]
         for name, shown, words in members(kind):

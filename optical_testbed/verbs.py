@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from orchestrator.verify.report import VerifyReport
     from orchestrator.verify.signals import DiagnosisReport
     from orchestrator.verify.state import DevicesReport, StatusReport
+    from planner.workers import Workers
 
 
 async def plan(
@@ -247,6 +248,8 @@ async def design(
     iterations: int = 20,
     domain: int = 2,
     search: int = 0,
+    chains: int = 1,
+    workers: Workers | None = None,
     segments: Sequence[str] = (),
     twisted: bool = False,
     wavelengths: int = 0,
@@ -256,8 +259,9 @@ async def design(
     hosts: in the order of their ranks; none: the first of the lab. ports: to use of each host; None: all. backend: ability of the
     collective library: single-order, ring-groups, msccl. schedule: of all-reduce for msccl, by name; empty: breadth-first where
     it is faster than rings. alpha_s: fixed time of a step (s). scale: bytes of the job per byte of the workload. iterations: of
-    the job, 0 until stopped. domain: hosts of a rail-only domain. search: strategies of parallelism to try. twisted: for torus.
-    wavelengths: for ring-wavelengths, at most so many; 0: all.
+    the job, 0 until stopped. domain: hosts of a rail-only domain. search: strategies of parallelism to try. chains: searches with
+    dice of their own. workers: an executor of concurrent.futures, or Dask's, for the pieces of a search (None: this process); the
+    design does not depend on it. twisted: for torus. wavelengths: for ring-wavelengths, at most so many; 0: all.
     Raises: BadFile - the workload is wrong, or there is no such method or schedule. Infeasible - naming the condition that is not
     met. BadPlugin - a generator or schedule of another distribution failed.
     """
@@ -268,12 +272,12 @@ async def design(
     from orchestrator.session import load_lab
     from planner.methods import Wanted
 
-    if search and method != "topoopt":
-        raise BadFile([f"search: applies to the method topoopt, not to {method}"])
-    if twisted and method != "torus":
-        raise BadFile([f"twisted: applies to the method torus, not to {method}"])
-    if wavelengths and method != "ring-wavelengths":
-        raise BadFile([f"wavelengths: applies to the method ring-wavelengths, not to {method}"])
+    only = {"search": "topoopt", "twisted": "torus", "wavelengths": "ring-wavelengths"}
+    for (option, its), given in zip(only.items(), (search, twisted, wavelengths), strict=True):
+        if given and method != its:
+            raise BadFile([f"{option}: applies to the method {its}, not to {method}"])
+    if chains != 1 and not search:
+        raise BadFile([f"chains: {chains} of a search, but search is 0"])
     here = load_lab(lab.settings.inventory)
     read = workload_of(workload) if isinstance(workload, Mapping) else read_workload(Path(workload))
     wanted = Wanted(
@@ -290,6 +294,8 @@ async def design(
         iterations=iterations,
         domain=domain,
         search=search,
+        chains=chains,
+        workers=workers,
         segments=tuple(segments),
         twisted=twisted,
         wavelengths=wavelengths,
@@ -311,12 +317,19 @@ def _one_of(what: str, value: str) -> str:
     return value
 
 
-async def runs(lab: Opened, limit: int = 20) -> tuple[RunRecord, ...]:
-    """Return the latest runs, newest first: who changed what, when, with which result. limit: at most this many."""
+async def runs(lab: Opened, limit: int = 20, tag: str = "") -> tuple[RunRecord, ...]:
+    """Return the latest runs, newest first: who changed what, when, with which result.
+
+    limit: at most this many. tag: only runs with this tag (`testbed note RUN --tag TAG`).
+    """
+    from orchestrator.store.notes import tagged
     from orchestrator.store.store import Store
 
     with Store(lab.settings.store_path, shared=lab.settings.store is not None) as store:
-        return tuple(store.history(limit=limit))
+        if not tag:
+            return tuple(store.history(limit=limit))
+        those = tagged(store, [tag])
+        return tuple(record for record in store.history(limit=0) if record.id in those)[:limit]
 
 
 async def telemetry(lab: Opened, run: str = "last", measurement: str | Sequence[str] = ()) -> Rows:

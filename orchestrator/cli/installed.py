@@ -9,7 +9,7 @@ from typing import Annotated, cast
 
 import typer
 
-from orchestrator.cli.call import Call, Result, verb
+from orchestrator.cli.call import Call, Result, Usage, verb
 
 _KINDS = (".json", ".py", ".yaml", ".yml", ".md", ".svg", ".toml", ".ipynb", ".txt")
 
@@ -57,10 +57,12 @@ app = typer.Typer()
 
 
 class Schema(StrEnum):
-    """File formats that have a JSON Schema."""
+    """Formats that have a JSON Schema; `data`: what `--json` prints."""
 
     plan = "plan"
     scenario = "scenario"
+    sweep = "sweep"
+    data = "data"
 
 
 @verb(
@@ -68,7 +70,7 @@ class Schema(StrEnum):
     "examples",
     "List the installed examples, or copy them into a directory.",
     examples="testbed examples\ntestbed examples --copy trial\ncd trial && testbed up --topology examples/ring-12.json",
-    more="They are plans and workloads for the default lab, scenarios (`testbed reproduce`) and a template driver.",
+    more="Plans and workloads for the default lab, scenarios (`testbed reproduce`), campaigns (`testbed sweep`), a driver.",
 )
 def examples(
     call: Call,
@@ -90,16 +92,41 @@ def examples(
 @verb(
     app,
     "schema",
-    "Print the JSON Schema of a file format.",
-    examples="testbed schema plan > plan.schema.json\ntestbed schema scenario > scenario.schema.json",
+    "Print the JSON Schema of a file format, or of what --json prints.",
+    examples="testbed schema plan > plan.schema.json\ntestbed schema scenario > scenario.schema.json\n"
+    "testbed schema data > data.schema.json\ntestbed schema data job status      of the data of one verb",
 )
-def schema(call: Call, what: Annotated[Schema, typer.Argument(help="The file format.")] = Schema.plan) -> Result:
+def schema(
+    call: Call,
+    what: Annotated[Schema, typer.Argument(help="The file format, or data.")] = Schema.plan,
+    verb: Annotated[list[str] | None, typer.Argument(metavar="[VERB]", help="Of data: a verb, such as job status.")] = None,
+) -> Result:
     from orchestrator.plan import edges
     from orchestrator.plan.scenario import edges as scenario_edges
+    from orchestrator.plan.sweep import edges as sweep_edges
     from orchestrator.results import Json
 
-    found = cast(dict[str, Json], {Schema.plan: edges, Schema.scenario: scenario_edges}[what].json_schema())
+    if what is Schema.data:
+        found = cast(dict[str, Json], _data_schema(call, " ".join(verb or ())))
+    elif verb:
+        raise Usage(f"schema: {what.value} has no schema of a verb", hint="testbed schema data status")
+    else:
+        found = cast(
+            dict[str, Json], {Schema.plan: edges, Schema.scenario: scenario_edges, Schema.sweep: sweep_edges}[what].json_schema()
+        )
     return Result(found, json.dumps(found, indent=2, ensure_ascii=False), verbatim=True)
+
+
+def _data_schema(call: Call, verb: str) -> dict[str, object]:
+    """Raises: Usage - no verb has this name."""
+    from optics.plain import did_you_mean
+    from orchestrator.cli.dataschema import json_schema, schema_of
+    from orchestrator.cli.shapes import DATA
+
+    whole = json_schema()
+    if verb and verb not in DATA:
+        raise Usage(f"schema: there is no verb {verb}{did_you_mean(verb, DATA)}", hint="testbed schema data: those of all verbs")
+    return schema_of(verb, whole) if verb else whole
 
 
 @verb(app, "version", "Print the versions of testbed and its dependencies.", examples="testbed version --json")

@@ -28,7 +28,7 @@ EXIT_CODES = {
     5: "device or host unreachable",
     6: "failed and rolled back: everything is as before",
     7: "failed half way, or not verified: manual repair is needed",
-    8: "differences exist (only with --exit-code), a scenario was not reproduced, or a fault was diagnosed",
+    8: "differences exist (only with --exit-code), a scenario was not reproduced, trials failed, or a fault was diagnosed",
     9: "refused by an interlock (foreign circuit, tag-out, power limit)",
     130: "interrupted",
 }
@@ -72,12 +72,14 @@ VERBS: Mapping[str, tuple[str, ...]] = {
     "job": ("job",),
     "queue": ("queue",),
     "onhost": ("exec", "shell"),
-    "runs": ("history", "show"),
+    "runs": ("history", "show", "note"),
     "watch": ("watch",),
     "ui": ("ui",),
+    "serve": ("serve",),
     "report": ("report",),
     "compare": ("compare",),
     "reproduce": ("reproduce",),
+    "sweep": ("sweep",),
     "telemetry": ("telemetry",),
     "grafana": ("grafana",),
     "lab": ("lab",),
@@ -275,7 +277,8 @@ def main() -> None:
         code = 0
     except OSError as error:
         code = _unwritable(error)
-    gc.freeze()  # the final collections would take 0.1 s and free nothing that the exit does not
+    if "duckdb" not in sys.modules:  # its binding reports what was not collected as leaks, on stderr
+        gc.freeze()  # the final collections would take 0.1 s and free nothing that the exit does not
     sys.exit(code)
 
 

@@ -23,6 +23,7 @@ from orchestrator.plan.edges import json_schema
 from orchestrator.plan.reader import read_plan
 from orchestrator.plan.written import document_of
 from orchestrator.session import PlanText
+from orchestrator.store.notes import annotate
 from orchestrator.store.store import Store
 from orchestrator.telemetry import Journal
 from tests.house.repository import ROOT
@@ -143,6 +144,15 @@ def test_rows_are_typed_and_say_what_could_not_be_read(recorded: Lab) -> None:
     assert len(recorded.telemetry(measurement="verify")) == 1
     assert len(recorded.telemetry("0001", ["iteration"])) == 3
     assert recorded.runs()[0].plan_name == "ring"
+
+
+def test_runs_are_found_by_their_tag(recorded: Lab) -> None:
+    (run,) = recorded.runs()
+    assert recorded.runs(tag="paper-fig3") == ()
+    with Store(recorded.settings.store_path) as store:
+        annotate(store, [run.id], "ann", tags=["paper-fig3"])
+        store.new_run("up", "emulated-1").finish("ok")
+    assert len(recorded.runs()) == 2 and recorded.runs(tag="paper-fig3") == (run,)
 
 
 def test_a_frame_has_a_column_per_tag_and_field_a_time_and_the_units(recorded: Lab) -> None:

@@ -1,0 +1,197 @@
+"""`testbed sweep`: run a campaign of trials, show its results."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from orchestrator.cli.call import Call, Result, Usage, verb
+
+if TYPE_CHECKING:
+    from orchestrator.engine.sweep.campaign import Seen
+    from orchestrator.engine.sweep.record import Record
+    from orchestrator.results import Json
+
+ASK = 500
+"""More trials than this are asked about."""
+RUN, FAILED = "run", 8
+
+
+class Files(TyperGroup):
+    """`testbed sweep FILE` is `testbed sweep run FILE`: a group with an argument could have no verbs."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        first = next((word for word in args if not word.startswith("-")), "")
+        if args and args != ["--help"] and first not in self.commands:
+            args = [RUN, *args]
+        return super().parse_args(ctx, args)
+
+
+app = typer.Typer(name="sweep", cls=Files, help="Campaigns of many trials.", no_args_is_help=True, rich_markup_mode=None)
+
+
+@verb(
+    app,
+    RUN,
+    "Run a campaign: the trials of a grid or a list of parameters.",
+    examples="""
+testbed sweep examples/sweeps/methods.yaml
+testbed sweep examples/sweeps/methods.yaml --check        read it and count its trials, start nothing
+testbed sweep examples/sweeps/methods.yaml --resume       make the missing trials, and those that failed
+testbed sweep examples/sweeps/methods.yaml --on dask tcp://scheduler:8786
+""",
+    more="""
+Trials run on worker processes of this machine, or on the workers of a Dask scheduler. Each result is kept as soon as its trial
+ends, so a campaign that was interrupted or killed goes on with --resume. Needs: pip install 'optical-testbed[sweep]'.
+docs/how-to/sweep.md
+""",
+)
+def run(
+    call: Call,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The campaign file (testbed.sweep/1).")],
+    scheduler: Annotated[str | None, typer.Argument(metavar="[ADDRESS]", help="With --on dask: of the scheduler.")] = None,
+    on: Annotated[str, typer.Option("--on", metavar="WHERE", help="local, or dask ADDRESS.")] = "local",
+    resume: Annotated[bool, typer.Option("--resume", help="Keep the results there are, make what is missing.")] = False,
+    workers: Annotated[
+        int | None, typer.Option("--workers", metavar="N", min=1, max=256, help="Processes of this machine; one a core by default.")
+    ] = None,
+    check: Annotated[bool, typer.Option("--check", help="Only read the campaign and count its trials.")] = False,
+) -> Result:
+    where = _where(on, scheduler)
+    if workers is not None and where != "local":
+        raise Usage(f"sweep: --workers is of --on local; {where} has its own", hint="start more there: dask worker ADDRESS")
+    from orchestrator.engine.sweep.verb import carried_out, read
+
+    campaign = read(file)
+    count = len(campaign.trials)
+    words = f"{campaign.name}: {count} trials of kind {campaign.kind}"
+    if check:
+        data: dict[str, Json] = {
+            "name": campaign.name,
+            "kind": campaign.kind,
+            "trials": count,
+            "parameters": [*campaign.parameters],
+        }
+        return Result(data, f"{words}; parameters: {', '.join(campaign.parameters)}", hint=f"testbed sweep {file}")
+    if count > ASK:
+        call.confirm(f"{words}. Run them all?")
+    with call.progress() as progress:
+        found, seen = carried_out(
+            call.settings, campaign, progress, where, workers, resume=resume, again=f"testbed sweep {file} --resume"
+        )
+    return _ended(found, seen)
+
+
+def _where(on: str, scheduler: str | None) -> str:
+    """`local`, or the address of the scheduler. Raises: Usage."""
+    if on == "dask":
+        if scheduler is None:
+            raise Usage("sweep: --on dask needs the scheduler's address", hint="testbed sweep FILE --on dask tcp://scheduler:8786")
+        return scheduler
+    if scheduler is not None:
+        raise Usage(f"sweep: {scheduler}: an address goes with --on dask", hint=f"testbed sweep FILE --on dask {scheduler}")
+    return on
+
+
+def _ended(found: Record, seen: Seen) -> Result:
+    from orchestrator.engine.sweep.record import PARQUET
+    from orchestrator.results import path_text
+
+    table = found.folder / PARQUET
+    failures = [each for each in found.results() if each["state"] == "failed"]
+    lines = [f"{found.name}: {seen.done} of {seen.total} trials done, {seen.failed} failed"]
+    lines += [f"  failed     {labels_text(each['labels'])}: {each['errors'][-1].splitlines()[0]}" for each in failures[:8]]
+    lines += [f"             and {len(failures) - 8} more"] if len(failures) > 8 else []
+    lines += [f"  results    {path_text(table)}"] if table.is_file() else []
+    data = _data(found) | {"done": seen.done, "failed": seen.failed, "total": seen.total}
+    text = "\n".join(lines)
+    if not seen.failed:
+        return Result(data, text, hint="testbed sweep show")
+    return Result(
+        data,
+        text,
+        "E-TRIALS-FAILED",
+        FAILED,
+        f"{seen.failed} trials failed, each {found.name} retried",
+        "testbed sweep show",
+        ok=False,
+    )
+
+
+def _data(found: Record) -> dict[str, Json]:
+    from orchestrator.engine.sweep.record import DATABASE, PARQUET
+
+    return {
+        "name": found.name,
+        "folder": str(found.folder),
+        "parquet": str(found.folder / PARQUET),
+        "database": str(found.folder / DATABASE),
+    }
+
+
+def labels_text(labels: Any) -> str:
+    """A trial's parameters in words: `method=ring ports=4`."""
+    return " ".join(f"{name}={value}" for name, value in labels.items())
+
+
+@verb(
+    app,
+    "show",
+    "Show the results of a campaign: a table, a figure.",
+    examples="""
+testbed sweep show                       the campaign that was begun last
+testbed sweep show methods --json
+testbed sweep show methods --figure x=ports,y=iteration_ms,by=method
+testbed sweep show methods --figure x=method,y=iteration_ms,by=workload --out figure.pdf
+""",
+    more="""
+What differs only in `seed` or `repeat` is one row, or one point: its median, and the 95 % interval of the median.
+Results of finished trials are shown while the campaign still runs.
+""",
+)
+def show(
+    call: Call,
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Of the campaign; the latest by default.")] = None,
+    figure: Annotated[
+        str | None, typer.Option("--figure", metavar="x=X,y=Y,by=B", help="Draw Y over X, a line for each value of B.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", metavar="FILE", help="The figure's file: .svg, .pdf or .png.")] = None,
+    value: Annotated[
+        list[str] | None,
+        typer.Option("--value", metavar="NAME", help="Show this value; may be repeated; the first few by default."),
+    ] = None,
+) -> Result:
+    from orchestrator.engine.sweep import record
+    from orchestrator.results import path_text, to_json
+    from orchestrator.views.sweep import asked, drawn, rows_of, table
+
+    if out is not None and figure is None:
+        raise Usage("sweep show: --out is of --figure", hint="testbed sweep show --figure x=ports,y=iteration_ms")
+    found = record.find(call.settings, name)
+    results = list(found.results())
+    states = {state: sum(each["state"] == state for each in results) for state in ("done", "failed")}
+    rows = rows_of(found, results)
+    wanted = tuple(value or ())
+    known = list(dict.fromkeys(each for row in rows for each in row.values))
+    if unknown := [each for each in wanted if each not in known]:
+        from optics.plain import did_you_mean
+
+        raise Usage(
+            f"sweep show: no value {unknown[0]}{did_you_mean(unknown[0], known)}", hint=f"--value {known[0]}" if known else ""
+        )
+    waiting = len(found.trials) - len(results)
+    words = f"{found.name}: {states['done']} of {len(found.trials)} trials done, {states['failed']} failed, {waiting} waiting"
+    data: dict[str, Json] = _data(found) | states | {"waiting": waiting, "rows": to_json([row.to_json() for row in rows])}
+    lines = [words, *table(rows, wanted)]
+    failed = [each for each in results if each["state"] == "failed"]
+    lines += [f"  failed     {labels_text(each['labels'])}: {each['errors'][-1].splitlines()[0]}" for each in failed[:8]]
+    if figure is not None:
+        place = out or found.folder / "figure.svg"
+        drawn(asked(figure, found, known), rows, found, place, call.settings.cache_dir)
+        data["figure"] = str(place)
+        lines.append(f"  figure     {path_text(place)}")
+    hint = "testbed sweep FILE --resume" if waiting or failed else ""
+    return Result(data, "\n".join(lines), hint=hint)

@@ -1,0 +1,100 @@
+"""Has the workers run the trials that have no result yet, and keeps each result as it comes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from optics.errors import Unreachable
+from orchestrator.engine.sweep.record import Record
+from orchestrator.engine.sweep.trial import Outcome, run
+from orchestrator.plan.sweep.values import Campaign, Trial
+
+if TYPE_CHECKING:
+    from distributed import Client, Future
+
+AHEAD = 4
+"""Trials that wait at the scheduler for each that runs, so that no worker waits for this process."""
+
+
+@dataclass(slots=True)
+class Seen:
+    """How far a campaign is. done, failed: of `total` trials. left_s: seconds until the end, None before the first result."""
+
+    total: int
+    done: int = 0
+    failed: int = 0
+    left_s: float | None = None
+
+
+def missing(campaign: Campaign, record: Record) -> list[Trial]:
+    """The trials without a result, and those that failed, in their order."""
+    found = []
+    for trial in campaign.trials:
+        result = record.result(trial.key)
+        if result is None or result["state"] != "done":
+            found.append(trial)
+    return found
+
+
+def carry_out(
+    client: Client, campaign: Campaign, record: Record, trials: Sequence[Trial], slots: int, show: Callable[[Seen], object]
+) -> Seen:
+    """Run the trials, `slots` at a time; a trial that fails is run again `campaign.retries` times, and then kept as failed.
+
+    A trial whose worker died is run on another by the scheduler; if that happens too often it has failed as well.
+    Raises: Unreachable - the scheduler is gone; what had ended is kept.
+    """
+    from concurrent.futures import CancelledError
+
+    from distributed import as_completed
+
+    seen = Seen(len(campaign.trials), done=len(campaign.trials) - len(trials))
+    version = str(record.data["version"])
+    waiting = iter(trials)
+    tried: dict[str, list[Outcome]] = {}
+    under_way: dict[str, Trial] = {}
+    began, ended = time.monotonic(), 0
+    resources = {campaign.resource: 1} if campaign.resource else None
+
+    def submit(trial: Trial) -> Future:
+        key = f"{campaign.name}-{trial.key}-{len(tried.setdefault(trial.key, []))}"
+        under_way[key] = trial
+        return client.submit(run, trial.task, version, key=key, resources=resources, pure=False)
+
+    show(seen)
+    running = as_completed([submit(trial) for trial in islice(waiting, AHEAD * slots)], loop=client.loop)
+    for future in running:
+        trial = under_way.pop(future.key)
+        try:
+            outcome: Outcome = future.result()
+        except CancelledError as error:
+            raise _gone(seen) from error
+        except Exception as error:  # its workers died, one after another
+            outcome = Outcome(values={}, error=f"{type(error).__name__}: {error}"[:2000], seconds=0.0, worker="", began=time.time())
+        if client.status != "running":
+            raise _gone(seen)
+        future.release()
+        attempts = tried[trial.key]
+        attempts.append(outcome)
+        if outcome["error"] and len(attempts) <= campaign.retries:
+            running.add(submit(trial))
+            continue
+        record.keep(trial, attempts)
+        del tried[trial.key]
+        ended += 1
+        seen.failed += bool(outcome["error"])
+        seen.done += not outcome["error"]
+        seen.left_s = (time.monotonic() - began) / ended * (len(trials) - ended)
+        show(seen)
+        for another in islice(waiting, 1):
+            running.add(submit(another))
+    return seen
+
+
+def _gone(seen: Seen) -> Unreachable:
+    words = f"the Dask scheduler is gone; {seen.done + seen.failed} of {seen.total} trials have ended and are kept"
+    return Unreachable(words, hint="start the scheduler and its workers again, then testbed sweep FILE --resume")

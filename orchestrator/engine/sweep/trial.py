@@ -1,0 +1,104 @@
+"""Runs one trial where a worker is: a prediction, a change of emulated devices, or a change or a scenario on a whole lab."""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from json import dumps
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, TypedDict
+
+from optics.errors import Refused
+from orchestrator.engine.sweep.version import of_program
+from orchestrator.plan.scenario.values import WantedLab
+
+if TYPE_CHECKING:
+    from orchestrator.inventory.lab import Lab
+
+Values = dict[str, float]
+"""What a trial measured, by name; the unit is the end of the name."""
+
+
+class Outcome(TypedDict):
+    """One attempt. error: empty if it is done. seconds: how long it took. worker: name of the machine. began: Unix time (s)."""
+
+    values: Values
+    error: str
+    seconds: float
+    worker: str
+    began: float
+
+
+def run(task: Mapping[str, Any], version: str) -> Outcome:
+    """Run the task of a trial; an error is part of the outcome. version: of the program that asks."""
+    began, at = time.time(), time.monotonic()
+    values: Values = {}
+    error = ""
+    try:
+        if version != of_program():
+            raise Refused(f"worker {platform.node()} runs the program in version {of_program()}, the campaign {version}")
+        values = _kinds()[task["kind"]](task)
+    except Exception as caught:
+        words = str(caught).strip() or "no message"
+        error = f"{type(caught).__name__}: {words}"[:2000]
+    return Outcome(values=values, error=error, seconds=time.monotonic() - at, worker=platform.node(), began=began)
+
+
+def _kinds() -> Mapping[str, Callable[[Mapping[str, Any]], Values]]:
+    from orchestrator.engine.sweep.onlab import change_of_devices, on_lab
+
+    return {"prediction": predict, "devices": change_of_devices, "lab": on_lab}
+
+
+def wanted_of(lab: Mapping[str, Any]) -> WantedLab:
+    """A lab that travelled as JSON."""
+    fields: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in lab.items()}
+    return WantedLab(**fields)
+
+
+def predict(task: Mapping[str, Any]) -> Values:
+    """Design a topology for the workload and predict its job. Raises: BadFile, Infeasible - it cannot be."""
+    from orchestrator.plan.design.design import design
+    from orchestrator.plan.design.workload import read_text
+    from planner.methods import Wanted
+
+    given = {name: value for name, value in task["parameters"].items() if name != "repeat"}
+    if "alpha_us" in given:
+        given["alpha_s"] = given.pop("alpha_us") / 1e6
+    workload = task["files"]["workload"]
+    lab = _lab(dumps(task["lab"], sort_keys=True))
+    found = design(read_text(workload["text"], workload["name"]), lab, Wanted(**given))
+    times = {
+        f"{place}{name}_ms": seconds * 1e3
+        for place, each in (("", found.here), ("home_", found.home))
+        for name, seconds in (
+            ("iteration", each.iteration_s),
+            ("compute", each.compute_s),
+            ("transfers", each.transfers_s),
+            ("allreduce", each.allreduce_s),
+        )
+    }
+    shape = {"links": len(found.shape.cables), "diameter": found.shape.diameter, "mean_hops": found.shape.mean_hops()}
+    return (
+        times | {"busbw_mbps": found.here.busbw / 1e6, "bytes_scale": found.scale} | {name: float(n) for name, n in shape.items()}
+    )
+
+
+@lru_cache(maxsize=64)
+def _lab(text: str) -> Lab:
+    """The lab of a task, as values: generated, or read from the files that came with it. Raises: BadFile."""
+    from json import loads
+
+    from orchestrator.engine.scenario.lab import prepare
+    from orchestrator.session import load_lab
+
+    lab = loads(text)
+    with TemporaryDirectory(prefix="testbed-sweep-") as name:
+        if "wanted" in lab:
+            return load_lab(prepare(Path(name) / "lab", wanted_of(lab["wanted"])))
+        for file, content in lab["files"].items():
+            (Path(name) / file).write_text(content, encoding="utf-8")
+        return load_lab(Path(name))

@@ -1,0 +1,99 @@
+"""A campaign from its file to its tables, as the command line and the Python API run it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from optics.errors import BadFile, Interrupted, Missing
+from optics.plain import reason, seconds_text
+from orchestrator.engine.sweep import record
+from orchestrator.engine.sweep.campaign import Seen, carry_out, missing
+from orchestrator.engine.sweep.cluster import checked, connected, installed
+from orchestrator.engine.sweep.onlab import stop_left
+from orchestrator.engine.sweep.tables import tables
+from orchestrator.engine.sweep.version import of_program
+from orchestrator.plan.sweep.reader import read_campaign
+from orchestrator.plan.sweep.values import Campaign
+from orchestrator.reading import attentive, text_of
+from orchestrator.settings import Settings, private_dir
+from orchestrator.telemetry.progress import Progress
+
+
+def read(path: Path) -> Campaign:
+    """The campaign of a file, with the files it names. Raises: BadFile - everything wrong with it."""
+    try:
+        text = text_of(path)
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadFile([f"{path}: {reason(error)}"], hint="examples/sweeps/ has files to start from") from error
+    with attentive(str(path)):
+        return read_campaign(text, str(path), lambda word: text_of(path.parent / word))
+
+
+def carried_out(
+    settings: Settings,
+    campaign: Campaign,
+    progress: Progress,
+    where: str = "local",
+    workers: int | None = None,
+    *,
+    resume: bool,
+    again: str,
+) -> tuple[record.Record, Seen]:
+    """Run the trials that have no result yet. where: `local`, or the address of a Dask scheduler; workers: of `local`, one a core.
+
+    again: the command that continues, for messages.
+    Raises: Missing, BadFile, Locked - as `connected`, `begin`. Refused, Unreachable - as `checked`, `carry_out`. Interrupted.
+    """
+    installed()
+    with record.held(settings, campaign.name):
+        kept = record.begin(settings, campaign, of_program(), resume=resume)
+        trials = missing(campaign, kept)
+        seen = Seen(len(campaign.trials), len(campaign.trials) - len(trials))
+
+        def show(now: Seen) -> None:
+            nonlocal seen
+            seen = now
+            left = "" if now.left_s is None else f", about {seconds_text(now.left_s)} left"
+            words = f"{now.failed or 'none'} failed{left}"
+            progress.update("trials", now.done + now.failed, now.total, words)
+
+        try:
+            if trials:
+                folder = private_dir(record.sweeps(settings) / ".dask")
+                progress.phase("workers", where)
+                with _interruptible(), connected(where, workers or os.cpu_count() or 1, folder) as client:
+                    slots = checked(client, campaign.resource)
+                    progress.done("workers", f"{where}: {slots} trials at a time")
+                    progress.phase("trials", campaign.title)
+                    carry_out(client, campaign, kept, trials, slots, show)
+                    progress.done("trials", f"{seen.done} done, {seen.failed} failed")
+        except KeyboardInterrupt:
+            words = f"{campaign.name}: interrupted; {seen.done + seen.failed} of {seen.total} trials have ended and are kept"
+            raise Interrupted(words, hint=f"to continue: {again}") from None
+        finally:
+            if where == "local":
+                for trouble in stop_left(settings):
+                    progress.note(trouble)
+        try:
+            tables(kept)
+        except Missing as error:
+            progress.note(f"no Parquet file was written: {error}; {error.hint}")
+    return kept, seen
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """SIGTERM ends the block as Ctrl-C does, so that its processes end with it."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,384 @@
+"""Campaigns: trials that fail, workers that die, schedulers that go; every trial is once in the result."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+
+from optics import BadFile, Outcome
+from optics.errors import Locked, Missing, NotVerified, Refused, Unreachable
+from orchestrator.engine.sweep import campaign as campaigns
+from orchestrator.engine.sweep import onlab, record
+from orchestrator.engine.sweep.campaign import missing
+from orchestrator.engine.sweep.cluster import checked, connected
+from orchestrator.engine.sweep.trial import predict, run
+from orchestrator.engine.sweep.verb import carried_out, read
+from orchestrator.engine.sweep.version import of_program
+from orchestrator.plan.sweep.reader import read_campaign
+from orchestrator.plan.sweep.values import Campaign
+from orchestrator.settings import Settings, load
+from orchestrator.telemetry.progress import Silent
+from tests.house.repository import ROOT
+
+WORKLOAD = (ROOT / "examples" / "workloads" / "bert.yaml").read_text()
+HEAD = "schema: testbed.sweep/1\nname: x\nkind: prediction\nretries: 1\nlab: {hosts: 12, ports: 4}\nbase: {workload: bert.yaml}\n"
+
+
+@pytest.fixture
+def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
+    monkeypatch.setenv("TESTBED_STATE_DIR", str(tmp_path / "state"))
+    monkeypatch.setenv("TESTBED_DATA_DIR", str(tmp_path / "data"))
+    return load(cwd=tmp_path)
+
+
+def campaign(text: str, head: str = HEAD) -> Campaign:
+    return read_campaign(head + text, "c.yaml", lambda _: WORKLOAD)
+
+
+def run_all(settings: Settings, wanted: Campaign, **more: Any) -> list[dict[str, Any]]:
+    kept, _ = carried_out(settings, wanted, Silent(), **({"workers": 1, "resume": True, "again": "again"} | more))
+    return list(kept.results())
+
+
+def test_a_trial_that_fails_is_tried_again_kept_and_made_again_on_resume(settings: Settings) -> None:
+    found = run_all(settings, campaign("grid: {method: [ring, nonsense]}"), resume=False)
+    good, bad = found
+    assert (good["state"], good["attempts"], good["errors"]) == ("done", 1, []) and good["values"]["iteration_ms"] > 0
+    assert (bad["state"], bad["attempts"], len(bad["errors"])) == ("failed", 2, 2) and "nonsense" in bad["errors"][-1]
+    wanted = campaign("grid: {method: [torus, ring, nonsense]}")
+    kept = record.begin(settings, wanted, of_program(), resume=True)
+    assert [trial.labels["method"] for trial in missing(wanted, kept)] == ["torus", "nonsense"]
+    again = run_all(settings, campaign("grid: {method: [ring, nonsense]}"))
+    assert again[0] == good and again[1]["began"] > bad["began"]
+    with duckdb.connect(str(kept.folder / "results.duckdb"), read_only=True) as database:
+        assert database.sql("SELECT method, state, attempts FROM trials ORDER BY method").fetchall() == [
+            ("nonsense", "failed", 2), ("ring", "done", 1)]  # fmt: skip
+        assert database.sql("SELECT method, trials, iteration_ms FROM summary").fetchall() == [
+            ("ring", 1, good["values"]["iteration_ms"])
+        ]
+
+
+def test_results_are_not_mixed_with_those_of_another_version_nor_overwritten(settings: Settings) -> None:
+    wanted = campaign("grid: {method: [ring]}")
+    kept = record.begin(settings, wanted, "1", resume=False)
+    kept.keep(wanted.trials[0], [run(wanted.trials[0].task, of_program())])
+    with pytest.raises(BadFile, match="has 1 results already"):
+        record.begin(settings, wanted, "1", resume=False)
+    with pytest.raises(BadFile, match="are of version 1 of the program, this is 2"):
+        record.begin(settings, wanted, "2", resume=True)
+    with record.held(settings, "x"), pytest.raises(Locked, match="being run by another command"), record.held(settings, "x"):
+        pass
+
+
+def test_a_worker_of_another_version_runs_nothing() -> None:
+    (trial,) = campaign("grid: {method: [ring]}").trials
+    found = run(trial.task, "0.0.9")
+    assert not found["values"] and found["error"].startswith("Refused: worker ") and "the campaign 0.0.9" in found["error"]
+
+
+class FakeClient:
+    """A scheduler with these workers, whose versions are these."""
+
+    def __init__(self, versions: Mapping[str, object], resources: Mapping[str, Mapping[str, float]]) -> None:
+        self.versions, self.resources = versions, resources
+
+    def scheduler_info(self, n_workers: int) -> Mapping[str, Any]:
+        return {
+            "workers": {name: {"host": name, "nthreads": 2, "resources": self.resources.get(name, {})} for name in self.versions}
+        }
+
+    def run(self, function: object, on_error: str) -> Mapping[str, object]:
+        return self.versions
+
+
+def test_workers_of_another_version_or_without_what_is_needed_are_refused_by_name() -> None:
+    own = of_program()
+    assert checked(FakeClient({"a": own, "b": own}, {}), "") == 4
+    assert checked(FakeClient({"a": own, "b": own}, {"b": {"lab": 1.0}}), "lab") == 1
+    with pytest.raises(Refused, match=r"b on b: 0\.0\.9"):
+        checked(FakeClient({"a": own, "b": "0.0.9"}, {}), "")
+    with pytest.raises(Refused, match="b on b: optical-testbed is not installed"):
+        checked(FakeClient({"b": ModuleNotFoundError("No module named 'orchestrator'")}, {}), "")
+    with pytest.raises(Missing, match="no worker offers the resource lab_a"):
+        checked(FakeClient({"a": own}, {}), "lab_a")
+    with pytest.raises(Missing, match="has no worker"):
+        checked(FakeClient({}, {}), "")
+
+
+def test_a_scheduler_that_is_not_there_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("orchestrator.engine.sweep.cluster.CONNECT_S", 0.3)
+    with (
+        pytest.raises(Unreachable, match=r"no Dask scheduler at tcp://127\.0\.0\.1:1"),
+        connected("tcp://127.0.0.1:1", 1, tmp_path),
+    ):
+        pass
+    with pytest.raises(BadFile, match="wanted local, or an address"), connected("scheduler", 1, tmp_path):
+        pass
+
+
+# --- killed
+
+
+def process(tmp_path: Path, *words: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-m", *words],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+
+
+def kill(one: subprocess.Popen[bytes]) -> None:
+    try:
+        os.killpg(one.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    one.wait()
+
+
+@contextmanager
+def dask(tmp_path: Path, workers: int) -> Iterator[tuple[str, list[subprocess.Popen[bytes]]]]:
+    """A scheduler and workers that are processes; the first process is the scheduler."""
+    file = tmp_path / "scheduler.json"
+    file.unlink(missing_ok=True)
+    here = ["--scheduler-file", str(file)]
+    started = [process(tmp_path, "distributed.cli.dask_scheduler", *here, "--port", "0", "--no-dashboard", "--host", "127.0.0.1")]
+    try:
+        for _ in range(workers):
+            one = ["--nworkers", "1", "--nthreads", "1", "--no-dashboard", "--no-nanny", "--host", "127.0.0.1"]
+            started.append(process(tmp_path, "distributed.cli.dask_worker", *here, *one))
+        until = time.monotonic() + 60
+        while not file.is_file() or not (text := file.read_text()):
+            assert time.monotonic() < until
+            time.sleep(0.05)
+        import json
+
+        address = json.loads(text)["address"]
+        with connected(address, 0, tmp_path) as client:
+            client.wait_for_workers(workers, timeout=60)
+        yield address, started
+    finally:
+        for one in started:
+            kill(one)
+
+
+def ended(settings: Settings) -> int:
+    return len([*(record.sweeps(settings) / "x" / "trials").glob("*.json")])
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+def test_forty_trials_survive_a_killed_worker_and_a_killed_scheduler_and_are_those_of_one_worker(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = campaign(f"grid: {{method: [topoopt, random], seed: {[*range(20)]}}}")
+    assert len(wanted.trials) == 40
+    kept = campaigns.Record.keep
+    at: dict[int, subprocess.Popen[bytes]] = {}
+
+    def keep(self: record.Record, *words: Any) -> None:
+        kept(self, *words)
+        if (one := at.pop(ended(settings), None)) is not None:
+            kill(one)
+
+    monkeypatch.setattr(campaigns.Record, "keep", keep)
+    with dask(tmp_path, 2) as (address, started):
+        at |= {8: started[1], 20: started[0]}
+        with pytest.raises(Unreachable, match=r"the Dask scheduler is gone; .* of 40 trials"):
+            run_all(settings, wanted, where=address)
+    assert not at and 20 <= ended(settings) < 40
+    with dask(tmp_path, 2) as (address, _):
+        both = run_all(settings, wanted, where=address)
+    assert [one["key"] for one in both] == [trial.key for trial in wanted.trials]
+    assert {one["state"] for one in both} == {"done"}
+    monkeypatch.setenv("TESTBED_STATE_DIR", str(tmp_path / "other"))
+    alone = run_all(load(cwd=tmp_path), wanted)
+    assert [one["values"] for one in alone] == [one["values"] for one in both]
+
+
+# --- labs, whose emulators and commands are stood in for
+
+
+PLAN = (ROOT / "examples" / "ring-12.json").read_text()
+
+
+class Device:
+    """A device that makes what it is asked for, or refuses."""
+
+    def __init__(self, name: str, refuses: bool) -> None:
+        self.name, self.refuses = name, refuses
+        self.held: frozenset[Any] = frozenset()
+
+    async def read(self) -> frozenset[Any]:
+        return self.held
+
+    async def apply(self, change: Any, ready: Any) -> Outcome:
+        await ready()
+        if not self.refuses:
+            self.held = (self.held - {*change.remove}) | {*change.add}
+        failed = dict.fromkeys(change.add, "E42 no such port") if self.refuses else {}
+        return Outcome(self.name, self.held, 0, 5_000_000, 6_000_000, 55_000_000, 1, failed)
+
+    async def close(self) -> None: ...
+
+
+def devices_trial(monkeypatch: pytest.MonkeyPatch, refuses: bool = False) -> tuple[Mapping[str, float], list[Any]]:
+    asked: list[Any] = []
+
+    @contextmanager
+    def lab_of(wanted: Mapping[str, Any], *, hosts: bool) -> Iterator[Path]:
+        assert not hosts
+        yield ROOT / "inventory" / "emulated"
+
+    def ask(inventory: Path, op: str, **given: Any) -> dict[str, Any]:
+        asked.append((op, given))
+        return {"devices": ["ocs1"]}
+
+    monkeypatch.setattr(onlab, "lab_of", lab_of)
+    monkeypatch.setattr(onlab.emulated, "ask", ask)
+    monkeypatch.setattr(onlab, "opened", lambda lab, name: Device(name, refuses))
+    torus = (ROOT / "examples" / "torus-3x4.json").read_text()
+    fault = {"at": "ocs1", "kind": "slow-reply", "seconds": 1.0}
+    files = {"plan": {"name": "ring", "text": PLAN}, "then": {"name": "torus", "text": torus}}
+    task = {"kind": "devices", "parameters": {"faults": [fault]}, "files": files, "lab": {"wanted": {}}, "watchdog_s": 60.0}
+    return onlab.change_of_devices(task), asked
+
+
+def test_devices_alone_are_brought_to_a_plan_and_the_change_to_the_next_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    values, asked = devices_trial(monkeypatch)
+    assert values["dark_ms"] == 50.0 and values["circuits_made"] > 0 and values["circuits_broken"] > 0
+    assert asked[-1] == ("faults.add", {"device": "ocs1", "kind": "slow-reply", "seconds": 1.0})
+
+
+def test_a_device_that_refuses_is_an_error_in_its_own_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(NotVerified, match="does not hold the circuits of ring: E42 no such port"):
+        devices_trial(monkeypatch, refuses=True)
+
+
+def lab_task(**parameters: Any) -> dict[str, Any]:
+    files = {"plan": {"name": "a.json", "text": "{}"}, "then": {"name": "b.json", "text": "{}"}}
+    return {"kind": "lab", "parameters": parameters, "files": files, "lab": {"wanted": {}}, "watchdog_s": 60.0}
+
+
+@pytest.fixture
+def typed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[list[str]]:
+    """The commands that a trial on a lab gives; the second `up` reports."""
+    given: list[list[str]] = []
+    report = {
+        "dark_ms": 66.0,
+        "commit_ms": None,
+        "nothing_to_do": False,
+        "turn": {"stood_ms": 412.0},
+        "job": {"iteration_ms": 193.0},
+        "phases": [{"name": "switch", "seconds": 0.08}],
+    }
+
+    def command(words: list[str], inventory: Path | None, own: Mapping[str, str], until: float, good: Any = (0,)) -> Any:
+        given.append([Path(word).name if "/" in word else word for word in words])
+        return report if len(given) == 2 else {}
+
+    @contextmanager
+    def lab_of(wanted: Mapping[str, Any], *, hosts: bool) -> Iterator[Path]:
+        assert hosts
+        yield tmp_path / "lab" / "inventory"
+
+    (tmp_path / "lab" / "inventory").mkdir(parents=True)
+    monkeypatch.setattr(onlab, "command", command)
+    monkeypatch.setattr(onlab, "lab_of", lab_of)
+    return given
+
+
+def test_a_whole_lab_is_used_by_commands_and_left_down(typed: list[list[str]]) -> None:
+    values = onlab.on_lab(lab_task(mode="live"))
+    assert typed == [
+        ["up", "--topology", "plan.json"],
+        ["up", "--topology", "then.json", "--job", "live"],
+        ["down", "--yes"],
+    ]
+    assert values == {"dark_ms": 66.0, "turn.stood_ms": 412.0, "lost_ms": 412.0, "job.iteration_ms": 193.0, "switch_s": 0.08}
+
+
+def test_a_lab_that_does_not_come_down_fails_its_trial_and_one_that_failed_is_taken_down(
+    typed: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def command(words: list[str], *_: object) -> Any:
+        typed.append(words[:1])
+        if words[0] == failing:
+            raise NotVerified(f"testbed {failing}: E-HANDS-NEEDED by hand")
+        return {}
+
+    monkeypatch.setattr(onlab, "command", command)
+    for failing, given in (("up", ["up", "down"]), ("down", ["up", "up", "down"])):
+        typed.clear()
+        with pytest.raises(NotVerified, match=f"testbed {failing}: E-HANDS-NEEDED"):
+            onlab.on_lab(lab_task())
+        assert [words[0] for words in typed] == given
+
+
+def test_a_lab_that_exists_is_used_on_its_own_machine(typed: list[list[str]], settings: Settings, tmp_path: Path) -> None:
+    task = lab_task(job=False) | {"lab": {"inventory": str(tmp_path / "nowhere")}}
+    with pytest.raises(Missing, match="is not on this worker's machine"):
+        onlab.on_lab(task)
+    onlab.on_lab(task | {"lab": {"inventory": str(tmp_path)}})
+    assert typed[0] == ["up", "--topology", "plan.json", "--no-job"] and typed[-1] == ["down", "--yes"]
+
+
+def test_a_command_says_why_it_failed_and_is_ended_when_it_takes_too_long(settings: Settings, tmp_path: Path) -> None:
+    until = time.monotonic() + 60
+    assert onlab.command(["version"], None, {}, until)["testbed"]
+    with pytest.raises(NotVerified, match="testbed plan: E-BAD-FILE"):
+        onlab.command(["plan", "--topology", str(tmp_path / "no.json")], ROOT / "inventory" / "emulated", {}, until)
+    with pytest.raises(onlab.TimedOut, match="longer than the campaign's watchdog_s"):
+        onlab.command(["version"], None, {}, time.monotonic() - 1)
+
+
+def test_a_scenario_gives_its_findings(typed: list[list[str]], settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    ratio = {"ratio": {"value": 0.5, "low": 0.4, "high": 0.6}}
+    found = {"outcome": "reproduced", "findings": [{"name": "iteration", "found": ratio}, {"name": "stalls", "found": 0}]}
+    monkeypatch.setattr(onlab, "command", lambda words, *_: (typed.append(words), found)[1])
+    page = {"name": "s.yaml", "text": "x", "files": {"plans/a.json": "{}"}}
+    task = lab_task(repeats=3) | {"files": {"scenario": page}}
+    values = onlab.on_lab(task)
+    assert values == {"reproduced": 1.0, "iteration": 0.5, "iteration low": 0.4, "iteration high": 0.6, "stalls": 0.0}
+    assert typed[0][0] == "reproduce" and typed[0][2:] == ["--yes", "--repeats", "3"]
+    assert (Path(typed[0][1]).parent / "plans" / "a.json").is_file()
+
+
+def test_two_trials_of_one_machine_use_two_folders_and_what_a_killed_one_left_is_stopped(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stopped: list[Path] = []
+    monkeypatch.setattr(onlab.emulated, "stop", stopped.append)
+    with onlab._folder() as one, onlab._folder() as two:
+        assert one != two
+        for folder in (one, two):
+            (folder / "lab" / "inventory").mkdir(parents=True)
+            (folder / "lab" / "inventory" / "emulator.yml").write_text("")
+        assert not [*onlab.stop_left(settings)] and not stopped
+    with onlab._folder() as again:
+        assert again == one and stopped == [one / "lab" / "inventory"]
+        (one / "lab" / "inventory" / "emulator.yml").unlink()
+        (one / "journals" / "scenarios" / "s" / "inventory").mkdir(parents=True)
+        (one / "journals" / "scenarios" / "s" / "inventory" / "emulator.yml").write_text("")
+    stopped.clear()
+    assert not [*onlab.stop_left(settings)]
+    assert stopped == [one / "journals" / "scenarios" / "s" / "inventory", two / "lab" / "inventory"]
+
+
+def test_a_prediction_is_that_of_the_design(settings: Settings) -> None:
+    one, other = (predict(trial.task) for trial in campaign("grid: {method: [ring], ports: [2, 4]}").trials)
+    assert one["links"] == 12 and other["links"] == 24 and one["iteration_ms"] > 0
+    assert read(ROOT / "examples" / "sweeps" / "methods.yaml").trials
