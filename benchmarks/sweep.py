@@ -43,8 +43,8 @@ def measured(wanted: Campaign, workers: int, folder: Path) -> tuple[float, float
     """The share added, the time to start the workers (s), and the values of all trials."""
     kept = record.begin(load({"state_dir": str(folder)}), wanted, of_program(), resume=False)
     began = time.monotonic()
-    with connected("local", workers, folder) as client:
-        slots = checked(client, wanted.resource)
+    with connected("local", workers, folder / "dask", folder) as client:
+        slots = checked(client, [""])
         started = time.monotonic()
         carry_out(client, wanted, kept, wanted.trials, slots, lambda _: None)
         took = time.monotonic() - started
@@ -53,7 +53,7 @@ def measured(wanted: Campaign, workers: int, folder: Path) -> tuple[float, float
     times = sorted(each["seconds"] for each in results)
     own = sum(times)
     print(f"{workers} workers: {took:.1f} s, trials' own {own:.1f} s, median {times[TRIALS // 2]:.2f} s")
-    return took * slots / own - 1, started - began, [each["values"] for each in results]
+    return took * slots[""] / own - 1, started - began, [each["values"] for each in results]
 
 
 def main() -> int:

@@ -13,7 +13,6 @@ import socket
 import sys
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
 from emulators.config import BadInventory, DeviceConfig, LabConfig, read_config
@@ -69,7 +68,7 @@ def main(arguments: list[str] | None = None) -> int:
             return EXIT_MISSING if lacks else 0
         if lacks:
             raise CannotStart("; ".join(lacks) + " (devices alone need none of this: --devices-only)", EXIT_MISSING)
-        return _start(config, dialects, with_hosts, options.foreground, options.ready_fd)
+        return _start(config, dialects, with_hosts, options.foreground, options.ready_fd, options.with_parent)
     except BadInventory as problem:
         print(f"error: {problem}", file=sys.stderr)
         return EXIT_BAD_FILE
@@ -81,7 +80,14 @@ def main(arguments: list[str] | None = None) -> int:
         return EXIT_MISSING
 
 
-def _start(config: LabConfig, dialects: dict[str, AnyDialect], with_hosts: bool, foreground: bool, ready_fd: int | None) -> int:
+def _start(
+    config: LabConfig,
+    dialects: dict[str, AnyDialect],
+    with_hosts: bool,
+    foreground: bool,
+    ready_fd: int | None,
+    with_parent: bool = False,
+) -> int:
     began = time.monotonic()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, max(soft, 256 + 6 * len(config.hosts))), hard))
@@ -110,8 +116,11 @@ def _start(config: LabConfig, dialects: dict[str, AnyDialect], with_hosts: bool,
         return _live(config, dialects, devices, hosts, functions, control, folder, ready)
 
     def report_ready(fd: int) -> None:
-        with suppress(OSError):
+        try:
             os.write(fd, b"ready\n")
+        except OSError:
+            if with_parent:  # it ended before the kernel was asked to tell
+                os.kill(os.getpid(), signal.SIGTERM)
 
     if foreground:
         return live(lambda: report_ready(ready_fd) if ready_fd is not None else None)

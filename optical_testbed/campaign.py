@@ -42,7 +42,7 @@ class Campaign:
         return len(self._campaign.trials)
 
     def __repr__(self) -> str:
-        return f"<campaign {self.name}, {len(self)} trials of kind {self._campaign.kind}>"
+        return f"<campaign {self.name}, {len(self)} trials: {', '.join(self._campaign.kinds)}>"
 
     @property
     def name(self) -> str:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
+from optics.plain import counted
 from orchestrator.cli.call import Call, Result, Usage, verb
 
 if TYPE_CHECKING:
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
 ASK = 500
 """More trials than this are asked about."""
 RUN, FAILED = "run", 8
+ERRORS, MOST_SAID = 8, 300
+"""How many different errors are shown, and how much of each (characters); the rest is in the results."""
 
 
 class Files(TyperGroup):
@@ -67,17 +71,21 @@ def run(
 
     campaign = read(file)
     count = len(campaign.trials)
-    words = f"{campaign.name}: {count} trials of kind {campaign.kind}"
+    kinds = campaign.kinds
+    words = f"{campaign.name}: {count} trials, {', '.join(f'{number} {kind}' for kind, number in kinds.items())}"
     if check:
         data: dict[str, Json] = {
             "name": campaign.name,
-            "kind": campaign.kind,
+            "kinds": {**kinds},
             "trials": count,
             "parameters": [*campaign.parameters],
         }
         return Result(data, f"{words}; parameters: {', '.join(campaign.parameters)}", hint=f"testbed sweep {file}")
     if count > ASK:
-        call.confirm(f"{words}. Run them all?")
+        try:
+            call.confirm(f"{words}. Run them all?")
+        except Usage as error:
+            raise Usage(f"{words}; {error}", hint=f"testbed sweep {file} --yes") from None
     with call.progress() as progress:
         found, seen = carried_out(
             call.settings, campaign, progress, where, workers, resume=resume, again=f"testbed sweep {file} --resume"
@@ -101,10 +109,7 @@ def _ended(found: Record, seen: Seen) -> Result:
     from orchestrator.results import path_text
 
     table = found.folder / PARQUET
-    failures = [each for each in found.results() if each["state"] == "failed"]
-    lines = [f"{found.name}: {seen.done} of {seen.total} trials done, {seen.failed} failed"]
-    lines += [f"  failed     {labels_text(each['labels'])}: {each['errors'][-1].splitlines()[0]}" for each in failures[:8]]
-    lines += [f"             and {len(failures) - 8} more"] if len(failures) > 8 else []
+    lines = [f"{found.name}: {seen.done} of {seen.total} trials done, {seen.failed} failed", *_failures(found.results())]
     lines += [f"  results    {path_text(table)}"] if table.is_file() else []
     data = _data(found) | {"done": seen.done, "failed": seen.failed, "total": seen.total}
     text = "\n".join(lines)
@@ -115,8 +120,8 @@ def _ended(found: Record, seen: Seen) -> Result:
         text,
         "E-TRIALS-FAILED",
         FAILED,
-        f"{seen.failed} trials failed, each {found.name} retried",
-        "testbed sweep show",
+        f"{seen.failed} of {seen.total} trials failed, at each attempt",
+        "testbed sweep show; mend the cause, then testbed sweep FILE --resume",
         ok=False,
     )
 
@@ -132,9 +137,17 @@ def _data(found: Record) -> dict[str, Json]:
     }
 
 
-def labels_text(labels: Any) -> str:
-    """A trial's parameters in words: `method=ring ports=4`."""
-    return " ".join(f"{name}={value}" for name, value in labels.items())
+def _failures(results: Iterable[Mapping[str, Any]]) -> list[str]:
+    """A line for each error, with how many trials ended with it and the parameters of the first: `method=ring ports=4`."""
+    found: dict[str, list[Mapping[str, Any]]] = {}
+    for each in results:
+        if each["state"] == "failed":
+            found.setdefault(each["errors"][-1].splitlines()[0][:MOST_SAID], []).append(each["labels"])
+    lines = []
+    for error, trials in found.items():
+        others = f" (and {counted(len(trials) - 1, 'more trial')})" if len(trials) > 1 else ""
+        lines.append(f"  failed     {' '.join(f'{name}={value}' for name, value in trials[0].items())}{others}: {error}")
+    return [*lines[:ERRORS], *([f"             and {counted(len(lines) - ERRORS, 'other error')}"] if len(lines) > ERRORS else [])]
 
 
 @verb(
@@ -186,12 +199,11 @@ def show(
     words = f"{found.name}: {states['done']} of {len(found.trials)} trials done, {states['failed']} failed, {waiting} waiting"
     data: dict[str, Json] = _data(found) | states | {"waiting": waiting, "rows": to_json([row.to_json() for row in rows])}
     lines = [words, *table(rows, wanted)]
-    failed = [each for each in results if each["state"] == "failed"]
-    lines += [f"  failed     {labels_text(each['labels'])}: {each['errors'][-1].splitlines()[0]}" for each in failed[:8]]
+    lines += _failures(results)
     if figure is not None:
         place = out or found.folder / "figure.svg"
         drawn(asked(figure, found, known), rows, found, place, call.settings.cache_dir)
         data["figure"] = str(place)
         lines.append(f"  figure     {path_text(place)}")
-    hint = "testbed sweep FILE --resume" if waiting or failed else ""
+    hint = "testbed sweep FILE --resume" if waiting or states["failed"] else ""
     return Result(data, "\n".join(lines), hint=hint)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from optics.errors import BadFile
-from optics.plain import did_you_mean, reason
-from orchestrator.engine.scenario.interval import Interval, median_interval
+from optics.plain import counted, did_you_mean, reason
 from orchestrator.engine.sweep.record import Record
 from orchestrator.plan.sweep.values import CHANCE, Label
 from orchestrator.results import Json, to_json
@@ -21,13 +21,41 @@ FIRST = ("iteration_ms", "lost_ms", "dark_ms", "reproduced")
 KINDS = (".svg", ".pdf", ".png")
 
 
+LEVEL, FEW = 95, 5
+"""Percentage of samples whose interval has the median in it, and the number of trials that have no such interval."""
+WIDTH, HEIGHT = 5.0, 3.4
+"""Of a figure (inches): its text can be read on a telephone and in a column of a paper."""
+ASIDE, TICKS, MOST_TICK, ROW = 0.08, 8, 28, 45
+"""Between lines at one word (of 1); numbers that each have a tick; characters of a tick, and of all in a row."""
+
+
+@dataclass(frozen=True, slots=True)
+class Middle:
+    """What some trials measured: the median, its interval, the least and the largest; trials: how many have the value.
+
+    low, high: None of 5 trials and fewer, from which no 95 % interval follows without an assumption about the distribution.
+    """
+
+    value: float
+    low: float | None
+    high: float | None
+    least: float
+    largest: float
+    trials: int
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """The interval, or the range where there is none."""
+        return (self.least, self.largest) if self.low is None or self.high is None else (self.low, self.high)
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Trials that differ in seed and repeat alone. values: median of each, with the interval of the median; trials: how many."""
+    """Trials that differ in seed and repeat alone; trials: how many."""
 
     labels: Mapping[str, Label]
     trials: int
-    values: Mapping[str, Interval]
+    values: Mapping[str, Middle]
 
     def to_json(self) -> dict[str, Json]:
         return {"labels": dict(self.labels), "trials": self.trials, "values": to_json(self.values)}
@@ -47,15 +75,22 @@ def rows_of(record: Record, results: Iterable[Mapping[str, Any]]) -> list[Row]:
             for name, value in trial["values"].items():
                 measured.setdefault(name, []).append(value)
         labels = {name: value for name, value in trials[0]["labels"].items() if name not in CHANCE}
-        rows.append(Row(labels, len(trials), {name: _interval(values) for name, values in measured.items()}))
+        rows.append(Row(labels, len(trials), {name: middle(values) for name, values in measured.items()}))
     return rows
 
 
-def _interval(values: Sequence[float]) -> Interval:
-    """The interval of a median; equal values need no resampling."""
-    if len(values) > 1 and min(values) == max(values):
-        return Interval(values[0], values[0], values[0])
-    return median_interval(values)
+def middle(values: Sequence[float]) -> Middle:
+    """The median with its interval between two of the values themselves, whatever their distribution.
+
+    A value is below the median as a coin falls, so the k-th from either end encloses it but for twice the binomial tail below k
+    (the interval of the sign test).
+    """
+    ranked, number = sorted(values), len(values)
+    outside, ways, k = 0, 1, 0
+    while (outside + ways) * 200 <= (100 - LEVEL) << number:
+        outside, ways, k = outside + ways, ways * (number - k) // (k + 1), k + 1
+    low, high = (ranked[k - 1], ranked[-k]) if k else (None, None)
+    return Middle(median(ranked), low, high, ranked[0], ranked[-1], number)
 
 
 def chosen(rows: Sequence[Row], wanted: Sequence[str]) -> list[str]:
@@ -76,15 +111,25 @@ def table(rows: Sequence[Row], wanted: Sequence[str]) -> list[str]:
         for row in rows
     ]
     widths = [max(len(line[at]) for line in cells) for at in range(len(cells[0]))]
-    return [("  " + "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True))).rstrip() for line in cells]
+    lines = [("  " + "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True))).rstrip() for line in cells]
+    said = legend(row.values[value] for row in rows for value in values if value in row.values)
+    return [*lines, *([f"  {said}"] if said else [])]
 
 
-def _words(found: Interval | None) -> str:
+def _words(found: Middle | None) -> str:
     if found is None:
         return "-"
-    if found.low is None or found.high is None or found.low == found.high:
+    low, high = found.ends
+    if low == high:
         return f"{found.value:.4g}"
-    return f"{found.value:.4g} ({found.low:.4g} to {found.high:.4g})"
+    return f"{found.value:.4g} [{low:.4g} to {high:.4g}]" if found.low is None else f"{found.value:.4g} ({low:.4g} to {high:.4g})"
+
+
+def legend(found: Iterable[Middle]) -> str:
+    """What the ends of these values are: an interval, or a range."""
+    few = {each.low is None for each in found if each.least != each.largest}
+    words = {False: f"( ) {LEVEL} % interval of the median", True: "[ ] least and largest: an interval needs 6 trials"}
+    return "; ".join(words[each] for each in sorted(few))
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,29 +179,28 @@ def drawn(wanted: Asked, rows: Sequence[Row], record: Record, path: Path, cache_
 
     if path.suffix not in KINDS:
         raise BadFile([f"{path}: wanted a file that ends with {', '.join(KINDS)}"])
-    points: dict[Label, list[tuple[Label, Interval]]] = {}
+    lines: dict[Label, list[tuple[Label, Middle]]] = {}
     for row in wanted.of(rows):
         at = row.values[wanted.x].value if wanted.x in row.values else row.labels.get(wanted.x)
         if wanted.y in row.values and at is not None:
-            points.setdefault(row.labels.get(wanted.by, ""), []).append((at, row.values[wanted.y]))
-    if not points:
+            lines.setdefault(row.labels.get(wanted.by, ""), []).append((at, row.values[wanted.y]))
+    if not lines:
         raise BadFile([f"{record.name}: no trial that is done has {wanted.y} and {wanted.x}"], hint="testbed sweep show")
-    words = any(isinstance(at, str) for line in points.values() for at, _ in line)
+    places = list(dict.fromkeys(at for line in lines.values() for at, _ in line))
+    words = any(isinstance(at, str) for at in places)
     prepare(cache_dir)
-    with one_figure(3.2) as (figure, axes):
-        for label, line in points.items():
-            placed = [(str(at), found) for at, found in line] if words else sorted(line, key=lambda point: point[0])
-            y = [found.value for _, found in placed]
-            ends = [
-                (found.value if found.low is None else found.low, found.value if found.high is None else found.high)
-                for _, found in placed
-            ]
+    with one_figure(HEIGHT) as (figure, axes):
+        figure.set_figwidth(WIDTH)
+        for number, (label, line) in enumerate(lines.items()):
+            aside = (number - (len(lines) - 1) / 2) * ASIDE if words else 0.0  # else those of one place hide each other
+            placed = [(places.index(at) + aside if words else float(at), found) for at, found in line]
+            placed.sort(key=lambda point: point[0])
             axes.errorbar(
                 [at for at, _ in placed],
-                y,
+                [found.value for _, found in placed],
                 yerr=[
-                    [v - low for v, (low, _) in zip(y, ends, strict=True)],
-                    [high - v for v, (_, high) in zip(y, ends, strict=True)],
+                    [found.value - found.ends[0] for _, found in placed],
+                    [found.ends[1] - found.value for _, found in placed],
                 ],
                 marker="o",
                 markersize=3,
@@ -165,15 +209,34 @@ def drawn(wanted: Asked, rows: Sequence[Row], record: Record, path: Path, cache_
                 linestyle="" if words or wanted.x in rows[0].values else "-",
                 label=str(label) or None,
             )
+        if words:
+            ticks = [str(at)[:MOST_TICK] for at in places]
+            slant = {"rotation": 20, "ha": "right"} if sum(map(len, ticks)) > ROW else {}
+            axes.set_xticks(range(len(places)), ticks, **slant)
+        elif wanted.x in record.parameters and len(places) <= TICKS:
+            axes.set_xticks(sorted(places))
         axes.set_xlabel(wanted.x)
-        axes.set_ylabel(f"{wanted.y}, median and 95 % interval")
+        axes.set_ylabel(wanted.y)
+        axes.set_title(_ends(found for line in lines.values() for _, found in line), loc="left", fontsize="small")
         axes.margins(y=0.1)
-        axes.set_ylim(bottom=0)
+        low, high = axes.get_ylim()
+        axes.set_ylim(min(low, 0.0), high + 0.05 * abs(high))
         axes.grid(True, axis="y")
         if wanted.by:
-            axes.legend(title=wanted.by)
+            figure.legend(title=wanted.by, loc="outside upper left", ncols=4)
     try:
         with style(), whole(path) as fresh:
-            figure.savefig(fresh, format=path.suffix[1:])
+            figure.savefig(fresh, format=path.suffix[1:], dpi=200, facecolor="white")
     except OSError as error:
         raise BadFile([f"{path}: {reason(error)}"]) from error
+
+
+def _ends(found: Iterable[Middle]) -> str:
+    """What a figure's points and bars are."""
+    numbers = sorted({each.trials for each in found})
+    trials = f"{numbers[0]} to {numbers[-1]} trials" if len(numbers) > 1 else counted(numbers[0], "trial")
+    if numbers[-1] == 1:
+        return "one trial a point: no interval"
+    bars = f"{LEVEL} % interval of the median" if numbers[0] > FEW else "least and largest"
+    bars += f", of {FEW} trials and fewer least and largest" if numbers[0] <= FEW < numbers[-1] else ""
+    return f"median of {trials}; bars: {bars}"

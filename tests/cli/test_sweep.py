@@ -72,11 +72,12 @@ def test_many_trials_are_asked_about_with_their_number(
     text = EXAMPLE.read_text().replace("../", f"{ROOT}/examples/").replace("[1, 2, 3]", str([*range(30)]))
     (tmp_path / "many.yaml").write_text(text)
     code, found = said(capsys, tmp_path / "many.yaml")
-    assert code == 2 and "no terminal" in found["message"] and found["hint"] == "add --yes"
+    assert code == 2 and found["message"].startswith("methods: 720 trials, 720 prediction; sweep run asks")
+    assert found["hint"] == f"testbed sweep {tmp_path / 'many.yaml'} --yes"
     monkeypatch.setattr("orchestrator.cli.call.Call.must_be_able_to_ask", lambda call: None)
     monkeypatch.setattr("sys.stdin", io.StringIO(""))
     assert run(["sweep", str(tmp_path / "many.yaml")]) == 130
-    assert "methods: 720 trials of kind prediction. Run them all? [y/N]" in capsys.readouterr().err
+    assert "methods: 720 trials, 720 prediction. Run them all? [y/N]" in capsys.readouterr().err
 
 
 def test_without_dask_it_says_how_to_install_it(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,11 +94,14 @@ def test_results_are_shown_as_medians_with_what_failed_and_what_waits(capsys: py
     assert len(data["rows"]) == 12 and {one["labels"]["method"] for one in data["rows"]} == {"topoopt", "ring", "random"}
     row = data["rows"][0]
     assert row["labels"] == {"workload": "bert", "method": "topoopt", "ports": 2} and row["trials"] == 3
-    assert row["values"]["iteration_ms"] == {"value": 101.0, "low": 100.0, "high": 102.0}
+    assert row["values"]["iteration_ms"] == {
+        "value": 101.0, "low": None, "high": None, "least": 100.0, "largest": 102.0, "trials": 3}  # fmt: skip
     run(["sweep", "show", "methods", "--value", "dark_ms"])
     out = capsys.readouterr().out
     assert "methods: 36 of 72 trials done, 12 failed, 24 waiting" in out and "failed     workload=bert method=torus" in out
     assert out.splitlines()[1].split() == ["workload", "method", "ports", "trials", "dark_ms"]
+    run(["sweep", "show"])
+    assert "101 [100 to 102]" in (out := capsys.readouterr().out) and "  [ ] least and largest: an interval needs 6 trials" in out
     assert "no value dork_ms; did you mean dark_ms?" in said(capsys, "show", "--value", "dork_ms")[1]["message"]
 
 
@@ -127,4 +131,4 @@ def test_trials_that_failed_make_the_exit_code_and_are_named(
     code, found = said(capsys, EXAMPLE, "--resume")
     assert (code, found["code"]) == (8, "E-TRIALS-FAILED") and found["data"]["failed"] == 12
     assert run(["sweep", str(EXAMPLE), "--resume"]) == 8
-    assert "failed     workload=bert method=torus ports=2 seed=1: Infeasible: no" in capsys.readouterr().out
+    assert "failed     workload=bert method=torus ports=2 seed=1 (and 11 more trials): Infeasible: no" in capsys.readouterr().out

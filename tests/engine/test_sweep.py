@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,15 +17,18 @@ from typing import Any
 import duckdb
 import pytest
 
+from optical_testbed import environment
 from optics import BadFile, Outcome
 from optics.errors import Locked, Missing, NotVerified, Refused, Unreachable
+from orchestrator.engine.scenario.lab import prepare
 from orchestrator.engine.sweep import campaign as campaigns
-from orchestrator.engine.sweep import onlab, record
+from orchestrator.engine.sweep import onlab, record, verb
 from orchestrator.engine.sweep.campaign import missing
 from orchestrator.engine.sweep.cluster import checked, connected
 from orchestrator.engine.sweep.trial import predict, run
 from orchestrator.engine.sweep.verb import carried_out, read
 from orchestrator.engine.sweep.version import of_program
+from orchestrator.plan.scenario.values import WantedLab
 from orchestrator.plan.sweep.reader import read_campaign
 from orchestrator.plan.sweep.values import Campaign
 from orchestrator.settings import Settings, load
@@ -50,6 +55,22 @@ def run_all(settings: Settings, wanted: Campaign, **more: Any) -> list[dict[str,
     return list(kept.results())
 
 
+@pytest.fixture
+def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dask's scheduler and worker in threads of the test, which takes no second to start."""
+
+    @contextmanager
+    def connected(on: str, workers: int, folder: Path, state_dir: Path, resources: Iterable[str] = ()) -> Iterator[Any]:
+        from distributed import Client
+
+        own = {"processes": False, "n_workers": 1, "threads_per_worker": 1, "dashboard_address": None}
+        with Client(**own, resources=dict.fromkeys(resources, 1), local_directory=str(folder), set_as_default=False) as client:
+            yield client
+
+    monkeypatch.setattr(verb, "connected", connected)
+
+
+@pytest.mark.usefixtures("in_this_process")
 def test_a_trial_that_fails_is_tried_again_kept_and_made_again_on_resume(settings: Settings) -> None:
     found = run_all(settings, campaign("grid: {method: [ring, nonsense]}"), resume=False)
     good, bad = found
@@ -82,8 +103,18 @@ def test_results_are_not_mixed_with_those_of_another_version_nor_overwritten(set
 
 def test_a_worker_of_another_version_runs_nothing() -> None:
     (trial,) = campaign("grid: {method: [ring]}").trials
-    found = run(trial.task, "0.0.9")
-    assert not found["values"] and found["error"].startswith("Refused: worker ") and "the campaign 0.0.9" in found["error"]
+    with pytest.raises(Refused, match=r"^worker on .* runs version .*, this is 0\.0\.9$"):
+        run(trial.task, "0.0.9")
+
+
+@pytest.mark.usefixtures("in_this_process")
+def test_a_worker_of_another_version_that_joins_later_ends_the_campaign(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orchestrator.engine.sweep.trial.of_program", lambda: "0.0.9")
+    with pytest.raises(Refused, match=r"runs version 0\.0\.9, this is") as caught:
+        run_all(settings, campaign("grid: {method: [ring, torus]}"))
+    assert "--resume" in caught.value.hint and ended(settings) == 0
 
 
 class FakeClient:
@@ -103,26 +134,25 @@ class FakeClient:
 
 def test_workers_of_another_version_or_without_what_is_needed_are_refused_by_name() -> None:
     own = of_program()
-    assert checked(FakeClient({"a": own, "b": own}, {}), "") == 4
-    assert checked(FakeClient({"a": own, "b": own}, {"b": {"lab": 1.0}}), "lab") == 1
+    assert checked(FakeClient({"a": own, "b": own}, {"b": {"lab": 1.0}}), ["", "lab"]) == {"": 4, "lab": 1}
     with pytest.raises(Refused, match=r"b on b: 0\.0\.9"):
-        checked(FakeClient({"a": own, "b": "0.0.9"}, {}), "")
+        checked(FakeClient({"a": own, "b": "0.0.9"}, {}), [""])
     with pytest.raises(Refused, match="b on b: optical-testbed is not installed"):
-        checked(FakeClient({"b": ModuleNotFoundError("No module named 'orchestrator'")}, {}), "")
+        checked(FakeClient({"b": ModuleNotFoundError("No module named 'orchestrator'")}, {}), [""])
     with pytest.raises(Missing, match="no worker offers the resource lab_a"):
-        checked(FakeClient({"a": own}, {}), "lab_a")
+        checked(FakeClient({"a": own}, {}), ["lab_a"])
     with pytest.raises(Missing, match="has no worker"):
-        checked(FakeClient({}, {}), "")
+        checked(FakeClient({}, {}), [""])
 
 
 def test_a_scheduler_that_is_not_there_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("orchestrator.engine.sweep.cluster.CONNECT_S", 0.3)
     with (
         pytest.raises(Unreachable, match=r"no Dask scheduler at tcp://127\.0\.0\.1:1"),
-        connected("tcp://127.0.0.1:1", 1, tmp_path),
+        connected("tcp://127.0.0.1:1", 1, tmp_path / "client", tmp_path),
     ):
         pass
-    with pytest.raises(BadFile, match="wanted local, or an address"), connected("scheduler", 1, tmp_path):
+    with pytest.raises(BadFile, match="wanted local, or an address"), connected("scheduler", 1, tmp_path / "client", tmp_path):
         pass
 
 
@@ -133,7 +163,7 @@ def process(tmp_path: Path, *words: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         [sys.executable, "-m", *words],
         cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        env=os.environ | {"PYTHONPATH": str(ROOT), "DASK_TEMPORARY_DIRECTORY": str(tmp_path)},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -158,16 +188,25 @@ def dask(tmp_path: Path, workers: int) -> Iterator[tuple[str, list[subprocess.Po
     started = [process(tmp_path, "distributed.cli.dask_scheduler", *here, "--port", "0", "--no-dashboard", "--host", "127.0.0.1")]
     try:
         for _ in range(workers):
-            one = ["--nworkers", "1", "--nthreads", "1", "--no-dashboard", "--no-nanny", "--host", "127.0.0.1"]
+            one = [
+                "--nworkers",
+                "1",
+                "--nthreads",
+                "1",
+                "--no-dashboard",
+                "--no-nanny",
+                "--host",
+                "127.0.0.1",
+                "--resources",
+                "lab=1",
+            ]
             started.append(process(tmp_path, "distributed.cli.dask_worker", *here, *one))
         until = time.monotonic() + 60
         while not file.is_file() or not (text := file.read_text()):
             assert time.monotonic() < until
             time.sleep(0.05)
-        import json
-
         address = json.loads(text)["address"]
-        with connected(address, 0, tmp_path) as client:
+        with connected(address, 0, tmp_path / "client", tmp_path) as client:
             client.wait_for_workers(workers, timeout=60)
         yield address, started
     finally:
@@ -179,12 +218,38 @@ def ended(settings: Settings) -> int:
     return len([*(record.sweeps(settings) / "x" / "trials").glob("*.json")])
 
 
+def plan(name: str, *order: int) -> str:
+    """A ring of hosts in this order."""
+    links = [{"a": f"gpu{a:02}", "b": f"gpu{b:02}"} for a, b in zip(order, (*order[1:], order[0]), strict=True)]
+    return json.dumps({"schema": "testbed.plan/1", "name": name, "links": links})
+
+
+MIXED = {"bert.yaml": WORKLOAD.replace("ranks: 12", "ranks: 4"), "a.json": plan("a", 1, 2, 3, 4), "b.json": plan("b", 1, 3, 2, 4)}
+PREDICTED = {"workload": "bert.yaml", "method": "topoopt"}
+STEADY = {"circuits_made", "circuits_broken", "circuits_kept", "made", "removed", "kept", "writes", "pairs_ok", "pairs_total"}
+"""Values that are not measured times, of trials on devices and labs; those of a prediction all are."""
+
+
+def steady(results: list[dict[str, Any]]) -> list[Any]:
+    return [
+        {name: value for name, value in each["values"].items() if name in STEADY or each["labels"].get("kind") == "prediction"}
+        for each in results
+    ]
+
+
 @pytest.mark.long
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(800)
+@pytest.mark.parametrize("kinds", ["prediction", pytest.param("all", marks=pytest.mark.lab)])
 def test_forty_trials_survive_a_killed_worker_and_a_killed_scheduler_and_are_those_of_one_worker(
-    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kinds: str, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wanted = campaign(f"grid: {{method: [topoopt, random], seed: {[*range(20)]}}}")
+    changes = {"plan": "a.json", "then": "b.json"}
+    some = [("prediction", 40, PREDICTED)]
+    if kinds == "all":
+        some = [("lab", 4, changes), ("devices", 12, changes), ("prediction", 24, PREDICTED)]
+    rows = [{"kind": kind, "repeat": at, **given} for kind, count, given in some for at in range(count)]
+    head = "schema: testbed.sweep/1\nname: x\nkind: prediction\nlab: {hosts: 4, ports: 2, settle_ms: 10}\n"
+    wanted = read_campaign(f"{head}list: {json.dumps(rows)}", "c.yaml", MIXED.__getitem__)
     assert len(wanted.trials) == 40
     kept = campaigns.Record.keep
     at: dict[int, subprocess.Popen[bytes]] = {}
@@ -204,9 +269,14 @@ def test_forty_trials_survive_a_killed_worker_and_a_killed_scheduler_and_are_tho
         both = run_all(settings, wanted, where=address)
     assert [one["key"] for one in both] == [trial.key for trial in wanted.trials]
     assert {one["state"] for one in both} == {"done"}
+    table = duckdb.read_parquet(str(record.sweeps(settings) / "x" / "results.parquet"))
+    assert table.aggregate("count(*), count(DISTINCT key)").fetchall() == [(40, 40)]
+    assert not [*onlab.clear_left(settings)] and not [*onlab._labs(settings).glob("[0-9]*[0-9]")]
+    assert not onlab._using(tmp_path)
     monkeypatch.setenv("TESTBED_STATE_DIR", str(tmp_path / "other"))
     alone = run_all(load(cwd=tmp_path), wanted)
-    assert [one["values"] for one in alone] == [one["values"] for one in both]
+    assert {one["state"] for one in alone} == {"done"} and steady(alone) == steady(both)
+    assert not onlab._using(tmp_path)
 
 
 # --- labs, whose emulators and commands are stood in for
@@ -348,37 +418,76 @@ def test_a_command_says_why_it_failed_and_is_ended_when_it_takes_too_long(settin
 def test_a_scenario_gives_its_findings(typed: list[list[str]], settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     ratio = {"ratio": {"value": 0.5, "low": 0.4, "high": 0.6}}
     found = {"outcome": "reproduced", "findings": [{"name": "iteration", "found": ratio}, {"name": "stalls", "found": 0}]}
-    monkeypatch.setattr(onlab, "command", lambda words, *_: (typed.append(words), found)[1])
+    sent: list[str] = []
+
+    def command(words: list[str], *_: object) -> Any:
+        typed.append(words)
+        sent.extend(sorted(path.name for path in Path(words[1]).parent.rglob("*.*") if path.is_file()))
+        return found
+
+    monkeypatch.setattr(onlab, "command", command)
     page = {"name": "s.yaml", "text": "x", "files": {"plans/a.json": "{}"}}
     task = lab_task(repeats=3) | {"files": {"scenario": page}}
     values = onlab.on_lab(task)
     assert values == {"reproduced": 1.0, "iteration": 0.5, "iteration low": 0.4, "iteration high": 0.6, "stalls": 0.0}
     assert typed[0][0] == "reproduce" and typed[0][2:] == ["--yes", "--repeats", "3"]
-    assert (Path(typed[0][1]).parent / "plans" / "a.json").is_file()
+    assert sent == ["a.json", "scenario.yaml"]
 
 
-def test_two_trials_of_one_machine_use_two_folders_and_what_a_killed_one_left_is_stopped(
+def test_two_trials_of_one_machine_use_two_folders_and_what_a_killed_one_left_is_ended_and_removed(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stopped: list[Path] = []
-    monkeypatch.setattr(onlab.emulated, "stop", stopped.append)
+    monkeypatch.setattr(onlab, "END_S", 0.3)
     with onlab._folder() as one, onlab._folder() as two:
         assert one != two
-        for folder in (one, two):
-            (folder / "lab" / "inventory").mkdir(parents=True)
-            (folder / "lab" / "inventory" / "emulator.yml").write_text("")
-        assert not [*onlab.stop_left(settings)] and not stopped
-    with onlab._folder() as again:
-        assert again == one and stopped == [one / "lab" / "inventory"]
-        (one / "lab" / "inventory" / "emulator.yml").unlink()
-        (one / "journals" / "scenarios" / "s" / "inventory").mkdir(parents=True)
-        (one / "journals" / "scenarios" / "s" / "inventory" / "emulator.yml").write_text("")
-    stopped.clear()
-    assert not [*onlab.stop_left(settings)]
-    assert stopped == [one / "journals" / "scenarios" / "s" / "inventory", two / "lab" / "inventory"]
+        assert not [*onlab.clear_left(settings)] and one.is_dir()
+    assert not one.exists() and not two.exists()
+    one.mkdir()
+    (one / "plan.json").write_text("{}")
+    left = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)", "emulators", f"{one}/lab/inventory"])
+    other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)", f"{one}/plan.json"])
+    threading.Thread(target=left.wait).start()
+    try:
+        with onlab._folder() as again:
+            assert again == one and not [*one.iterdir()]
+            assert left.wait(5) == -signal.SIGTERM and other.poll() is None
+    finally:
+        for process in (left, other):
+            process.kill()
+            process.wait()
+
+
+def test_labs_take_turns_on_a_machine_and_waiting_is_no_time_of_a_trial(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(onlab, "SHARED", tmp_path / "locks")
+    monkeypatch.setattr(onlab, "on_lab", lambda task: {"x": 1.0})
+    found: list[Any] = []
+    one = threading.Thread(target=lambda: found.append(run(lab_task(), of_program())))
+    with onlab.turn({"wanted": {}}):
+        one.start()
+        assert run(lab_task() | {"lab": {"inventory": "x"}}, of_program())["values"]
+        one.join(0.5)
+        assert not found
+    one.join()
+    assert found[0]["values"] == {"x": 1.0} and found[0]["seconds"] < 0.5
 
 
 def test_a_prediction_is_that_of_the_design(settings: Settings) -> None:
     one, other = (predict(trial.task) for trial in campaign("grid: {method: [ring], ports: [2, 4]}").trials)
     assert one["links"] == 12 and other["links"] == 24 and one["iteration_ms"] > 0
     assert read(ROOT / "examples" / "sweeps" / "methods.yaml").trials
+
+
+def test_a_lab_whose_worker_died_before_it_was_ready_ends(tmp_path: Path) -> None:
+    inventory = prepare(tmp_path / "lab", WantedLab(hosts=2, ports=1))
+    here, there = os.pipe()
+    words = [sys.executable, "-P", "-m", "emulators", str(inventory), "--devices-only", "--foreground", "--with-parent"]
+    start = f"import subprocess; subprocess.Popen({[*words, '--ready-fd', str(there)]!r}, pass_fds=({there},))"
+    os.close(here)
+    subprocess.run([sys.executable, "-c", start], pass_fds=(there,), stdout=subprocess.DEVNULL, check=True, env=environment())
+    os.close(there)
+    until = time.monotonic() + 60
+    while onlab._using(tmp_path / "lab") and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not onlab._using(tmp_path / "lab")

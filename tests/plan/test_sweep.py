@@ -15,7 +15,9 @@ from orchestrator.plan.sweep.values import Campaign
 from tests.house.repository import ROOT
 
 HEAD = "schema: testbed.sweep/1\nname: x\n"
-FILES = {"w.yaml": "a workload", "v.yaml": "another", "a/p.json": "{}", "b/p.json": "[]"}
+BERT, DLRM = ((ROOT / "examples" / "workloads" / f"{name}.yaml").read_text() for name in ("bert", "dlrm"))
+PLAN = '{"schema": "testbed.plan/1", "name": "a", "links": []}'
+FILES = {"w.yaml": BERT, "v.yaml": DLRM, "a/p.json": PLAN, "b/p.json": PLAN.replace('"a"', '"b"')}
 
 
 def read(text: str, files: dict[str, str] | None = None) -> Campaign:
@@ -47,15 +49,15 @@ def test_the_trials_are_every_row_of_the_list_with_every_combination_of_the_grid
         "method": "ring",
         "seed": 1,
     }
-    assert not found.resource
+    assert {trial.resource for trial in found.trials} == {""}
 
 
 def test_a_key_follows_the_inputs_and_nothing_else() -> None:
     text = PREDICTION + "grid: {method: [ring]}"
-    (one,), (again,) = read(text).trials, read(text.replace("w.yaml", "v.yaml"), {"v.yaml": "a workload"}).trials
+    (one,), (again,) = read(text).trials, read(text.replace("w.yaml", "v.yaml"), {"v.yaml": BERT}).trials
     assert one.key == again.key
     for other in (
-        read(text, FILES | {"w.yaml": "changed"}),
+        read(text, FILES | {"w.yaml": DLRM}),
         read(text + "\nlab: {hosts: 8}"),
         read(text.replace("[ring]", "[torus]")),
         read(text + "\nlist: [{seed: 1}]"),
@@ -81,9 +83,29 @@ def test_the_seed_of_a_lab_is_that_of_its_losses_and_labs_take_turns_at_a_resour
     assert [trial.task["lab"]["wanted"]["seed"] for trial in found.trials] == [3, 3, 4, 4]
     assert [trial.labels["faults"] for trial in found.trials[:2]] == ["none", "cut"]
     assert found.trials[1].task["parameters"]["faults"] == [{"at": "ocs1", "kind": "reboot-lose"}]
-    assert found.resource == "lab"
+    assert found.trials[0].resource == "lab"
     existing = read("kind: lab\nlab: {inventory: /srv/lab, resource: lab_a}\nbase: {plan: a/p.json}")
-    assert existing.resource == "lab_a" and existing.trials[0].task["lab"] == {"inventory": "/srv/lab"}
+    assert existing.trials[0].resource == "lab_a" and existing.trials[0].task["lab"] == {"inventory": "/srv/lab"}
+
+
+def test_trials_of_a_campaign_may_be_of_several_kinds_and_share_its_grid() -> None:
+    found = read(
+        "kind: prediction\nlist: [{workload: w.yaml, method: ring}, {kind: lab, plan: a/p.json}, {kind: devices, plan: a/p.json}]\n"
+        "grid: {seed: [1, 2]}"
+    )
+    assert found.kinds == {"prediction": 2, "lab": 2, "devices": 2} and found.parameters[:2] == ("kind", "seed")
+    assert [(trial.labels["kind"], trial.resource) for trial in found.trials[::2]] == [
+        ("prediction", ""), ("lab", "lab"), ("devices", "")]  # fmt: skip
+    assert [trial.task["lab"]["wanted"]["seed"] for trial in found.trials[:4]] == [1, 1, 1, 2]
+    said = refused("kind: lab\nbase: {job: false}\nlist: [{plan: a/p.json}, {kind: devices, plan: a/p.json}, {kind: labs}]")
+    assert "base.job: no parameter of kind devices" in said and "list[2].kind: 'labs': wanted one of prediction" in said
+
+
+def test_a_file_that_is_neither_a_workload_nor_a_plan_is_not_sent_to_workers() -> None:
+    files = FILES | {"/etc/shadow": "root:*:20228", "key.json": '"secret"'}
+    for text in ("kind: prediction\nbase: {workload: /etc/shadow, method: ring}", "kind: devices\nbase: {plan: key.json}"):
+        with pytest.raises(BadFile, match=r"c\.yaml:4:"):
+            read(text, files)
 
 
 def test_files_of_one_name_in_two_folders_are_told_apart() -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from optics.errors import Unreachable
+from optics.errors import Refused, Unreachable
 from orchestrator.engine.sweep.record import Record
 from orchestrator.engine.sweep.trial import Outcome, run
 from orchestrator.plan.sweep.values import Campaign, Trial
@@ -16,13 +17,15 @@ from orchestrator.plan.sweep.values import Campaign, Trial
 if TYPE_CHECKING:
     from distributed import Client, Future
 
+Slots = Mapping[str, int]
 AHEAD = 4
 """Trials that wait at the scheduler for each that runs, so that no worker waits for this process."""
 
 
 @dataclass(slots=True)
 class Seen:
-    """How far a campaign is. done, failed: of `total` trials. left_s: seconds until the end, None before the first result."""
+    """How far a campaign is. done, failed: of `total` trials. left_s: seconds until the end, as results come now; None before each
+    resource has given one, and at the end."""
 
     total: int
     done: int = 0
@@ -41,12 +44,13 @@ def missing(campaign: Campaign, record: Record) -> list[Trial]:
 
 
 def carry_out(
-    client: Client, campaign: Campaign, record: Record, trials: Sequence[Trial], slots: int, show: Callable[[Seen], object]
+    client: Client, campaign: Campaign, record: Record, trials: Sequence[Trial], slots: Slots, show: Callable[[Seen], object]
 ) -> Seen:
-    """Run the trials, `slots` at a time; a trial that fails is run again `campaign.retries` times, and then kept as failed.
+    """Run the trials; one that fails is run again `campaign.retries` times, and then kept as failed.
 
+    slots: for each resource that trials take (empty: none), how many run at a time.
     A trial whose worker died is run on another by the scheduler; if that happens too often it has failed as well.
-    Raises: Unreachable - the scheduler is gone; what had ended is kept.
+    Raises: Unreachable - the scheduler is gone. Refused - a worker of another version joined. What had ended is kept.
     """
     from concurrent.futures import CancelledError
 
@@ -54,25 +58,31 @@ def carry_out(
 
     seen = Seen(len(campaign.trials), done=len(campaign.trials) - len(trials))
     version = str(record.data["version"])
-    waiting = iter(trials)
+    waiting = {resource: iter([trial for trial in trials if trial.resource == resource]) for resource in slots}
+    total = Counter(trial.resource for trial in trials)
+    ended: Counter[str] = Counter()
     tried: dict[str, list[Outcome]] = {}
     under_way: dict[str, Trial] = {}
-    began, ended = time.monotonic(), 0
-    resources = {campaign.resource: 1} if campaign.resource else None
+    first: dict[str, float] = {}
 
     def submit(trial: Trial) -> Future:
         key = f"{campaign.name}-{trial.key}-{len(tried.setdefault(trial.key, []))}"
         under_way[key] = trial
-        return client.submit(run, trial.task, version, key=key, resources=resources, pure=False)
+        return client.submit(
+            run, trial.task, version, key=key, resources={trial.resource: 1} if trial.resource else None, pure=False
+        )
 
     show(seen)
-    running = as_completed([submit(trial) for trial in islice(waiting, AHEAD * slots)], loop=client.loop)
+    begun = [submit(trial) for resource, count in slots.items() for trial in islice(waiting[resource], AHEAD * count)]
+    running = as_completed(begun, loop=client.loop)
     for future in running:
         trial = under_way.pop(future.key)
         try:
             outcome: Outcome = future.result()
         except CancelledError as error:
             raise _gone(seen) from error
+        except Refused:
+            raise
         except Exception as error:  # its workers died, one after another
             outcome = Outcome(values={}, error=f"{type(error).__name__}: {error}"[:2000], seconds=0.0, worker="", began=time.time())
         if client.status != "running":
@@ -85,14 +95,26 @@ def carry_out(
             continue
         record.keep(trial, attempts)
         del tried[trial.key]
-        ended += 1
+        ended[trial.resource] += 1
         seen.failed += bool(outcome["error"])
         seen.done += not outcome["error"]
-        seen.left_s = (time.monotonic() - began) / ended * (len(trials) - ended)
+        now = time.monotonic()
+        first.setdefault(trial.resource, now - outcome["seconds"] / slots[trial.resource])
+        seen.left_s = _left({resource: now - at for resource, at in first.items()}, total, ended)
         show(seen)
-        for another in islice(waiting, 1):
+        for another in islice(waiting[trial.resource], 1):
             running.add(submit(another))
     return seen
+
+
+def _left(took_s: Mapping[str, float], total: Mapping[str, int], ended: Mapping[str, int]) -> float | None:
+    """Seconds until the last trial ends: of the resource whose trials take longest. None: unknown, or none is left.
+
+    took_s: of each resource, from its first result, and what that took. The first trials wait for imports besides.
+    """
+    if took_s.keys() != total.keys():
+        return None
+    return max(took / ended[resource] * (total[resource] - ended[resource]) for resource, took in took_s.items()) or None
 
 
 def _gone(seen: Seen) -> Unreachable:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import logging
 import re
+import shutil
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Collection, Iterator
+from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from optics.errors import BadFile, Missing, Refused, Unreachable
 from orchestrator.engine.sweep.version import of_program
-from orchestrator.plan.sweep.values import LAB_RESOURCE
+from orchestrator.settings import variable
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -36,23 +37,33 @@ def installed() -> None:
 
 
 @contextmanager
-def connected(on: str, workers: int, folder: Path) -> Iterator[Client]:
+def connected(on: str, workers: int, folder: Path, state_dir: Path, resources: Collection[str] = ()) -> Iterator[Client]:
     """A client of the scheduler at `on`, or, for `local`, of `workers` processes of this machine that end with the block.
 
-    folder: of this user alone, for what Dask writes to disk.
+    folder: of this campaign alone, for what Dask writes to disk; removed at the end. state_dir: of local workers, for their labs.
+    resources: of which the first of them has one each.
     The processes speak TLS with keys made for them: who reaches a scheduler has its workers run what he likes, and ports of this
     machine are reached by all of its users.
-    Raises: Unreachable - no scheduler there. BadFile - not an address.
+    Raises: Unreachable - no scheduler there. BadFile - not an address. Missing - local workers do not start.
     """
     if on != "local" and not _ADDRESS.fullmatch(on):
         raise BadFile([f"--on {on}: wanted local, or an address such as tcp://scheduler:8786"])
     import dask
     from distributed import Client  # before its configuration is changed: it is completed by the import
 
-    logging.getLogger("distributed").setLevel(logging.CRITICAL)  # what is wrong is said by this program
-    with dask.config.set(_OWN if on == "local" else {}):
+    for name in ("distributed", "distributed.client"):  # Dask's configuration gives both levels and outputs of their own
+        logging.getLogger(name).setLevel(logging.CRITICAL)  # what is wrong is said by this program
+    own = {"temporary-directory": str(folder)}
+    shutil.rmtree(folder, ignore_errors=True)  # of a command that was killed
+    with ExitStack() as at_end, dask.config.set(_OWN | own if on == "local" else own):
+        at_end.callback(shutil.rmtree, folder, ignore_errors=True)
         if on == "local":
-            with _local(workers, folder) as cluster, Client(cluster, set_as_default=False) as client:
+            try:
+                cluster = at_end.enter_context(_local(workers, folder, state_dir, resources))
+            except RuntimeError as error:
+                hint = 'a script runs campaigns below if __name__ == "__main__":, since workers import it'
+                raise Missing(f"the worker processes do not start: {error}", hint=hint) from error
+            with Client(cluster, set_as_default=False) as client:
                 yield client
             return
         try:
@@ -66,44 +77,36 @@ def connected(on: str, workers: int, folder: Path) -> Iterator[Client]:
             client.close(timeout=2)
 
 
-def _local(workers: int, folder: Path) -> Any:
-    """Processes of one thread each; the first one has the machine's slot for labs."""
+def _local(workers: int, folder: Path, state_dir: Path, resources: Collection[str]) -> Any:
+    """Processes of one thread each."""
     from distributed import Nanny, Scheduler, Security, SpecCluster
 
-    security = Security.temporary()
-    own: dict[str, Any] = {
+    both = {"security": Security.temporary(), "protocol": "tls", "host": "127.0.0.1", "dashboard_address": "127.0.0.1:0"}
+    own = both | {
         "nthreads": 1,
-        "security": security,
-        "protocol": "tls",
-        "host": "127.0.0.1",
-        "dashboard_address": "127.0.0.1:0",
+        "preload": ["orchestrator.engine.sweep.trial"],
+        "local_directory": str(folder),
+        "silence_logs": logging.CRITICAL,
+        "env": {variable("state_dir"): str(state_dir)},
     }
-    own |= {"local_directory": str(folder), "silence_logs": logging.CRITICAL}
     return SpecCluster(
-        scheduler={
-            "cls": Scheduler,
-            "options": {
-                "protocol": "tls",
-                "host": "127.0.0.1",
-                "port": 0,
-                "security": security,
-                "dashboard": False,
-                "dashboard_address": "127.0.0.1:0",
-            },
-        },
+        scheduler={"cls": Scheduler, "options": both | {"port": 0, "dashboard": False}},
         workers={
-            number: {"cls": Nanny, "options": own | {"resources": {LAB_RESOURCE: 1} if number == 0 else {}, "name": number}}
+            number: {
+                "cls": Nanny,
+                "options": own | {"resources": dict.fromkeys(resources, 1) if number == 0 else {}, "name": number},
+            }
             for number in range(workers)
         },
-        security=security,
+        security=both["security"],
         asynchronous=False,
     )
 
 
-def checked(client: Client, resource: str) -> int:
-    """How many trials run at once. resource: of which each needs one, empty: none.
+def checked(client: Client, resources: Collection[str]) -> dict[str, int]:
+    """How many trials run at once of those that take each resource; empty: none.
 
-    Raises: Missing - no worker, or none offers the resource. Refused - workers run another version of the program, by name.
+    Raises: Missing - no worker, or none offers a resource. Refused - workers run another version of the program, by name.
     """
     workers = client.scheduler_info(n_workers=-1)["workers"]
     if not workers:
@@ -111,19 +114,21 @@ def checked(client: Client, resource: str) -> int:
     answers = client.run(of_program, on_error="return")
     wanted = of_program()
     wrong = [
-        f"{address} on {workers[address].get('host', '?')}: {_said(found)}"
+        f"{workers[address].get('name', address)} on {workers[address].get('host', '?')}: {_said(found)}"
         for address, found in answers.items()
         if found != wanted and address in workers
     ]
     if wrong:
         words = "; ".join(sorted(wrong)[:8])
         raise Refused(f"this is version {wanted}; other workers: {words}", hint="install the same version there")
-    if not resource:
-        return sum(each["nthreads"] for each in workers.values())
-    slots = sum(int(each.get("resources", {}).get(resource, 0)) for each in workers.values())
-    if not slots:
-        hint = f'on the machine of the lab: dask worker ADDRESS --resources "{resource}=1"'
-        raise Missing(f"no worker offers the resource {resource}, of which each trial needs one", hint=hint)
+    slots = {}
+    for resource in resources:
+        slots[resource] = sum(
+            int(each.get("resources", {}).get(resource, 0)) if resource else each["nthreads"] for each in workers.values()
+        )
+        if not slots[resource]:
+            hint = f'on the machine of the lab: dask worker ADDRESS --nthreads 1 --resources "{resource}=1"'
+            raise Missing(f"no worker offers the resource {resource}, of which trials take one", hint=hint)
     return slots
 
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import hashlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,18 +22,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import optical_testbed
+from conformance.lab import running
 from optics.errors import Missing, NotVerified, TestbedError, TimedOut
 from orchestrator import emulated
 from orchestrator.engine.scenario import lab as generated
 from orchestrator.engine.sweep.trial import Values, wanted_of
 from orchestrator.session import PlanText, load_lab, load_plan, opened
-from orchestrator.settings import load, private_dir
+from orchestrator.settings import load, private_dir, variable
+from orchestrator.trust import SHARED
 
 if TYPE_CHECKING:
     from optics import Change, Setting
     from orchestrator.inventory.lab import Lab
     from orchestrator.settings import Settings
 
+_WITH_WORKER = ("setpriv", "--pdeathsig", "TERM") if shutil.which("setpriv") else ()
+"""Before a command: it reverts its step and ends when the worker dies (util-linux)."""
 SLOTS = 64
 """Labs of trials that run on one machine at the same time, at most."""
 DOWN_S = 120.0
@@ -124,8 +130,8 @@ def on_lab(task: Mapping[str, Any]) -> Values:
             raise Missing(
                 f"{inventory} is not on this worker's machine", hint="start the worker with the resource on the lab's machine"
             )
-        with _folder() as place:
-            return _plans(task, inventory, place, {}, until)
+        with _folder() as place:  # another command may use the lab, for example of a trial whose worker was killed
+            return _plans(task, inventory, place, {variable("wait"): f"{task['watchdog_s']}s"}, until)
     with lab_of(task["lab"]["wanted"], hosts=True) as inventory:
         return _plans(task, inventory, inventory.parent, _own(inventory.parent), until)
 
@@ -192,7 +198,7 @@ def command(
     """
     at = ["--inventory", str(inventory)] if inventory is not None else []
     process = subprocess.Popen(
-        [sys.executable, "-P", "-m", "orchestrator.cli.main", *words, *at, "--json"],
+        [*_WITH_WORKER, sys.executable, "-P", "-m", "orchestrator.cli.main", *words, *at, "--json"],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -245,16 +251,36 @@ def numbers(found: Mapping[str, Any]) -> Values:
 
 
 @contextmanager
+def turn(lab: Mapping[str, Any]) -> Iterator[None]:
+    """Wait for other trials on the same lab, or on any emulated one with hosts of this machine, of any worker and any campaign.
+
+    Root, who alone may start labs with hosts on most machines, has one lock for all; other users have one each.
+    """
+    exists = str(Path(lab["inventory"]).expanduser().resolve()) if "inventory" in lab else ""
+    name = f"testbed-sweep-{hashlib.sha256(exists.encode()).hexdigest()[:16] if exists else 'labs'}.lock"
+    folder = SHARED.parent if os.access(SHARED.parent, os.W_OK) else private_dir(_labs(load()))
+    fd = os.open(folder / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)
+
+
+@contextmanager
 def _folder() -> Iterator[Path]:
-    """A folder that no other trial of this machine uses; its content is what an earlier trial left."""
+    """An empty folder that no other trial of this machine uses, removed at the end."""
     place = private_dir(_labs(load()))
     for number in range(SLOTS):
         with _locked(place / f"{number}.lock") as own:
             if own:
-                folder = private_dir(place / str(number))
-                for trouble in _stopped(folder):
+                folder = place / str(number)
+                for trouble in _cleared(folder):
                     raise Missing(f"a lab of an earlier trial still runs: {trouble}", hint="end its process")
-                yield folder
+                try:
+                    yield private_dir(folder)
+                finally:
+                    shutil.rmtree(folder, ignore_errors=True)
                 return
     raise Missing(f"{SLOTS} trials run on this machine already", hint="fewer workers")
 
@@ -275,34 +301,45 @@ def _locked(path: Path) -> Iterator[bool]:
             yield True
 
 
-def stop_left(settings: Settings) -> Iterator[str]:
-    """Stop the labs of this machine whose trial was killed; yield what could not be stopped, a line each."""
+def clear_left(settings: Settings) -> Iterator[str]:
+    """Remove what killed trials of this machine left; yield what could not be stopped, a line each."""
     for path in sorted(_labs(settings).glob("*.lock")):
         with _locked(path) as own:
             if own:
-                yield from _stopped(path.with_suffix(""))
+                yield from _cleared(path.with_suffix(""))
 
 
-def _stopped(folder: Path) -> Iterator[str]:
-    """Stop the labs in a trial's folder, its own and that of its scenario; yield what could not be, a line each."""
-    for inventory in (folder / "lab" / "inventory", *folder.glob("journals/scenarios/*/inventory")):
-        if emulated.is_emulated(inventory):
-            try:
-                emulated.stop(inventory)
-            except TestbedError as error:
-                yield f"{inventory}: {error}"
+def _cleared(folder: Path) -> Iterator[str]:
+    """Remove a trial's folder after the end of what a killed worker's trial started there; yield what does not end, a line each.
+
+    Its lab ends with the worker; its command gets SIGTERM from the kernel then, and reverts its step.
+    """
+    left: list[int] = []
+    for sent in (signal.SIGTERM, signal.SIGKILL, 0):  # 0: nothing, after a last look
+        until = time.monotonic() + END_S
+        while (left := _using(folder)) and time.monotonic() < until:
+            time.sleep(0.05)
+        for pid in left:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, sent)
+    if not left:
+        shutil.rmtree(folder, ignore_errors=True)
+    yield from (f"process {pid}, with files in {folder}" for pid in left)
+
+
+def _using(folder: Path) -> list[int]:
+    """The labs and the commands of this program whose words name a file in `folder`."""
+    return [
+        pid
+        for pid, _, words in emulated.processes()
+        if {"emulators", "orchestrator.cli.main"} & {*words[:6]} and any(word.startswith(f"{folder}/") for word in words)
+    ]
 
 
 @contextmanager
 def lab_of(wanted: Mapping[str, Any], *, hosts: bool) -> Iterator[Path]:
-    """Start a generated lab, and stop it at the end; one that a killed worker left in its folder is stopped first."""
+    """Start a generated lab, and stop it at the end; the kernel stops it if this process dies before."""
     with _folder() as folder:
         inventory = generated.prepare(folder / "lab", wanted_of(wanted))
-        if not hosts:
-            page = inventory / "emulator.yml"
-            page.write_text(page.read_text(encoding="utf-8").replace("hosts: true", "hosts: false", 1), encoding="utf-8")
-        emulated.start(inventory)
-        try:
+        with running(inventory, "--with-parent", *([] if hosts else ["--devices-only"])):
             yield inventory
-        finally:
-            emulated.stop(inventory)

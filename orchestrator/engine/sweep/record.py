@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import fcntl
 import json
+import stat
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from optics.errors import BadFile, Locked, Missing
+from optics.errors import BadFile, Locked, Missing, Untrusted
 from optics.plain import did_you_mean
 from orchestrator.atomic import write_whole
 from orchestrator.engine.sweep.trial import Outcome
 from orchestrator.plan.sweep.values import Campaign, Trial
 from orchestrator.results import Json
 from orchestrator.settings import Settings, private_dir
+from orchestrator.trust import believed, require_own
 
 SCHEMA = "testbed.sweep-record/1"
 LIST, TRIALS, PARQUET, DATABASE = "sweep.json", "trials", "results.parquet", "results.duckdb"
@@ -30,7 +32,7 @@ def sweeps(settings: Settings) -> Path:
 
 @dataclass(frozen=True)
 class Record:
-    """A campaign's folder. data: its name, title, kind, version of the program, and its trials: key and labels."""
+    """A campaign's folder. data: its name, title, version of the program, and its trials: key and labels."""
 
     folder: Path
     data: Mapping[str, Any]
@@ -95,13 +97,13 @@ def begin(settings: Settings, campaign: Campaign, version: str, *, resume: bool)
     """Make the folder of a campaign, or take it again.
 
     Results of trials whose inputs are the same are kept when it is resumed, also if the file has other trials now.
-    Raises: Missing - it cannot be made. BadFile - it has results already and is not resumed, or those of another version.
+    Raises: Missing - it cannot be made. Untrusted - another user made it, or may write there. BadFile - it has results already and
+    is not resumed, or those of another version.
     """
     folder = sweeps(settings) / campaign.name
     try:
-        private_dir(sweeps(settings))
-        private_dir(folder)
-        private_dir(folder / TRIALS)
+        for each in (sweeps(settings), folder, folder / TRIALS):
+            _require_own(private_dir(each))
     except OSError as error:
         raise Missing(f"{folder}: {error.strerror or error}", hint="check the setting state_dir") from error
     made = sum(1 for _ in (folder / TRIALS).glob("*.json"))
@@ -117,7 +119,6 @@ def begin(settings: Settings, campaign: Campaign, version: str, *, resume: bool)
         "schema": SCHEMA,
         "name": campaign.name,
         "title": campaign.title,
-        "kind": campaign.kind,
         "version": version,
         "trials": [{"key": trial.key, "labels": dict(trial.labels)} for trial in campaign.trials],
     }
@@ -126,6 +127,12 @@ def begin(settings: Settings, campaign: Campaign, version: str, *, resume: bool)
     except OSError as error:
         raise Missing(f"{folder / LIST}: {error.strerror or error}", hint="check the setting state_dir") from error
     return Record(folder, data)
+
+
+def _require_own(folder: Path) -> None:
+    require_own(folder, believed())
+    if folder.stat().st_mode & stat.S_IWOTH:
+        raise Untrusted(f"{folder}: every user of this machine may write results there", hint=f"chmod o-w {folder}")
 
 
 @contextmanager
@@ -140,8 +147,9 @@ def held(settings: Settings, name: str) -> Iterator[None]:
 
 
 def read(folder: Path) -> Record:
-    """A campaign that was begun. Raises: BadFile - its list cannot be read."""
+    """A campaign that was begun. Raises: BadFile - its list cannot be read. Untrusted - as `begin`."""
     path = folder / LIST
+    _require_own(folder)
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

@@ -53,7 +53,7 @@ def tables(record: Record) -> None:
                 lines.unlink(missing_ok=True)
         with whole(record.folder / DATABASE) as fresh:
             fresh.unlink()
-            with duckdb.connect(str(fresh)) as database:
+            with duckdb.connect(str(fresh), config={"storage_compatibility_version": "v1.1.0"}) as database:  # for older shells
                 place = str(final).replace("'", "''")
                 database.execute(f"CREATE VIEW trials AS SELECT * FROM read_parquet('{place}')")
                 database.execute(_summary([_free(name, OWN) for name in parameters if name not in CHANCE], list(named.values())))

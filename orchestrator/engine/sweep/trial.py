@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import platform
+import signal
 import time
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
 from json import dumps
+from math import isfinite
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, TypedDict
@@ -19,11 +22,12 @@ if TYPE_CHECKING:
     from orchestrator.inventory.lab import Lab
 
 Values = dict[str, float]
-"""What a trial measured, by name; the unit is the end of the name."""
+"""What a trial measured, by name, finite; the unit is the end of the name."""
 
 
 class Outcome(TypedDict):
-    """One attempt. error: empty if it is done. seconds: how long it took. worker: name of the machine. began: Unix time (s)."""
+    """One attempt. error: empty if it is done. seconds: how long it took, without waiting for other labs. worker: name of the
+    machine. began: Unix time (s)."""
 
     values: Values
     error: str
@@ -32,25 +36,40 @@ class Outcome(TypedDict):
     began: float
 
 
+def dask_setup(worker: object) -> None:
+    """Have a local worker, which Dask calls this in, leave Ctrl-C to the command, which ends it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
 def run(task: Mapping[str, Any], version: str) -> Outcome:
-    """Run the task of a trial; an error is part of the outcome. version: of the program that asks."""
+    """Run the task of a trial; its error is part of the outcome. version: of the program that asks.
+
+    Raises: Refused - this worker, which joined after the others were asked, runs another version.
+    """
+    if version != of_program():
+        hint = "stop that worker, or install the same version there; then testbed sweep FILE --resume"
+        raise Refused(f"worker on {platform.node()} runs version {of_program()}, this is {version}", hint=hint)
     began, at = time.time(), time.monotonic()
     values: Values = {}
     error = ""
     try:
-        if version != of_program():
-            raise Refused(f"worker {platform.node()} runs the program in version {of_program()}, the campaign {version}")
-        values = _kinds()[task["kind"]](task)
+        work, alone = _kinds(task)
+        with alone:
+            began, at = time.time(), time.monotonic()
+            values = {name: value for name, value in work(task).items() if isfinite(value)}  # JSON has no others
     except Exception as caught:
         words = str(caught).strip() or "no message"
         error = f"{type(caught).__name__}: {words}"[:2000]
     return Outcome(values=values, error=error, seconds=time.monotonic() - at, worker=platform.node(), began=began)
 
 
-def _kinds() -> Mapping[str, Callable[[Mapping[str, Any]], Values]]:
-    from orchestrator.engine.sweep.onlab import change_of_devices, on_lab
+def _kinds(task: Mapping[str, Any]) -> tuple[Callable[[Mapping[str, Any]], Values], AbstractContextManager[None]]:
+    """What a trial does, and what it waits for on this machine."""
+    if task["kind"] == "prediction":
+        return predict, nullcontext()
+    from orchestrator.engine.sweep.onlab import change_of_devices, on_lab, turn
 
-    return {"prediction": predict, "devices": change_of_devices, "lab": on_lab}
+    return (change_of_devices, nullcontext()) if task["kind"] == "devices" else (on_lab, turn(task["lab"]))
 
 
 def wanted_of(lab: Mapping[str, Any]) -> WantedLab:

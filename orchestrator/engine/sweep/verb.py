@@ -10,17 +10,17 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from optics.errors import BadFile, Interrupted, Missing
-from optics.plain import reason, seconds_text
+from optics.plain import counted, reason, seconds_text
 from orchestrator.engine.sweep import record
-from orchestrator.engine.sweep.campaign import Seen, carry_out, missing
+from orchestrator.engine.sweep.campaign import Seen, Slots, carry_out, missing
 from orchestrator.engine.sweep.cluster import checked, connected, installed
-from orchestrator.engine.sweep.onlab import stop_left
+from orchestrator.engine.sweep.onlab import clear_left
 from orchestrator.engine.sweep.tables import tables
 from orchestrator.engine.sweep.version import of_program
 from orchestrator.plan.sweep.reader import read_campaign
 from orchestrator.plan.sweep.values import Campaign
 from orchestrator.reading import attentive, text_of
-from orchestrator.settings import Settings, private_dir
+from orchestrator.settings import Settings
 from orchestrator.telemetry.progress import Progress
 
 
@@ -64,11 +64,15 @@ def carried_out(
 
         try:
             if trials:
-                folder = private_dir(record.sweeps(settings) / ".dask")
+                folder = kept.folder / ".dask"
+                resources = sorted({trial.resource for trial in trials})
                 progress.phase("workers", where)
-                with _interruptible(), connected(where, workers or os.cpu_count() or 1, folder) as client:
-                    slots = checked(client, campaign.resource)
-                    progress.done("workers", f"{where}: {slots} trials at a time")
+                with (
+                    _interruptible(),
+                    connected(where, workers or os.cpu_count() or 1, folder, settings.state_dir, resources) as client,
+                ):
+                    slots = checked(client, resources)
+                    progress.done("workers", f"{where}: {_at_once(slots)} at a time")
                     progress.phase("trials", campaign.title)
                     carry_out(client, campaign, kept, trials, slots, show)
                     progress.done("trials", f"{seen.done} done, {seen.failed} failed")
@@ -77,13 +81,17 @@ def carried_out(
             raise Interrupted(words, hint=f"to continue: {again}") from None
         finally:
             if where == "local":
-                for trouble in stop_left(settings):
+                for trouble in clear_left(settings):
                     progress.note(trouble)
-        try:
-            tables(kept)
-        except Missing as error:
-            progress.note(f"no Parquet file was written: {error}; {error.hint}")
+            try:
+                tables(kept)
+            except Missing as error:
+                progress.note(f"no Parquet file was written: {error}; {error.hint}")
     return kept, seen
+
+
+def _at_once(slots: Slots) -> str:
+    return ", ".join(f"{counted(count, f'trial of {resource}' if resource else 'trial')}" for resource, count in slots.items())
 
 
 @contextmanager

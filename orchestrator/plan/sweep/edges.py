@@ -72,7 +72,8 @@ class PlaceEdge(Edge):
 
     inventory: Annotated[str, Field(min_length=1, max_length=4096, description="its directory")]
     resource: Annotated[
-        str, Field(pattern=OPTION, description="a Dask resource with one slot, which the lab's worker offers; not for predictions")
+        str,
+        Field(pattern=OPTION, description="a Dask resource with one slot, of the lab's worker; needed by trials on the lab"),
     ] = ""
 
 
@@ -84,7 +85,11 @@ class SweepEdge(Edge):
     name: Annotated[str, Field(pattern=NAME)]
     title: Annotated[str, Field(max_length=200)] = ""
     kind: Annotated[
-        Kind, Field(description="prediction: the planner alone; devices: emulated devices without hosts; lab: a whole lab")
+        Kind,
+        Field(
+            description="prediction: the planner alone; devices: emulated devices without hosts; lab: a whole lab. "
+            "A row of list may have a kind of its own"
+        ),
     ]
     lab: Annotated[
         Annotated[LabEdge, Tag("generated")] | Annotated[PlaceEdge, Tag("existing")],

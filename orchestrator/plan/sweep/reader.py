@@ -4,28 +4,37 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from itertools import product
 from math import prod
 from pathlib import PurePath
 from typing import Any
 
-from optics import BadFile
+from pydantic import BaseModel
+
+from optics import BadFile, Infeasible
 from optics.plain import did_you_mean, reason
 from orchestrator.inventory.folders import FILES
 from orchestrator.inventory.positions import Path, Problems, read_json, read_yaml
 from orchestrator.inventory.schema import check
+from orchestrator.plan.design.workload import read_text
+from orchestrator.plan.edges import PlanEdge
 from orchestrator.plan.scenario.edges import LabEdge
 from orchestrator.plan.scenario.reader import Fetch, read_scenario, wanted_lab
 from orchestrator.plan.sweep.edges import OF_KIND, PlaceEdge, SweepEdge
-from orchestrator.plan.sweep.values import LAB_RESOURCE, Campaign, Label, Trial
+from orchestrator.plan.sweep.values import LAB_RESOURCE, Campaign, Kind, Label, Trial
 
 MOST_TRIALS = 100_000
 """More are refused: results are one file a trial."""
 FILED = ("workload", "plan", "then", "scenario")
 """Parameters that are files; workers get their content."""
-_LAB = "lab."
+_LAB, KIND = "lab.", "kind"
+_OF_GENERATED = {
+    "faults": "only emulated labs that a trial starts have faults",
+    "seed": "it is that of a generated lab's losses; `repeat` makes trials again",
+    "scenario": "it has a lab of its own",
+}
 _HINT = "see docs/how-to/sweep.md"
 
 
@@ -47,8 +56,7 @@ def read_campaign(text: str, filename: str, fetch: Fetch) -> Campaign:
     found = _Trials(edge, fetch, problems).all()
     if problems:
         raise BadFile(problems.lines(), hint=f"correct the campaign; nothing was started; {_HINT}")
-    resource = edge.lab.resource if isinstance(edge.lab, PlaceEdge) else LAB_RESOURCE if edge.kind == "lab" else ""
-    return Campaign(edge.name, edge.title or edge.name, edge.kind, found, resource, edge.retries)
+    return Campaign(edge.name, edge.title or edge.name, found, edge.retries)
 
 
 def size(edge: SweepEdge) -> int:
@@ -67,57 +75,77 @@ class _Trials:
 
     def all(self) -> tuple[Trial, ...]:
         edge = self._edge
-        base = {name: self._value(name, value, ("base", name)) for name, value in edge.base.items()}
-        axes = {name: list(self._axis(name, axis)) for name, axis in edge.grid.items()}
-        rows = [
-            {name: self._value(name, value, ("list", at, name)) for name, value in row.items()} for at, row in enumerate(edge.rows)
-        ]
-        for at, row in enumerate(rows or [{}]):
-            self._needed({*base, *axes, *row}, ("list", at) if rows else ())
+        kinds = [self._kind(row.get(KIND, edge.kind), ("list", at, KIND)) for at, row in enumerate(edge.rows)] or [edge.kind]
+        used = sorted(set(kinds))
+        base = {name: self._value(name, value, ("base", name), used) for name, value in edge.base.items()}
+        axes = {name: list(self._axis(name, axis, used)) for name, axis in edge.grid.items()}
+        rows = (
+            [
+                {name: self._value(name, value, ("list", at, name), [kind]) for name, value in row.items() if name != KIND}
+                for at, (row, kind) in enumerate(zip(edge.rows, kinds, strict=True))
+            ]
+            if edge.rows
+            else [{}]
+        )
+        for at, (row, kind) in enumerate(zip(rows, kinds, strict=True)):
+            self._needed({*base, *axes, *row}, ("list", at) if edge.rows else (), kind)
         if isinstance(edge.lab, PlaceEdge):
-            self._existing(edge.lab)
+            self._existing(edge.lab, used)
         if self._problems:
             return ()
+        told = any(KIND in row for row in edge.rows)
         found: dict[str, Trial] = {}
-        for row in rows or [{}]:
+        for row, kind in zip(rows, kinds, strict=True):
             for values in product(*axes.values()):
-                trial = self._trial(base | dict(zip(axes, values, strict=True)) | row)
+                given = base | dict(zip(axes, values, strict=True)) | row
+                trial = self._trial(given, kind, {KIND: kind} if told else {})
                 found.setdefault(trial.key, trial)
         return tuple(found.values())
 
-    def _axis(self, name: str, axis: Mapping[str, Any] | list[Any]) -> Iterator[tuple[Label, Any]]:
+    def _kind(self, given: object, path: Path) -> Kind:
+        for kind in OF_KIND:
+            if kind == given:
+                return kind
+        self._problems.add(path, f"{given!r}: wanted one of {', '.join(OF_KIND)}")
+        return self._edge.kind
+
+    def _axis(self, name: str, axis: Mapping[str, Any] | list[Any], kinds: Sequence[Kind]) -> Iterator[tuple[Label, Any]]:
         path: Path = ("grid", name)
         if not axis:
             self._problems.add(path, "no values")
         if isinstance(axis, Mapping):
             for label, value in axis.items():
-                yield label, self._value(name, value, (*path, label))[1]
+                yield label, self._value(name, value, (*path, label), kinds)[1]
         else:
-            found = [self._value(name, value, (*path, at)) for at, value in enumerate(axis)]
+            found = [self._value(name, value, (*path, at), kinds) for at, value in enumerate(axis)]
             plain = len({label for label, _ in found}) == len(found)  # two files of one name in two folders
             yield from found if plain else [(str(given), value) for given, (_, value) in zip(axis, found, strict=True)]
 
-    def _value(self, name: str, value: Any, path: Path) -> tuple[Label, Any]:
-        """A value with what tables show of it, after adding to the problems what is wrong with it."""
-        model, field = (LabEdge, name.removeprefix(_LAB)) if name.startswith(_LAB) else (OF_KIND[self._edge.kind], name)
-        if field not in model.model_fields:
-            known = [*OF_KIND[self._edge.kind].model_fields, *(f"{_LAB}{each}" for each in LabEdge.model_fields)]
-            words = f"no parameter of kind {self._edge.kind}{did_you_mean(name, known)}"
-            self._problems.add(path, words, key=path[0] != "grid" or len(path) == 2)
+    def _value(self, name: str, value: Any, path: Path, kinds: Sequence[Kind]) -> tuple[Label, Any]:
+        """A value with what tables show of it, after adding to the problems what is wrong with it in trials of these kinds."""
+        field = name.removeprefix(_LAB)
+        models: set[type[BaseModel]] = set()
+        for kind in kinds:
+            model = LabEdge if name.startswith(_LAB) else OF_KIND[kind]
+            if field not in model.model_fields:
+                known = [*OF_KIND[kind].model_fields, *(f"{_LAB}{each}" for each in LabEdge.model_fields)]
+                words = f"no parameter of kind {kind}{did_you_mean(name, known)}"
+                self._problems.add(path, words, key=path[0] != "grid" or len(path) == 2)
+                return str(value), value
+            models.add(model)
+        checked = [check(each, {field: value}, self._problems, place=lambda inner: (*path, *inner[1:])) for each in models]
+        if None in checked or value is None:
             return str(value), value
-        checked = check(model, {field: value}, self._problems, place=lambda inner: (*path, *inner[1:]))
-        if checked is None or value is None:
-            return str(value), value
-        if model is LabEdge and isinstance(self._edge.lab, PlaceEdge):
+        if name.startswith(_LAB) and isinstance(self._edge.lab, PlaceEdge):
             self._problems.add(path, "only a generated lab has parameters: this one exists (`inventory`)")
         if name in FILED:
-            self._read(str(value), path, scenario=name == "scenario")
+            self._read(str(value), path, scenario=name == "scenario", workload=name == "workload")
             return PurePath(value).stem, value
         if isinstance(value, str | int | float | bool):
             return value, value
         return json.dumps(value, separators=(",", ":"), ensure_ascii=False), value
 
-    def _read(self, name: str, path: Path, *, scenario: bool) -> None:
+    def _read(self, name: str, path: Path, *, scenario: bool = False, workload: bool = False) -> None:
         if name in self._texts:
             return
         self._texts[name] = ""
@@ -125,10 +153,24 @@ class _Trials:
             self._texts[name] = self._fetch(name)
             if scenario:
                 self._scenarios[name] = self._files_of(name, path)
+            elif path[0] != "lab":
+                self._known(name, workload=workload)
         except BadFile as error:
             self._problems.add(path, str(error.problems[0]))
+        except Infeasible as error:
+            self._problems.add(path, f"{name}: {error}")
         except (OSError, UnicodeDecodeError) as error:
             self._problems.add(path, f"{name}: {reason(error)}")
+
+    def _known(self, name: str, *, workload: bool) -> None:
+        """Only workloads and plans are sent to workers: a campaign may name any file of its user. Raises: BadFile, Infeasible."""
+        if workload:
+            read_text(self._texts[name], name)
+            return
+        document = read_json(self._texts[name], name)
+        problems = Problems(document)
+        if check(PlanEdge, document.value, problems) is None:
+            raise BadFile(problems.lines())
 
     def _files_of(self, name: str, path: Path) -> dict[str, str]:
         """The files that a scenario names, by the names that it gives them. Raises: BadFile."""
@@ -144,8 +186,10 @@ class _Trials:
             self._problems.add(path, f"{name}: {outside[0]} is outside the scenario's folder")
         return texts
 
-    def _needed(self, given: set[str], path: Path) -> None:
-        kind = self._edge.kind
+    def _needed(self, given: set[str], path: Path, kind: Kind) -> None:
+        if kind == "lab" and isinstance(self._edge.lab, PlaceEdge):
+            for name in sorted(given & _OF_GENERATED.keys()):
+                self._problems.add(path, f"{name}: {_OF_GENERATED[name]}; this lab exists (`inventory`)")
         if kind == "lab" and "scenario" in given:
             if wrong := sorted(given - {"scenario", "repeats", "seed", "repeat"}):
                 self._problems.add(path, f"a scenario has its own {wrong[0]}: leave one of the two out")
@@ -156,20 +200,20 @@ class _Trials:
         if "repeats" in given:
             self._problems.add(path, "repeats is of a scenario; `repeat: [1, 2, 3]` in grid makes trials several times")
 
-    def _existing(self, place: PlaceEdge) -> None:
-        if self._edge.kind == "devices":
+    def _existing(self, place: PlaceEdge, kinds: Sequence[Kind]) -> None:
+        if "devices" in kinds:
             self._problems.add(
                 ("lab", "inventory"), "devices without hosts are those of a generated lab; kind lab uses one that exists"
             )
-        if self._edge.kind == "lab" and not place.resource:
+        if "lab" in kinds and not place.resource:
             self._problems.add(("lab",), "resource is missing: a Dask resource with one slot, which this lab's worker offers")
-        if self._edge.kind == "prediction":
-            if place.resource:
-                self._problems.add(("lab", "resource"), "a prediction uses no lab, only its files")
+        if "lab" not in kinds and place.resource:
+            self._problems.add(("lab", "resource"), "a prediction uses no lab, only its files")
+        if "prediction" in kinds:
             for name in FILES:
-                self._read(f"{place.inventory}/{name}", ("lab", "inventory"), scenario=False)
+                self._read(f"{place.inventory}/{name}", ("lab", "inventory"))
 
-    def _trial(self, given: Mapping[str, tuple[Label, Any]]) -> Trial:
+    def _trial(self, given: Mapping[str, tuple[Label, Any]], kind: Kind, also: Mapping[str, Label]) -> Trial:
         used = {name: value for name, (_, value) in given.items() if value is not None}
         files: dict[str, dict[str, Any]] = {
             name: {"name": used[name], "text": self._texts[used[name]]} for name in FILED if name in used
@@ -177,23 +221,26 @@ class _Trials:
         if "scenario" in used:
             files["scenario"]["files"] = self._scenarios[used["scenario"]]
         own = {name: value for name, value in used.items() if name not in FILED and not name.startswith(_LAB)}
-        lab = self._lab({name.removeprefix(_LAB): value for name, value in used.items() if name.startswith(_LAB)}, own.get("seed"))
-        task = {"kind": self._edge.kind, "parameters": own, "files": files, "lab": lab}
-        content = {name: {**file, "name": ""} for name, file in files.items()}
-        return Trial(_hash(task | {"files": content}), {n: label for n, (label, _) in given.items()}, task | {
-            "watchdog_s": self._edge.watchdog_s})  # fmt: skip
+        fields = {name.removeprefix(_LAB): value for name, value in used.items() if name.startswith(_LAB)}
+        lab = self._lab(fields, kind, None if kind == "prediction" else own.get("seed"))
+        task = {"kind": kind, "parameters": own, "files": files, "lab": lab}
+        key = _hash(task | {"files": {name: {**file, "name": ""} for name, file in files.items()}})
+        labels = {**also, **{name: label for name, (label, _) in given.items()}}
+        place = self._edge.lab
+        resource = "" if kind != "lab" else place.resource if isinstance(place, PlaceEdge) else LAB_RESOURCE
+        return Trial(key, labels, task | {"watchdog_s": self._edge.watchdog_s}, resource)
 
-    def _lab(self, fields: Mapping[str, Any], seed: int | None) -> dict[str, Any]:
+    def _lab(self, fields: Mapping[str, Any], kind: Kind, seed: int | None) -> dict[str, Any]:
         """The lab of a trial: a generated one by its parameters, or one that exists by its directory or its files."""
         edge = self._edge.lab
         if isinstance(edge, PlaceEdge):
-            if self._edge.kind != "prediction":
+            if kind == "lab":
                 return {"inventory": edge.inventory}
             return {"files": {name: self._texts[f"{edge.inventory}/{name}"] for name in FILES}}
         memo = json.dumps([fields, seed], sort_keys=True)
         if memo not in self._labs:
             wanted = wanted_lab(LabEdge.model_validate(edge.model_dump(by_alias=True) | dict(fields)))
-            lab = wanted if seed is None or self._edge.kind == "prediction" else replace(wanted, seed=seed)
+            lab = wanted if seed is None else replace(wanted, seed=seed)
             self._labs[memo] = {"wanted": asdict(lab)}
         return self._labs[memo]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
@@ -9,7 +10,7 @@ from typing import Any, Literal, TypeAlias
 Kind: TypeAlias = Literal["prediction", "devices", "lab"]
 Label: TypeAlias = str | int | float | bool
 LAB_RESOURCE = "lab"
-"""The Dask resource of which every machine has one: emulated labs with hosts run one at a time there."""
+"""The Dask resource for emulated labs with hosts: they run one at a time on a machine."""
 CHANCE = ("seed", "repeat")
 """Parameters over which intervals are taken: what differs in these alone is the same thing, measured again."""
 
@@ -19,24 +20,29 @@ class Trial:
     """One run of a campaign. key: the hash of everything that its result depends on, but the version of the program.
 
     labels: its parameters as tables show them. task: what `engine.sweep.trial` does, as JSON: kind, parameters, lab, files.
+    resource: the Dask resource of which it takes one, empty: none.
     """
 
     key: str
     labels: Mapping[str, Label]
     task: Mapping[str, Any]
+    resource: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Campaign:
-    """A checked campaign. trials: without duplicates, in the order of the file. resource: the Dask resource of which a trial takes
-    one, empty: none. retries: attempts after the first that failed. title: in words."""
+    """A checked campaign. trials: without duplicates, in the order of the file. retries: attempts after the first that failed.
+    title: in words."""
 
     name: str
     title: str
-    kind: Kind
     trials: tuple[Trial, ...]
-    resource: str = ""
     retries: int = 2
+
+    @property
+    def kinds(self) -> dict[str, int]:
+        """The kinds of its trials, with how many there are of each."""
+        return dict(Counter(trial.task["kind"] for trial in self.trials))
 
     @property
     def parameters(self) -> tuple[str, ...]:
