@@ -136,7 +136,8 @@ def alternate(
 
     budget: strategies tried against one topology at most; patience: fewer, if so many in a row bring nothing better. artifact: a
     new topology whenever a strategy was taken or 50 in a row were not, and back to the best every budget/100 steps, 1 to 1000.
-    start: the first option of each part, 0 where it is left out. watch: may end the search, which then depends on when.
+    start: the first option of each part, 0 where it is left out. watch: may end the search, which then depends on when; a search of
+    several chains is asked after each, and a KeyboardInterrupt ends it with the best of those that have ended.
     chains: whole searches that differ in their dice, the first in none from a search of one chain; of equals the first one's answer
     is taken. workers: carry out the chains; of one chain, the loads of each option. The answer does not depend on them.
     Raises: Infeasible - a part without options, or no topology for the first strategy.
@@ -154,12 +155,17 @@ def alternate(
         return _chain(given, 0, watch, workers)
     best: Alternation | None = None
     tried = 0
-    for found in spread(workers, _chain, ((given, number) for number in range(chains))):
-        tried += sum(turn.tried for turn in found.rounds)
-        if best is None or found.iteration_s < best.iteration_s:
-            best = found
-        if watch is not None and not watch(Seen(found.chain + 1, tried, chains * rounds * budget, best.iteration_s)):
-            return replace(best, stopped=found.chain + 1 < chains)
+    try:
+        for found in spread(workers, _chain, ((given, number) for number in range(chains))):
+            tried += sum(turn.tried for turn in found.rounds)
+            if best is None or found.iteration_s < best.iteration_s:
+                best = found
+            if watch is not None and not watch(Seen(found.chain + 1, tried, chains * rounds * budget, best.iteration_s)):
+                return replace(best, stopped=found.chain + 1 < chains)
+    except KeyboardInterrupt:  # between two chains `watch` is not asked, and one may take minutes
+        if best is None or watch is None:
+            raise
+        return replace(best, stopped=True)
     assert best is not None  # there was a first chain
     return best
 

@@ -21,6 +21,8 @@ class Workers(Protocol):
 
 def spread(workers: Workers | None, fn: Callable[..., Made], pieces: Iterable[tuple[Any, ...]]) -> Iterator[Made]:
     """What a function makes of each piece, its arguments, in their order. None: here, each only when its result is asked for."""
+    if workers is not None and not hasattr(workers, "map"):
+        raise TypeError(f"workers is an executor, such as concurrent.futures.ProcessPoolExecutor(4), not {workers!r}")
     if workers is None:
         return (fn(*piece) for piece in pieces)
     return workers.map(fn, *map(list, zip(*pieces, strict=True)))

@@ -145,12 +145,12 @@ def _designed(call: Call, read: Read, lab: Lab, wanted: Wanted, workload: Path) 
         return design(read, lab, wanted)
     if not read.workload.layers:
         raise Usage(f"{call.verb}: --search distributes a model's layers; {workload} lists none", hint="omit --search")
-    return watched(call, lambda watch: design(read, lab, wanted, watch), "turn" if wanted.chains == 1 else "chains ended:")
+    return watched(call, lambda watch: design(read, lab, wanted, watch), wanted.chains)
 
 
-def watched(call: Call, find: Callable[[Watch], Design], counted: str = "turn") -> Design:
+def watched(call: Call, find: Callable[[Watch], Design], chains: int = 1) -> Design:
     """Show the progress of a search. The first Ctrl-C (or SIGTERM) ends it with the best so far (of several chains: of those that
-    have ended, and the one that is waited for), a second one the command.
+    have ended, if any has), a second one the command.
 
     A signal after the last strategy has no effect: the design is then complete, and reported as such.
     """
@@ -163,7 +163,7 @@ def watched(call: Call, find: Callable[[Watch], Design], counted: str = "turn") 
 
     def stopped(number: int, frame: FrameType | None) -> None:
         nonlocal stop
-        if stop:
+        if stop or chains > 1:  # else `watch` is asked soon
             raise KeyboardInterrupt
         stop = True
 
@@ -173,6 +173,7 @@ def watched(call: Call, find: Callable[[Watch], Design], counted: str = "turn") 
             nonlocal shown
             if (now := time.monotonic()) - shown >= PROGRESS_S:
                 shown = now
+                counted = "turn" if chains == 1 else "chains ended:"
                 words = f"{counted} {seen.turn}, best iteration {seconds_text(seen.best_s)}; Ctrl-C takes the best so far"
                 progress.update("search", seen.tried, seen.budget, words)
             return not stop

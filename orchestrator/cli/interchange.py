@@ -40,6 +40,9 @@ def import_(
         str, typer.Option("--hosts", metavar="LIST", help="Hosts in the order of the file's nodes: gpu01,gpu02.")
     ] = "",
     any_port: Annotated[bool, typer.Option("--any-port", help="Choose all ports, whatever interfaces the file names.")] = False,
+    duplex: Annotated[
+        bool, typer.Option("--duplex", help="Every edge leads both ways, whatever the file says (yEd always says one way).")
+    ] = False,
     name: Annotated[str, typer.Option("--name", metavar="NAME", help="Name of the plan; by default the topology's.")] = "",
 ) -> Result:
     from optics import BadFile
@@ -66,7 +69,7 @@ def import_(
         graph = read_graphml(data, str(file)) if xml else read_containerlab(text, str(file))
         given = [host.strip() for host in hosts.split(",") if host.strip()]
         called = name or plan_name("" if graph.name in ("G", "") else graph.name, file.name.partition(".")[0])
-        found = imported(graph, lab, called, given, any_port=any_port)
+        found = imported(graph, lab, called, given, any_port=any_port, duplex=duplex)
     if out is not None:
         write_file(out, found.text)
     links = found.plan["links"]
@@ -77,7 +80,7 @@ def import_(
         f"  read       {graph.kind}: {counted(len(graph.nodes), 'node')}, {counted(len(graph.wires), 'link')}",
         f"  hosts      {len(found.hosts)}" + (f": {pairs}" if pairs else ", as the file names them"),
         f"  links      {len(links)}"
-        + (f", {one_way} of one direction" if one_way else "")
+        + (f", {one_way} of one direction (--duplex: of both)" if one_way else "")
         + f"; the file names {found.named} of their {2 * len(links)} ports",
         *([f"  switches   {', '.join(switches)}"] if switches else []),
         f"Imported: {called}" + ("" if out is None else f", in {out}"),

@@ -2,74 +2,128 @@
 
 from __future__ import annotations
 
+import pickle
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from itertools import repeat
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 if TYPE_CHECKING:
-    from multiprocessing.pool import Pool
-    from multiprocessing.process import BaseProcess
+    from multiprocessing.connection import Connection
 
     from planner.workers import Workers
 
 Made = TypeVar("Made")
-LOOK_S = 0.5
-"""How often processes are looked at while a piece is waited for: the library replaces one that was killed, its piece is lost."""
 
 
 @contextmanager
 def workers(count: int) -> Iterator[Workers | None]:
-    """So many processes; None for one: this process itself. Pieces that are not finished end with the context."""
+    """So many processes; None for one: this process itself. Pieces that are not finished end with the context. Main thread only."""
     import multiprocessing
     import signal
 
     if count == 1:
         yield None
         return
-    others = multiprocessing.active_children()
-    # Spawned: this process may have threads. SIGINT goes to all processes of a terminal; what to do about it is decided here.
-    pool = multiprocessing.get_context("spawn").Pool(count, signal.signal, (signal.SIGINT, signal.SIG_IGN))
+    spawn = multiprocessing.get_context("spawn")  # this process may have threads
+    pipes = [spawn.Pipe() for _ in range(count)]
+    processes = [spawn.Process(target=_carry_out, args=(there,), daemon=True) for _, there in pipes]
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # which they inherit: what Ctrl-C means is decided here
     try:
-        yield _Processes(pool, [process for process in multiprocessing.active_children() if process not in others])
+        for process, (_, there) in zip(processes, pipes, strict=True):
+            process.start()
+            there.close()
     finally:
-        pool.terminate()
-        pool.join()
+        signal.signal(signal.SIGINT, before)
+    try:
+        yield _Processes([here for here, _ in pipes])
+    finally:
+        for process in processes:
+            process.kill()
+        for process, (here, _) in zip(processes, pipes, strict=True):
+            process.join()
+            here.close()
 
 
 class _Processes:
-    def __init__(self, pool: Pool, processes: list[BaseProcess]) -> None:
-        self._pool, self._processes = pool, processes
+    """A pipe for each process: nothing is shared, so whichever is killed, the others and this one do not wait for it."""
+
+    def __init__(self, pipes: list[Connection]) -> None:
+        self._idle, self._count = pipes, len(pipes)
+        self._busy: dict[Connection, int] = {}
+        self._last = 0
 
     def map(self, fn: Callable[..., Made], /, *iterables: Iterable[Any]) -> Iterator[Made]:
         """Raises: TestbedError - a process was killed from outside, for instance for its memory."""
-        from multiprocessing import TimeoutError as NotYet
+        pieces = zip(*iterables, strict=False)
+        handed: deque[int] = deque()
+        made: dict[int, tuple[Made, Exception | None]] = {}
+        while True:
+            while self._idle and (given := next(pieces, None)) is not None:
+                self._hand(pickle.dumps((fn, given), pickle.HIGHEST_PROTOCOL))
+                handed.append(self._last)
+            if not handed:
+                return
+            if handed[0] not in made:
+                made |= self._finished()  # also pieces of a call before, whose results nobody wanted
+                continue
+            value, error = made.pop(handed.popleft())
+            if error is not None:
+                raise error
+            yield value
 
+    def _hand(self, piece: bytes) -> None:
+        to = self._idle.pop()
+        self._last += 1
+        self._busy[to] = self._last
+        try:
+            to.send_bytes(piece)
+        except OSError as error:
+            raise self._killed() from error
+
+    def _finished(self) -> dict[int, tuple[Any, Exception | None]]:
+        from multiprocessing.connection import wait
+
+        found = {}
+        for pipe in cast("list[Connection]", wait(self._busy)):
+            try:
+                answer = pickle.loads(pipe.recv_bytes())
+            except (EOFError, OSError) as error:
+                raise self._killed() from error
+            found[self._busy.pop(pipe)] = answer
+            self._idle.append(pipe)
+        return found
+
+    def _killed(self) -> Exception:
         from optics.errors import TestbedError
 
-        found = self._pool.imap(_made, zip(repeat(fn), zip(*iterables, strict=False), strict=False))
-        while True:
-            try:
-                yield found.next(LOOK_S)
-            except StopIteration:
-                return
-            except NotYet:
-                if not all(process.is_alive() for process in self._processes):
-                    raise TestbedError(
-                        f"one of {len(self._processes)} processes of the search was killed, perhaps for its memory",
-                        hint="the same with fewer --workers finds the same",
-                    ) from None
+        return TestbedError(
+            f"one of {self._count} processes of the search was killed, perhaps for its memory",
+            hint="the same with fewer --workers finds the same",
+        )
 
 
-def _made(piece: tuple[Callable[..., Made], tuple[Any, ...]]) -> Made:
-    import pickle
-
-    function, given = piece
-    try:
-        return function(*given)
-    except Exception as error:
+def _carry_out(pieces: Connection) -> None:
+    while True:
         try:
-            pickle.loads(pickle.dumps(error))
-        except Exception:  # the pool would wait for ever for what it cannot read
-            raise RuntimeError(f"{type(error).__name__}: {error}") from None
-        raise
+            piece = pieces.recv_bytes()
+        except EOFError:  # the process that wanted them has ended
+            return
+        try:
+            function, given = pickle.loads(piece)
+            answer = pickle.dumps((function(*given), None), pickle.HIGHEST_PROTOCOL)
+        except Exception as error:
+            answer = _said(error)
+        try:
+            pieces.send_bytes(answer)
+        except OSError:
+            return
+
+
+def _said(error: Exception) -> bytes:
+    try:
+        answer = pickle.dumps((None, error))
+        pickle.loads(answer)
+    except Exception:  # not every exception can be made again from its bytes
+        return pickle.dumps((None, RuntimeError(f"{type(error).__name__}: {error}")))
+    return answer

@@ -57,6 +57,20 @@ def _named(call: Call, store: Store, run: str) -> RunRecord:
     return record
 
 
+MOST_LISTED = 12
+_OPTION = {"verb": "--verb", "status": "--status", "plan_name": "--plan", "user": "--by"}
+
+
+def _unknown(option: str, value: str, there: set[str]) -> str:
+    """A line that says what runs have instead, if none has this value; empty if one has, which other filters exclude."""
+    from optics.plain import did_you_mean, printable
+
+    if value in there:
+        return ""
+    listed = ", ".join(sorted(there)[:MOST_LISTED]) + (", ..." if len(there) > MOST_LISTED else "")
+    return f"\n  no run has {option} {printable(value, keep='')}; there are: {listed or 'none'}{did_you_mean(value, there)}"
+
+
 def _note_lines(notes: Sequence[Note]) -> list[str]:
     from optics.plain import printable
     from orchestrator.cli.text import when
@@ -117,23 +131,27 @@ def history(
     if keep is not None or dry_run:
         raise Usage("--keep and --dry-run can only be used with --prune", hint="testbed history --prune --keep 200 --dry-run")
     with call.store() as store:
-        records = store.history(limit=0 if tag or wanted or since is not None else limit)
-        tags = tags_of(store, [r.id for r in records])
+        every = store.history(limit=0 if tag or wanted or since is not None else limit)
+        tags = tags_of(store, [r.id for r in every])
         records = [
             r
-            for r in records
+            for r in every
             if all(getattr(r, name) == value for name, value in wanted.items())
             and (begin is None or r.started >= begin)
             and set(tag or ()) <= set(tags[r.id])
         ][:limit]
         notes = notes_of(store, [r.id for r in records])
+    unknown = "".join(_unknown(_OPTION[name], value, {getattr(r, name) for r in every} - {""}) for name, value in wanted.items())
+    unknown += "".join(_unknown("--tag", one, {each for of in tags.values() for each in of}) for one in tag or ())
     rows = [("run", "verb", "plan", "status", "took", "started", "by", "tags" if any(tags[r.id] for r in records) else "")]
     for r in records:
         took = "-" if (s := r.seconds if r.seconds is not None else wall(r)) is None else seconds_text(s)
         moved = r.options.get("evict")
         what = f"{r.verb}, evict {', '.join(moved)}" if isinstance(moved, dict) else r.verb
         rows.append((r.id, what, r.plan_name or "-", r.status, took, when(r.started), f"{r.user}@{r.host}", ", ".join(tags[r.id])))
-    text = "\n".join(columns(rows)) if records else "No run matches" if tag or wanted or since is not None else "No runs yet"
+    text = (
+        "\n".join(columns(rows)) if records else f"No run matches{unknown}" if tag or wanted or since is not None else "No runs yet"
+    )
     data = [cast(dict[str, Json], to_json(r)) for r in records]
     for record in data:
         record.pop("plan_text")
@@ -243,7 +261,9 @@ def note(
     text: Annotated[str | None, typer.Option("--message", "-m", metavar="TEXT", help="Add this note.")] = None,
     tag: Annotated[list[str] | None, typer.Option("--tag", help="Add this tag; may be repeated.")] = None,
     untag: Annotated[list[str] | None, typer.Option("--untag", metavar="TAG", help="Remove this tag.")] = None,
-    drop: Annotated[list[int] | None, typer.Option("--drop", metavar="N", help="Remove the note of this number.")] = None,
+    drop: Annotated[
+        list[int] | None, typer.Option("--drop", metavar="N", min=1, max=2**63 - 1, help="Remove the note of this number.")
+    ] = None,
 ) -> Result:
     from optics.plain import counted
     from orchestrator.results import to_json
@@ -259,6 +279,9 @@ def note(
             return Result({"tags": to_json(dict(found))}, "\n".join(words) or "No tags yet")
         named = list(dict.fromkeys(_named(call, store, word).id for word in run))
         said = "" if text is None else check_text(text)
+        before = [found for each in notes_of(store, named).values() for found in each if found.number in (drop or ())]
+        if others := sorted({found.user for found in before} - {call.settings.user}):
+            call.confirm(f"Remove a note by {', '.join(others)}?")
         annotate(store, named, call.settings.user, text=said, tags=tag or (), untag=untag or (), drop=drop or ())
         notes, tags = notes_of(store, named), tags_of(store, named)
     lines = []

@@ -27,6 +27,9 @@ Restarts = Annotated[
     str | None, typer.Option("--restarts", metavar="N/TIME", help="With --jobs: at most N recoveries in TIME (default 3/h).")
 ]
 Junit = Annotated[Path | None, typer.Option("--junit", metavar="FILE", help="Write the result as JUnit XML.")]
+Pairs = Annotated[
+    str | None, typer.Option("--pairs", metavar="N|all", help="Ask at most N pairs of hosts for their hops (10000), or all.")
+]
 Passive = Annotated[bool, typer.Option("--passive", help="Only read files; do not connect to hosts.")]
 Unicode = Annotated[bool, typer.Option("--unicode/--no-unicode", help="Draw with block characters.")]
 

@@ -35,8 +35,12 @@ def check_tag(tag: str) -> str:
 
 
 def check_text(text: str) -> str:
-    """The text of a note, without space around it. Raises: BadFile - it is empty or too long."""
+    """The text of a note, without space around it. Raises: BadFile - it is empty, too long or no text."""
     text = text.strip()
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # of a terminal with another encoding
+        raise BadFile(["the note is not UTF-8"]) from None
     if not text or len(text) > MOST_TEXT:
         raise BadFile([f"a note has 1 to {MOST_TEXT} characters, not {len(text)}"])
     return text

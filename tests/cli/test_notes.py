@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from orchestrator.settings import load
-from orchestrator.store.notes import MOST_TEXT
+from orchestrator.store.notes import MOST_TEXT, annotate
 from orchestrator.store.store import Store
 
 
@@ -58,6 +58,22 @@ def test_history_is_filtered_by_verb_status_plan_user_and_time(cli: Any, runs: l
     assert cli("history", "--since", "soon").code == 2 and cli("history", "--prune", "--tag", "x").code == 2
 
 
+def test_a_filter_that_fits_no_run_says_what_there_is(cli: Any, runs: list[str]) -> None:
+    cli("note", "0001", "--tag", "fig3")
+    said = cli("history", "--status", "fail", "--verb", "up", "--tag", "fig4").out
+    assert "no run has --status fail; there are: failed, ok; did you mean failed?" in said and "--verb" not in said
+    assert "no run has --tag fig4; there are: fig3; did you mean fig3?" in said
+    assert cli("history", "--status", "failed", "--verb", "verify").out == "No run matches\n", "some run has either"
+
+
+def test_a_note_of_somebody_else_is_removed_only_when_confirmed(cli: Any, runs: list[str]) -> None:
+    with Store(load().store_path, durable=False) as store:
+        annotate(store, [runs[0]], "somebody-else", text="theirs")
+    refused = cli("note", "0001", "--drop", "1")
+    assert refused.code == 2 and "asks for confirmation" in refused.err
+    assert cli("note", "0001", "--drop", "1", "--yes", "--json").json["data"]["runs"][0]["notes"] == []
+
+
 def test_a_run_with_a_tag_is_not_pruned(cli: Any, runs: list[str]) -> None:
     cli("note", "0001", "--tag", "paper-fig3", "-m", "x")
     cli("note", "0003", "-m", "forgotten with its run")
@@ -76,6 +92,8 @@ def test_a_run_with_a_tag_is_not_pruned(cli: Any, runs: list[str]) -> None:
         (["note", "last", "--tag", "two words"], 3, "tag 'two words'"),
         (["note", "last", "--tag", ""], 3, "tag ''"),
         (["note", "last", "-m", "  "], 3, "1 to 4000 characters"),
+        (["note", "last", "-m", "gr\udcfcn"], 3, "not UTF-8"),
+        (["note", "last", "--drop", str(2**70)], 2, "--drop"),
         (["note", "last", "--tag", "good", "-m", "x" * (MOST_TEXT + 1)], 3, "1 to 4000 characters"),
     ],
 )

@@ -222,3 +222,13 @@ def test_a_topology_that_no_choice_of_ports_can_make_is_refused_at_the_link_that
         "x:9:5: topology.links[4]: gpu01 is in 5 links but has 4 ports with a fibre",
         "x:9:5: topology.links[4]: gpu02 is in 5 links but has 4 ports with a fibre",
     ]
+
+
+def test_ports_that_no_fibre_joins_and_edges_drawn_one_way_have_a_way_out(lab: Lab) -> None:
+    graph = read_containerlab(clab('  - endpoints: ["gpu01:eth1", "gpu02:eth2"]'), "x")
+    with pytest.raises(BadFile, match="no fibre path") as error:
+        imported(graph, lab, "p")
+    assert "--any-port" in error.value.hint
+    one_way = '<node id="gpu01"/><node id="gpu02"/><edge source="gpu01" target="gpu02"/>'
+    graph = read_graphml(graphml(one_way, edges="directed"), "x")
+    assert imported(graph, lab, "p", duplex=True).plan["links"] == [{"a": "gpu01", "b": "gpu02"}]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import pickle
 from collections.abc import Callable, Iterable, Iterator
@@ -85,6 +86,53 @@ def test_a_process_that_is_killed_ends_the_search_with_a_reason() -> None:
         assert pool is not None
         list(pool.map(os._exit, [1, 1]))
     assert "fewer --workers" in told.value.hint
+
+
+@pytest.mark.long
+def test_an_idle_process_that_is_killed_is_not_waited_for() -> None:
+    """Also at the end: a pool with one queue for all waits for ever for the lock on it that the process held."""
+    with workers(3) as pool:
+        assert pool is not None
+        assert list(pool.map(abs, [-1, -2, -3])) == [1, 2, 3]
+        for process in multiprocessing.active_children()[1:]:
+            process.kill()
+        with pytest.raises(TestbedError, match="one of 3 processes"):
+            list(pool.map(abs, [-1, -2, -3]))
+
+
+@pytest.mark.long
+def test_what_is_left_of_a_call_that_failed_is_not_taken_for_the_next() -> None:
+    with workers(2) as pool:
+        assert pool is not None
+        with pytest.raises(ZeroDivisionError):
+            list(pool.map(divmod, [1, 1, 1], [0, 1, 2]))
+        assert list(pool.map(divmod, [9, 8], [2, 3])) == [(4, 1), (2, 2)]
+        with pytest.raises(Exception, match="lambda"):
+            list(pool.map(lambda x: x, [1]))
+        assert list(pool.map(abs, [-1])) == [1]
+
+
+def test_ctrl_c_takes_the_best_of_the_chains_that_have_ended() -> None:
+    class Pressed:
+        """Ctrl-C while a chain is waited for."""
+
+        def __init__(self, after: int) -> None:
+            self.after = after
+
+        def map(self, fn: Callable[..., Any], /, *iterables: Iterable[Any]) -> Iterator[Any]:
+            yield from (fn(*given) for given in list(zip(*iterables, strict=True))[: self.after])
+            raise KeyboardInterrupt
+
+    found = alternate(MODEL, Lab(N, 4), N, budget=5, chains=5, watch=lambda seen: True, workers=Pressed(1))
+    assert found.stopped and found.chain == 0
+    for after, watch in ((0, lambda seen: True), (1, None)):
+        with pytest.raises(KeyboardInterrupt):
+            alternate(MODEL, Lab(N, 4), N, budget=5, chains=5, watch=watch, workers=Pressed(after))
+
+
+def test_a_number_in_place_of_workers_is_refused_with_what_is_wanted() -> None:
+    with pytest.raises(TypeError, match="an executor, such as"):
+        alternate(MODEL, Lab(N, 4), N, chains=2, workers=4)  # type: ignore[arg-type]
 
 
 def test_the_first_chain_is_the_search_of_one_and_more_chains_are_never_worse() -> None:

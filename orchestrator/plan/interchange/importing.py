@@ -6,7 +6,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from optics import BadFile, HostName, Infeasible
@@ -39,15 +39,19 @@ class Imported:
     named: int
 
 
-def imported(graph: Graph, lab: Lab, name: str, hosts: Sequence[HostName] = (), *, any_port: bool = False) -> Imported:
+def imported(
+    graph: Graph, lab: Lab, name: str, hosts: Sequence[HostName] = (), *, any_port: bool = False, duplex: bool = False
+) -> Imported:
     """The plan of a topology on this lab. name: of the plan. hosts: in the order of the nodes that are no packet switches, instead
-    of the names in the file; any_port: interfaces of the file mean nothing.
+    of the names in the file; any_port: interfaces of the file mean nothing; duplex: directions of the file mean nothing.
 
     Raises: BadFile - with line and column of each part that has no place on this lab. Infeasible - no choice of ports exists.
     """
     problems = Problems(Document(graph.file, None, {}, {}))
     segments = _segments(graph, lab, problems)
     placed, by_name = _hosts(graph, lab, segments, hosts, problems)
+    if duplex:
+        graph = replace(graph, wires=tuple(replace(wire, directed=False) for wire in graph.wires))
     links, used, named = _links(graph, lab, placed, segments, any_port, problems)
     if problems:
         raise BadFile(problems.lines(), hint=_hint(problems.lines(), bool(hosts)))
@@ -161,7 +165,7 @@ def _links(
 
 
 def _hint(lines: Sequence[str], given: bool) -> str:
-    if any("has no port p" in line or "is already used by" in line for line in lines):
+    if any(words in line for line in lines for words in ("has no port p", "is already used by", "no fibre path")):
         return _ANY_PORT
     return "correct the file; nothing was written" if given else _WITH_HOSTS
 

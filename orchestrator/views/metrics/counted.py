@@ -12,8 +12,10 @@ from orchestrator.telemetry.lineprotocol import Point, parse
 from orchestrator.telemetry.reader import as_declared, parts
 from orchestrator.telemetry.tail import Mark, Tail
 
-DARK_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.06, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0)
+DARK_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.06, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0)
 """Upper limits (s) of the dark times' buckets: fine around what switches by mirrors take (25 to 75 ms), up to a robot's minute."""
+MOST_JOBS = 100
+"""Names of jobs that are shown, the latest: a name costs Prometheus three series, and a lab may give each job a new one."""
 _WANTED = (b"reconfig,", b"iteration,")
 
 
@@ -31,6 +33,7 @@ class JobCount:
 class Counted:
     """The counts so far. dark: reconfigurations by bucket of `DARK_S`, then those beyond. They never become less while it lives.
 
+    jobs: by name, the one that was read last at the end.
     unread: lines that are damaged, and reads of damaged files.
     """
 
@@ -84,7 +87,7 @@ class Counted:
     def _iteration(self, point: Point) -> None:
         if "iter_ms" not in point.fields:
             return
-        job = self.jobs.setdefault(point.tags["job"], JobCount())
+        job = self.jobs[point.tags["job"]] = self.jobs.pop(point.tags["job"], JobCount())
         job.iterations += 1
         job.seconds += float(point.fields["iter_ms"]) / 1e3
         if "loss" in point.fields and point.time_ns >= job.at:

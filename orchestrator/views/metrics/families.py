@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from itertools import accumulate
+from os.path import samestat
 from typing import Any
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -24,9 +25,11 @@ from orchestrator.verify.power import LOS_DBM
 from orchestrator.views.live import Watcher
 from orchestrator.views.live.fabric import DARK, LIT, LOST, MAKING, LiveCircuit
 from orchestrator.views.live.slots import WAITS
-from orchestrator.views.metrics.counted import DARK_S, Counted
+from orchestrator.views.metrics.counted import DARK_S, MOST_JOBS, Counted
 
 STATES = (LIT, DARK, MAKING, LOST, WAITS)
+RESULTS = ("ok", "failed", "rolled-back", "hands-needed", "interrupted", "died")
+"""Every result of a verb is there from its first run on: Prometheus does not count what a series begins with."""
 JOB_STATES = ("starting", "running", "paused")
 
 FAMILIES: Mapping[str, tuple[str, tuple[str, ...], str]] = {
@@ -61,9 +64,12 @@ class LabMetrics:
         self._lab, self._key = watcher.picture.lab, key_of(watcher.picture.lab)
         self._counted = Counted(settings.runs_dir)
         self._ended: dict[str, tuple[str, str]] = {}
+        self._file = store.path.stat()
 
     def families(self) -> list[Metric]:
-        """All families as of now. Raises: StoreFailed - the store or the journals cannot be read."""
+        """All families as of now. Raises: StoreFailed - the store or the journals cannot be read, or a new store took its place."""
+        if not self._same_store():
+            raise StoreFailed(f"{self._store.path} was removed or replaced", hint="start testbed serve metrics again")
         self._watcher.refresh()
         if trouble := self._watcher.picture.trouble.get("files"):
             raise StoreFailed(trouble)
@@ -76,12 +82,20 @@ class LabMetrics:
         found["testbed_dark_seconds"].add_metric([self._lab.name], buckets, counted.dark_seconds)
         return list(found.values())
 
+    def _same_store(self) -> bool:
+        try:
+            return samestat(self._store.path.stat(), self._file)
+        except OSError:
+            return False
+
     def _values(self) -> Iterator[tuple[str, list[str], float]]:
         lab = self._lab.name
         yield "testbed_build_info", [_version()], 1
         yield from self._circuits(lab)
         running = self._runs()
-        for key, number in sorted(Counter(self._ended.values()).items()):
+        ended = Counter(self._ended.values())
+        ended.update({(verb, result): 0 for verb in ("up", *{verb for verb, _ in ended}) for result in RESULTS})
+        for key, number in sorted(ended.items()):
             yield "testbed_runs", [lab, *key], number
         yield "testbed_runs_running", [lab], running
         locks = locks_of(self._lab, self._settings, self._store).seen()
@@ -91,7 +105,7 @@ class LabMetrics:
         jobs = running_jobs(self._store, self._key)
         for state in (*JOB_STATES, *sorted(jobs.keys() - set(JOB_STATES))):
             yield "testbed_jobs", [lab, state], jobs.get(state, 0)
-        for job, count in sorted(self._counted.jobs.items()):
+        for job, count in sorted([*self._counted.jobs.items()][-MOST_JOBS:]):
             yield "testbed_job_iterations", [lab, job], count.iterations
             yield "testbed_job_iteration_seconds", [lab, job], count.seconds
             if count.loss is not None:

@@ -18,12 +18,13 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from prometheus_client.parser import text_string_to_metric_families as older
 
 from optics import TestbedError
+from optics.errors import StoreFailed
 from orchestrator.cli import main
 from orchestrator.store.light import add_light
 from orchestrator.store.locks import locks_of
 from orchestrator.store.records import LightPoint
 from orchestrator.store.scope import Scope
-from orchestrator.views.metrics.counted import DARK_S
+from orchestrator.views.metrics.counted import DARK_S, MOST_JOBS
 from orchestrator.views.metrics.families import FAMILIES, LabMetrics
 from orchestrator.views.metrics.serving import Endpoint
 from orchestrator.views.web.doors import Names
@@ -123,6 +124,35 @@ def test_counters_take_in_what_is_added_once_and_never_become_less(told: Told) -
         told.store.write("DELETE FROM runs WHERE id=?", (first.id,))
         found = now(metrics)
         assert found["testbed_job_iterations_total", "ddp"] == 15 and found["testbed_runs_total", "ok", "up"] == 1
+
+
+def test_every_result_of_a_verb_is_there_before_it_happens(told: Told) -> None:
+    """Prometheus takes the first value of a series for its beginning: an alert would miss the first failure."""
+    told.run("verify").finish("ok")
+    with told.watcher() as watcher:
+        found = now(LabMetrics(told.settings, watcher.store, watcher))
+    assert found["testbed_runs_total", "ok", "verify"] == 1 and found["testbed_runs_total", "failed", "verify"] == 0
+    assert found["testbed_runs_total", "rolled-back", "up"] == 0
+
+
+def test_of_jobs_of_many_names_the_latest_are_shown(told: Told) -> None:
+    with told.journal(told.up()) as journal:
+        for name in ["first", *(f"job{n}" for n in range(MOST_JOBS)), "first"]:
+            journal.point("iteration", {"job": name, "workload": "train"}, {"iter": 1, "iter_ms": 2.0}, journal.now_ns())
+    with told.watcher() as watcher:
+        found = now(LabMetrics(told.settings, watcher.store, watcher))
+    names = [name for what, name in (key for key in found if len(key) == 2) if what == "testbed_job_iterations_total"]
+    assert len(names) == MOST_JOBS and "job0" not in names and found["testbed_job_iterations_total", "first"] == 2
+
+
+def test_a_store_that_was_moved_away_is_not_read_on(told: Told) -> None:
+    told.up()
+    with told.watcher() as watcher:
+        metrics = LabMetrics(told.settings, watcher.store, watcher)
+        now(metrics)
+        told.settings.store_path.rename(told.settings.store_path.with_suffix(".old"))
+        with pytest.raises(StoreFailed, match="removed or replaced"):
+            metrics.families()
 
 
 def test_a_damaged_line_is_counted_and_the_others_are_read(told: Told) -> None:
