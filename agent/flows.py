@@ -10,6 +10,7 @@ import time
 from collections import deque
 
 from agent.kick import established, rested
+from agent.prefixes import expanded
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ class Flows:
         """
         generations = self.server.generations
         staged = generations.staged.get(generations.active, {}) if generations.active is not None else {}
-        ways = {route[0].partition("/")[0]: (route[1] or "", route[2]) for route in staged.get("routes", ())}
+        ways = {address: (route[1] or "", route[2]) for address, route in expanded(staged.get("routes", [])).items()}
         sums: dict[tuple[str, int, int], list[int]] = {}
         times: dict[str, int] = {}
         seconds = (looks[-1][0] - looks[0][0]) / 1e9

@@ -24,6 +24,7 @@ from agent.netlink import (
     routes_of,
 )
 from agent.networks import congestion_control
+from agent.prefixes import expanded, first_and_bits
 from agent.slices import chosen
 
 TYPE_CHECKING = False
@@ -107,8 +108,7 @@ class Generations:
 
     def addresses(self, generation: int | None) -> set[str]:
         """The addresses that a staged generation has a route to."""
-        routes = self.staged[generation]["routes"] if generation in self.staged else []
-        return {route[0].partition("/")[0] for route in routes}
+        return set(expanded(self.staged[generation]["routes"])) if generation in self.staged else set()
 
     def hold(self, generation: int, revert_after_s: float | None, kick: bool) -> Json:
         """Commit a generation that leaves pairs without a route for a short time. It is never confirmed.
@@ -178,17 +178,18 @@ class Generations:
         for other in (*self.used(), *self.kept):
             if other not in (None, generation) and self.table(other) == table:
                 raise refused(f"generation {generation} needs table {table}, which generation {other} in use occupies")
-        unknown = sorted(
-            {r[2] for r in routes if r[2] not in self.interfaces} | {n[2] for n in neighbours if n[2] not in self.interfaces}
-        )
+        named = {r[2] for r in routes if r[2] or r[1]} | {n[2] for n in neighbours}
+        unknown = sorted(named - {*self.interfaces})
         if unknown:
             raise refused("no interface {} on this host (it has {})".format(", ".join(unknown), ", ".join(sorted(self.interfaces))))
         for other in [g for g in self.staged if g != generation and self.table(g) == table]:
             self.drop(other)
-        index = {name: v["ifindex"] for name, v in self.interfaces.items()}
+        index = {"": 0, **{name: v["ifindex"] for name, v in self.interfaces.items()}}
         chosen = congestion_control(request.get("congctl"))
         metrics = metrics_attribute(request.get("rto_min_ms"), chosen)
         try:
+            for row in routes:
+                first_and_bits(row[0])
             self.nl.send([(DELROUTE, 0, body) for body in routes_of(self.nl, table).values()])
             messages = [
                 (NEWROUTE, CREATE | REPLACE, route_message(table, d, via, index[i], source, metrics))

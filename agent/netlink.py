@@ -72,21 +72,25 @@ class Rtnl:
         self.sequence = 0
 
     def send(self, messages: list[Message]) -> dict[int, tuple[int, str]]:
-        """Send (type, flags, body) messages, 64 per system call; return (errno, kernel words) by index for those that failed."""
+        """Send (type, flags, body) messages, 64 per system call; return (errno, kernel words) by index for those that failed.
+
+        The kernel carries them out in order and answers those that fail, and the last one of each call in any case.
+        """
         failed = {}
         for start in range(0, len(messages), 64):
             first = self.sequence + 1
-            block = b""
+            block: list[bytes] = []
             for kind, flags, body in messages[start : start + 64]:
                 self.sequence += 1
-                block += HEADER.pack(16 + len(body), kind, flags | REQUEST | ACK, self.sequence, 0) + body
-            self.socket.send(block)
-            waiting = self.sequence - first + 1
-            while waiting:
+                last = ACK if len(block) == 63 or start + len(block) + 1 == len(messages) else 0
+                block.append(HEADER.pack(16 + len(body), kind, flags | REQUEST | last, self.sequence, 0) + body)
+            self.socket.send(b"".join(block))
+            answered = False
+            while not answered:
                 for kind, _, sequence, data in self.receive():
                     if kind != 2 or sequence < first:  # NLMSG_ERROR is also the acknowledgement
                         continue
-                    waiting -= 1
+                    answered = sequence == self.sequence
                     code = -struct.unpack_from("=i", data)[0]
                     if code:
                         words = attrs(data, 20).get(1, b"").rstrip(b"\0").decode("ascii", "replace")
@@ -134,7 +138,11 @@ def fence_message(prefix: str) -> bytes:
 
 
 def route_message(table: int, destination: str, via: str, ifindex: int, source: str, metrics: bytes) -> bytes:
+    """ifindex 0: these addresses have no route here, whatever a shorter prefix says (RTN_THROW: the next rule decides)."""
     address, _, bits = destination.partition("/")
+    if not ifindex:
+        body = struct.pack("=BBBBBBBBI", socket.AF_INET, int(bits or 32), 0, 0, 0, PROTOCOL, 0, 9, 0)
+        return body + attr(1, socket.inet_aton(address)) + attr(15, u32(table))
     flags = 4 if via else 0  # RTNH_F_ONLINK: next hops are the far ends of fibres, in no subnet of ours
     body = struct.pack("=BBBBBBBBI", socket.AF_INET, int(bits or 32), 0, 0, 0, PROTOCOL, 0 if via else 253, 1, flags)
     body += attr(1, socket.inet_aton(address)) + attr(4, u32(ifindex)) + attr(15, u32(table))

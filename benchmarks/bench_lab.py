@@ -20,23 +20,49 @@ ROOT = Path(__file__).resolve().parents[1]
 TESTBED = Path(sys.executable).with_name("testbed")
 
 
-def write(inventory: Path, state: Path, hosts: int, ports: int = 4, *options: str) -> None:
+def against(words: list[str]) -> list[Path]:
+    """The trees to measure in turn: this one, and that of `--against PATH`, another checkout with its environment in `.venv`.
+
+    Raises: SystemExit - it has none.
+    """
+    if not words:
+        return [ROOT]
+    other = Path(words[-1]).resolve()
+    if len(words) != 2 or words[0] != "--against" or not (other / ".venv" / "bin" / "testbed").is_file():
+        sys.exit("--against PATH: another checkout, with .venv/bin/testbed")
+    return [ROOT, other]
+
+
+def programs(tree: Path) -> Path:
+    """The directory with `python` and `testbed` of a tree."""
+    return Path(sys.executable).parent if tree == ROOT else tree / ".venv" / "bin"
+
+
+def environment() -> dict[str, str]:
+    """The environment, in which Python keeps byte code as it does for users: without it every start compiles the program again."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+
+
+def write(inventory: Path, state: Path, hosts: int, ports: int = 4, *options: str, tree: Path = ROOT) -> None:
     """Write an inventory with free ports; its keys are made at the first start."""
     size = ["--hosts", str(hosts), "--ports", str(ports), "--free-ports"]
     where: list[str | Path] = ["--state", state, "--out", inventory]
     subprocess.run(
-        [sys.executable, "-m", "emulators.generate", *size, *where, *options], check=True, cwd=ROOT, stdout=subprocess.DEVNULL
+        [programs(tree) / "python", "-m", "emulators.generate", *size, *where, *options],
+        check=True,
+        cwd=tree,
+        stdout=subprocess.DEVNULL,
     )
 
 
 class BenchLab:
     """One running lab. `call` runs a `testbed` verb as an operator would; `ask` puts a question to the lab's control socket."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, tree: Path = ROOT) -> None:
+        self.folder, self.tree = folder, tree
         self.inventory = folder / "inventory"
         self.state = folder / "state"
-        self.env = os.environ | {
+        self.env = environment() | {
             "TESTBED_INVENTORY": str(self.inventory),
             "TESTBED_DATA_DIR": str(folder / "data"),
             "TESTBED_STATE_DIR": str(folder / "runs"),
@@ -46,7 +72,12 @@ class BenchLab:
     def call(self, *arguments: str | Path, check: bool = True) -> dict[str, Any]:
         """Run `testbed ... --json` and return the envelope's data. Raises: RuntimeError - it failed; its message."""
         done = subprocess.run(
-            [TESTBED, *map(str, arguments), "--json"], env=self.env, capture_output=True, text=True, check=False, timeout=300
+            [programs(self.tree) / "testbed", *map(str, arguments), "--json"],
+            env=self.env,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=300,
         )
         try:
             envelope: dict[str, Any] = json.loads(done.stdout)
@@ -111,17 +142,21 @@ class BenchLab:
 
 def ring_links(stride: int, ports: tuple[int, int], hosts: int = 12) -> list[tuple[str, str]]:
     """The links of the ring of this stride over gpu01.., its steps using the two ports in turn (hosts even, stride coprime)."""
-    order = [(k * stride) % hosts + 1 for k in range(hosts)]
-    return [(f"gpu{order[k]:02d}:p{ports[k % 2]}", f"gpu{order[(k + 1) % hosts]:02d}:p{ports[k % 2]}") for k in range(hosts)]
+    names = [f"gpu{number:0{max(2, len(str(hosts)))}d}" for number in range(1, hosts + 1)]
+    order = [names[(k * stride) % hosts] for k in range(hosts)]
+    return [(f"{order[k]}:p{ports[k % 2]}", f"{order[(k + 1) % hosts]}:p{ports[k % 2]}") for k in range(hosts)]
 
 
 @contextmanager
-def bench_lab(hosts: int = 12, *options: str) -> Iterator[BenchLab]:
-    """Start a lab of `hosts` hosts with four ports each; `options` of its generator. Raises: RuntimeError - it does not start."""
+def bench_lab(hosts: int = 12, *options: str, tree: Path = ROOT) -> Iterator[BenchLab]:
+    """Start a lab of `hosts` hosts with four ports each; `options` of its generator. Raises: RuntimeError - it does not start.
+
+    tree: the checkout whose program, emulators and agents it is made of.
+    """
     with tempfile.TemporaryDirectory(prefix="testbed-bench-") as name:
-        lab = BenchLab(Path(name))
+        lab = BenchLab(Path(name), tree)
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # whoever ends a benchmark ends its lab
-        write(lab.inventory, lab.state, hosts, 4, *options)
+        write(lab.inventory, lab.state, hosts, 4, *options, tree=tree)
         lab.call("lab", "start")
         try:
             yield lab

@@ -373,6 +373,7 @@ class UpReport(_Counts):
     """What `up` did. `dark_ms`: longest dark time by the devices' own reports; `writes`: commands that could change a device.
 
     Times are those of this lab; `dark_time_scale` times `dark_ms` is the time of a real device of its kind (1: it is one).
+    pairs_unasked: of a large lab. undo: the command that rolls this change back.
     """
 
     run: str
@@ -390,20 +391,19 @@ class UpReport(_Counts):
     commit_ms: float | None = None
     pairs_ok: int = 0
     pairs_total: int = 0
+    pairs_unasked: int = 0
     job: JobStatus | None = None
     journal: str = ""
     notes: tuple[str, ...] = ()
     undo: str = ""
-    """The command that rolls this change back."""
     dark_time_scale: float = 1.0
     equalise: EqualiseReport | None = None
     relabel: RelabelReport | None = None
     confirm: Awaiting | None = None
     """Set while the change is only temporary, until `confirm` makes it permanent."""
     verb: str = "up"
-    """`up`, or the verb that restored a state: `rollback`, `restore`."""
     of: str = ""
-    """The run that was rolled back or restored."""
+    """`up`, or the verb that restored a state (`rollback`, `restore`), and the run that was rolled back or restored."""
     segments: tuple[str, ...] = ()
     """As in `PlanReport`."""
     turn: TurnReport | None = None

@@ -24,7 +24,7 @@ from orchestrator.inventory.folders import FILES, PROGRAMS, absent
 from orchestrator.inventory.lab import Lab, read_lab
 from orchestrator.plan.reader import read_plan
 from orchestrator.reading import attentive, text_of
-from orchestrator.settings import Settings
+from orchestrator.settings import BOUNDS, Bounds, Settings
 from orchestrator.store.store import Store
 from orchestrator.telemetry.progress import Progress
 
@@ -132,6 +132,7 @@ class Session:
     inventory: Path
     devices: Mapping[DeviceName, CircuitSwitch]
     hosts: Hosts
+    bounds: Bounds = BOUNDS
     away: dict[HostName, float] = field(default_factory=dict)
     """Hosts of shadows that did not answer, and when to ask them again (monotonic s)."""
 
@@ -195,7 +196,7 @@ def opened(lab: Lab, name: DeviceName) -> CircuitSwitch:
 
 
 @asynccontextmanager
-async def open_session(lab: Lab, inventory: Path, run_dir: Path) -> AsyncIterator[Session]:
+async def open_session(lab: Lab, inventory: Path, run_dir: Path, bounds: Bounds = BOUNDS) -> AsyncIterator[Session]:
     """Open the lab; nothing is sent until the first request. `run_dir`: where Ansible's own output goes.
 
     A device without its password raises that error for every request. Raises: BadFile - all problems of devices.yml.
@@ -209,11 +210,11 @@ async def open_session(lab: Lab, inventory: Path, run_dir: Path) -> AsyncIterato
             problems += [p if p.startswith("devices.yml") else f"{inventory / 'devices.yml'}: {p}" for p in error.problems]
     if problems:
         raise BadFile(problems, hint="docs/reference/drivers.md lists drivers, options and traits")
-    hosts = Hosts(lab, inventory, run_dir)
+    hosts = Hosts(lab, inventory, run_dir, bounds.at_once)
     # asyncio's own pool has few threads on a small machine; a thread per host waits for its host and for no other
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(len(lab.hosts) + 4, "host"))
     try:
-        yield Session(lab, inventory, devices, hosts)
+        yield Session(lab, inventory, devices, hosts, bounds)
     finally:
         await asyncio.gather(hosts.close(), *(d.close() for d in devices.values()), return_exceptions=True)
 
@@ -241,7 +242,7 @@ class Command:
         """Open the lab for `verb`, which has `timeout_s` from now. Raises: TimedOut; as `open_session`."""
         async with (
             deadline(self.timeout_s, verb),
-            open_session(lab, self.inventory, self.settings.cache_dir / "ansible") as session,
+            open_session(lab, self.inventory, self.settings.cache_dir / "ansible", self.settings.bounds) as session,
         ):
             yield session
 

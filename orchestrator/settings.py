@@ -28,6 +28,8 @@ KEYS = {
     "lock_dir": "directory of the records of which store keeps which lab, shared by a group of this machine's users",
     "trust": "users whose settings files and inventories are trusted like one's own (ann, bob); not in testbed.toml",
     "owner": "whose part of the lab to work on (letters, digits, - _ .); yourself by default",
+    "verify.pairs": "how many ordered pairs of hosts are asked for their hops, beyond which some are drawn (10000), or all",
+    "hosts.at_once": "how many hosts are logged in to, asked for their pairs, or handled by Ansible at the same time (1 to 256)",
     "safe_plan": "plan that the button of `testbed ui` brings up",
     "telemetry.sample_hz": "how many times a second hosts sample their ports while the lab is changed, 10 to 1000; 0: not at all",
     "telemetry.influx.url": "where copies of the journals go: none, auto (a private influxd) or the URL of an InfluxDB",
@@ -56,6 +58,21 @@ class InfluxSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class Bounds:
+    """What a large lab is spared. pairs: ordered pairs of hosts that verification asks at most, None: all, whatever their number.
+
+    at_once: hosts that are logged in to, asked for their pairs, or handled by Ansible at the same time. The default is by the cores
+    of this machine, as each login and each process of Ansible takes one of them, and 32 at most.
+    """
+
+    pairs: int | None = 10_000
+    at_once: int = min(32, max(8, 4 * (os.cpu_count() or 1)))
+
+
+BOUNDS = Bounds()
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """What a command runs with. `origins` says for each key where its value came from. `timeout_s` in seconds."""
 
@@ -75,6 +92,7 @@ class Settings:
     influx: InfluxSettings = InfluxSettings()
     sample_hz: float = 10.0
     safe_plan: Path | None = None
+    bounds: Bounds = BOUNDS
     origins: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -119,6 +137,22 @@ def frequency(text: str) -> float:
     if found and not 0.1 <= found <= 1000:
         raise ValueError(f"wanted samples a second, 0.1 to 1000, or 0 for none; found {text!r}")
     return found
+
+
+def _bounds(values: Mapping[str, str], origins: Mapping[str, str], problems: list[str]) -> Bounds:
+    found: dict[str, int | None] = {"verify.pairs": BOUNDS.pairs, "hosts.at_once": BOUNDS.at_once}
+    for key, most in (("verify.pairs", 100_000_000), ("hosts.at_once", 256)):
+        text = values.get(key, "").strip()
+        if key not in values:
+            continue
+        if key == "verify.pairs" and text == "all":
+            found[key] = None
+        elif re.fullmatch(r"[0-9]{1,9}", text) and 1 <= int(text) <= most:
+            found[key] = int(text)
+        else:
+            also = " or all" if key == "verify.pairs" else ""
+            problems.append(f"{origins[key]}: {key}: wanted a whole number from 1 to {most}{also}, found {values[key][:40]!r}")
+    return Bounds(found["verify.pairs"], found["hosts.at_once"] or BOUNDS.at_once)
 
 
 def load(
@@ -175,6 +209,7 @@ def load(
             sample_hz = frequency(values["telemetry.sample_hz"])
         except ValueError as error:
             problems.append(f"{origins['telemetry.sample_hz']}: telemetry.sample_hz: {error}")
+    bounds = _bounds(values, origins, problems)
     if problems:
         raise BadFile(problems)
     state = Path(values["state_dir"]).expanduser() if "state_dir" in values else Path(dirs.user_state_dir)
@@ -199,6 +234,7 @@ def load(
         influx=influx,
         sample_hz=sample_hz,
         safe_plan=cwd / Path(values["safe_plan"]).expanduser() if "safe_plan" in values else None,
+        bounds=bounds,
         origins=origins,
     )
 

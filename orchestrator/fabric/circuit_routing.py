@@ -227,7 +227,7 @@ def _alone(found: Sequence[Circuit], lab: Lab) -> None:
                     if user is not circuit and clash(setting, other) is not None:
                         raise Infeasible(_contention(user, other, circuit, setting, side[1], lab))
                 users[side].setdefault(setting, circuit)
-    if any(len(ports) > 1 for ports in lab.transmitters.values()):
+    if lab.coupled:
         _strays(found, lab)
 
 

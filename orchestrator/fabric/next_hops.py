@@ -48,15 +48,30 @@ def graph(links: Iterable[Link]) -> dict[HostName, list[Hop]]:
 
 def distances(leaving: Mapping[HostName, Sequence[Hop]], target: HostName) -> dict[HostName, int]:
     """Hops from each host that can reach `target`."""
-    arriving: dict[HostName, list[HostName]] = {}
+    return _far(_arriving(leaving), target)
+
+
+def _arriving(leaving: Mapping[HostName, Sequence[Hop]]) -> dict[HostName, list[HostName]]:
+    """The hosts that each host has links from, each once."""
+    found: dict[HostName, dict[HostName, None]] = {}
     for host, hops in leaving.items():
         for hop in hops:
-            arriving.setdefault(hop.into.host, []).append(host)
+            found.setdefault(hop.into.host, {})[host] = None
+    return {host: list(others) for host, others in found.items()}
+
+
+def _far(arriving: Mapping[HostName, Sequence[HostName]], target: HostName) -> dict[HostName, int]:
     far = {target: 0}
-    wave = [target]
+    wave, steps = [target], 0
     while wave:
-        wave = [host for here in wave for host in arriving.get(here, ()) if far.setdefault(host, far[here] + 1) == far[here] + 1]
-        wave = list(dict.fromkeys(host for host in wave if host != target))
+        steps += 1
+        further = []
+        for here in wave:
+            for host in arriving.get(here, ()):
+                if host not in far:
+                    far[host] = steps
+                    further.append(host)
+        wave = further
     return far
 
 
@@ -69,32 +84,45 @@ def next_hops(links: Iterable[Link], lanes: int, fixed: Iterable[FixedRoute] = (
     Raises: Infeasible - a fixed route steps where there is no link.
     """
     leaving = graph(links)
+    arriving = _arriving(leaving)
     by_ring = _ring_hops(leaving, lanes, rings)
+    ordered = {host: _interleaved(hops) for host, hops in leaving.items()}
+    towards = {host: [(place, hop.into.host) for place, hop in enumerate(hops)] for host, hops in ordered.items()}
     chosen: dict[Key, Hop] = {}
-    load: dict[HostName, Counter[Hop]] = {host: Counter() for host in leaving}
-    open_: list[tuple[HostName, HostName, list[Hop], bool]] = []
+    load = {host: [0] * len(hops) for host, hops in ordered.items()}  # of each hop, by its place
+
+    def choose(host: HostName, target: HostName, places: Iterable[int]) -> None:
+        hops, mine = ordered[host], load[host]
+        for lane, place in enumerate(places):
+            key = (host, target, lane)
+            if hop := by_ring.get(key):
+                place = hops.index(hop)
+            chosen[key] = hops[place]
+            mine[place] += 1
+
+    open_: list[tuple[HostName, HostName, list[int]]] = []
     for target in leaving:
-        far = distances(leaving, target)
-        for host, hops in leaving.items():
-            if host != target and host in far:
-                nearer = [hop for hop in hops if far.get(hop.into.host, len(far)) == far[host] - 1]
-                open_.append((host, target, _interleaved(nearer), far[host] == 1))
-    for host, target, candidates, direct in sorted(
-        open_, key=lambda item: len(item[2]) > 1 and not item[3]
-    ):  # no choice comes first
-        for lane, pick in enumerate(_spread(candidates, lanes, load[host], direct=direct)):
-            hop = by_ring.get((host, target, lane), pick)
-            chosen[host, target, lane] = hop
-            load[host][hop] += 1
+        far = _far(arriving, target)
+        for host, hops in towards.items():
+            if host == target or host not in far:
+                continue
+            nearer = far[host] - 1
+            candidates = [place for place, neighbour in hops if far.get(neighbour) == nearer]
+            if nearer and len(candidates) > 1:
+                open_.append((host, target, candidates))
+            else:  # no choice comes first
+                choose(host, target, _turn(candidates, lanes, 0))
+    for host, target, candidates in open_:
+        choose(host, target, _levelling(candidates, lanes, load[host]))
     for route in fixed:
         for lane in range(lanes) if route.lane is None else (route.lane,):
             for host, follower in pairwise(route.path):
-                candidates = [hop for hop in leaving.get(host, ()) if hop.into.host == follower]
-                if not candidates:
+                steps = [hop for hop in leaving.get(host, ()) if hop.into.host == follower]
+                if not steps:
                     raise Infeasible(f"the route from {route.source} to {route.target} steps from {host} to {follower}: no link")
                 planned = chosen.get((host, route.target, lane))
                 if planned is None or planned.into.host != follower:
-                    chosen[host, route.target, lane] = candidates[lane % len(candidates)]
+                    chosen[host, route.target, lane] = steps[lane % len(steps)]
     return chosen
 
 
@@ -108,20 +136,23 @@ def _interleaved(hops: Sequence[Hop]) -> list[Hop]:
     return [hop for _, _, hop in sorted(keyed)]
 
 
-def _spread(candidates: Sequence[Hop], lanes: int, load: Mapping[Hop, int], *, direct: bool) -> list[Hop]:
-    """One candidate per lane, in turn; for destinations further away the start that levels the load of this host's links."""
+def _turn(candidates: Sequence[int], lanes: int, start: int) -> list[int]:
+    """One candidate per lane, in turn."""
+    return [candidates[(start + lane) % len(candidates)] for lane in range(lanes)]
 
-    def turn(start: int) -> list[Hop]:
-        return [candidates[(start + lane) % len(candidates)] for lane in range(lanes)]
 
-    if direct or len(candidates) == 1:
-        return turn(0)
+def _levelling(candidates: Sequence[int], lanes: int, load: Sequence[int]) -> list[int]:
+    """The turn whose start levels the load of a host's links."""
+    often, once_more = divmod(lanes, len(candidates))
+    if not once_more:  # all starts load the links alike
+        return _turn(candidates, lanes, 0)
+    loads = [load[place] + often for place in candidates]
 
     def unevenness(start: int) -> tuple[int, int]:
-        total = Counter({hop: load.get(hop, 0) for hop in candidates}) + Counter(turn(start))
-        return sum(count * count for count in total.values()), start
+        # squares of all loads, less what every start has in common
+        return sum(2 * loads[(start + k) % len(loads)] + 1 for k in range(once_more)), start
 
-    return turn(min(range(len(candidates)), key=unevenness))
+    return _turn(candidates, lanes, min(range(len(candidates)), key=unevenness))
 
 
 def _ring_hops(leaving: Mapping[HostName, Sequence[Hop]], lanes: int, rings: Sequence[Ring]) -> dict[Key, Hop]:
@@ -156,8 +187,15 @@ def hops(
 
     Lanes differ only by fixed routes. On npar-rdma hosts `lane` counts the target's ports that are reached (`landings`).
     """
-    chosen = next_hops(links, lanes_of(lab, links), fixed)
+    links, fixed = tuple(links), tuple(fixed)
     counted: dict[tuple[HostName, HostName], int] = {}
+    leaving = graph(links)
+    if not fixed and all(lab.hosts[host].forwarding == "kernel" for host in leaving):  # every hop is one nearer
+        arriving = _arriving(leaving)
+        for target in leaving if lane < lanes_of(lab, links) else ():
+            counted |= {(host, target): steps for host, steps in _far(arriving, target).items() if steps}
+        return counted
+    chosen = next_hops(links, lanes_of(lab, links), fixed)
     for host, target, at in chosen:
         if lab.hosts[host].forwarding == "kernel":
             if at == lane:
@@ -166,6 +204,21 @@ def hops(
             reached = landings(chosen, lab, host, target)
             counted[host, target] = len(reached[sorted(reached)[lane % len(reached)]])
     return counted
+
+
+def joined(links: Iterable[Link], lab: Lab, fixed: Iterable[FixedRoute] = ()) -> int:
+    """How many ordered pairs of linked hosts can reach each other: the number of `hops`."""
+    links, fixed = tuple(links), tuple(fixed)
+    leaving = graph(links)
+    kernel = all(lab.hosts[host].forwarding == "kernel" for host in leaving)
+    if fixed or not kernel or any(link.kind is LinkKind.SIMPLEX for link in links):
+        return len(hops(links, lab, fixed))
+    arriving, left, found = _arriving(leaving), set(leaving), 0
+    while left:
+        together = _far(arriving, left.pop())
+        left -= together.keys()
+        found += len(together) * (len(together) - 1)
+    return found
 
 
 def follow(chosen: NextHops, lab: Lab, host: HostName, target: HostName, lane: int) -> tuple[Hop, ...]:

@@ -15,7 +15,6 @@ from typing import Literal, TypeAlias
 from optics import HostName, HostPort, Infeasible, Link
 from optics.plan import FixedRoute, Ring
 from orchestrator.fabric.next_hops import Hop, NextHops, drained, graph, held, hops, landings, lanes_of, next_hops
-from orchestrator.inventory.hosts import Host
 from orchestrator.inventory.lab import Lab
 
 __all__ = [
@@ -174,9 +173,15 @@ def _written(links: Sequence[Link], chosen: NextHops, lab: Lab, macs: Mapping[Ho
     members = list(graph(links))
     found: dict[HostName, set[Rule]] = {host: set() for host in members}
     kernel = {host for host in members if lab.hosts[host].forwarding == "kernel"}
+    address = {(host, lane): lab.hosts[host].lane_address(lane) for host in kernel for lane in range(lab.hosts[host].lanes)}
+    over: dict[Hop, Neighbour] = {}  # there are far fewer hops than routes
     for (host, target, lane), hop in chosen.items():
         if host in kernel:
-            found[host] |= _kernel(lab.hosts[host], lab.hosts[target], lane, hop, lab, macs)
+            nearest = over.get(hop) or over.setdefault(hop, _neighbour(hop, lab, macs))
+            to = f"{address[target, lane]}/32"
+            found[host].add(Route(to, nearest.address, nearest.interface, address[host, lane], lane))
+    for hop, nearest in over.items():
+        found[hop.out.host].add(nearest)
     if len(kernel) < len(members):
         _npar(chosen, lab, macs, found)
     return {host: frozenset(held) for host, held in found.items()}
@@ -190,13 +195,9 @@ def _mac(macs: Mapping[HostPort, Macs], port: HostPort, *, eth: bool = False) ->
     return mac
 
 
-def _kernel(host: Host, target: Host, lane: int, hop: Hop, lab: Lab, macs: Mapping[HostPort, Macs]) -> set[Rule]:
-    interface = host.ports[hop.out.number].interface
-    via = lab.hosts[hop.into.host].port_address(hop.into.number)
-    return {
-        Route(f"{target.lane_address(lane)}/32", via, interface, host.lane_address(lane), lane),
-        Neighbour(via, _mac(macs, hop.into), interface),
-    }
+def _neighbour(hop: Hop, lab: Lab, macs: Mapping[HostPort, Macs]) -> Neighbour:
+    interface = lab.hosts[hop.out.host].ports[hop.out.number].interface
+    return Neighbour(lab.hosts[hop.into.host].port_address(hop.into.number), _mac(macs, hop.into), interface)
 
 
 # --- npar-rdma ------------------------------------------------------------------------------------------------------------------

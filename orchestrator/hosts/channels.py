@@ -13,23 +13,29 @@ from optics.ranks import RankName, host_of_rank, hosts_of
 from orchestrator.fabric.rules import Macs
 from orchestrator.hosts import facts
 from orchestrator.hosts.api import Hello, HostEvent
+from orchestrator.hosts.at_once import AtOnce
 from orchestrator.hosts.channel import Channel, hello_of
 from orchestrator.hosts.failures import one_error
 from orchestrator.inventory.lab import Lab
+from orchestrator.settings import BOUNDS
+
+PATIENCE_S = 0.5
+"""A login takes 0.02 s of this machine's processor and 0.1 s in all where nothing else runs; a longer one waits for its host."""
 
 
 class Channels:
     """A channel to each host. `names` None means all; failures of several hosts are raised as one error that names each.
 
     Raises, everywhere: Unreachable - no channel to a host. TimedOut - a host did not answer. Refused - a host said no.
-    Locked - a newer run holds a host.
+    Locked - a newer run holds a host. at_once: so many are logged in to, or asked for their pairs, at the same time.
     """
 
-    def __init__(self, lab: Lab) -> None:
+    def __init__(self, lab: Lab, at_once: int = BOUNDS.at_once) -> None:
         self.lab = lab
+        self._at_once = AtOnce(at_once, PATIENCE_S)
         self.hellos: dict[HostName, Hello] = {}
         self.token: int | None = None
-        # one thread per host: a silent host must not delay another
+        # a thread per host at most: a silent host must not delay another; made when needed, so usually as many as `at_once`
         self._threads = ThreadPoolExecutor(max_workers=len(lab.hosts) + 1, thread_name_prefix="hosts")
         self._channels = {name: Channel(host, self._event, self._threads) for name, host in lab.hosts.items()}
         self._queues: list[asyncio.Queue[HostEvent]] = []
@@ -37,11 +43,12 @@ class Channels:
     async def connect(
         self, names: Collection[HostName] | None = None, timeout_s: float = 10.0
     ) -> Mapping[HostName, Hello | TestbedError]:
-        """Connect to all named hosts at once; one that cannot be reached is an error in the result and not raised."""
+        """Connect to all named hosts, `at_once` at a time; one that cannot be reached is an error in the result and not raised."""
 
         async def one(name: HostName) -> Hello | TestbedError:
             try:
-                self.hellos[name] = await self._channels[name].connect(timeout_s)
+                async with self._at_once.room():
+                    self.hellos[name] = await self._channels[name].connect(timeout_s)
                 return self.hellos[name]
             except TestbedError as error:
                 self.hellos.pop(name, None)
@@ -94,14 +101,29 @@ class Channels:
         return list(self._channels if names is None else names)
 
     async def _ask(
-        self, requests: Mapping[HostName | RankName, Mapping[str, Any]], op: str, timeout_s: float = 5.0
+        self, requests: Mapping[HostName | RankName, Mapping[str, Any]], op: str, timeout_s: float = 5.0, *, bounded: bool = False
     ) -> dict[str, dict[str, Any]]:
-        """Send one request to each host, or to the host of each rank, all before waiting for any; raise one error that names all
-        that failed."""
+        """Send one request to each host, or to the host of each rank; raise one error that names all that failed.
+
+        All are sent before any is waited for, or, if `bounded`, `at_once` of them at a time.
+        """
         token = self._token() if op in FENCED else {}
-        sent = {name: self._channels[host_of_rank(name)].send(op, **fields, **token) for name, fields in requests.items()}
-        if sent:
-            await asyncio.wait(sent.values(), timeout=timeout_s)
+
+        def send(name: str, fields: Mapping[str, Any]) -> asyncio.Future[dict[str, Any]]:
+            return self._channels[host_of_rank(name)].send(op, **fields, **token)
+
+        async def in_turn(name: str, fields: Mapping[str, Any]) -> asyncio.Future[dict[str, Any]]:
+            async with self._at_once.room():
+                future = send(name, fields)
+                await asyncio.wait([future], timeout=timeout_s)
+                return future
+
+        if bounded:
+            sent = dict(zip(requests, await asyncio.gather(*(in_turn(*each) for each in requests.items())), strict=True))
+        else:
+            sent = {name: send(name, fields) for name, fields in requests.items()}
+            if sent:
+                await asyncio.wait(sent.values(), timeout=timeout_s)
         answers: dict[str, dict[str, Any]] = {}
         failed: dict[str, TestbedError] = {}
         for name, future in sent.items():

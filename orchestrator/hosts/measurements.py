@@ -44,7 +44,7 @@ class Measurements(Channels):
             name: {"targets": [{"address": a, "hops": h} for a, h in wanted.items()], "timeout_s": timeout_s}
             for name, wanted in targets.items()
         }
-        answers = await self._ask(requests, "probe", timeout_s + 5.0)
+        answers = await self._ask(requests, "probe", timeout_s + 5.0, bounded=True)
         return {name: {r["address"]: _probe(name, r) for r in values["results"]} for name, values in answers.items()}
 
     async def neighbours(

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from optics import HostName, Infeasible
+from orchestrator.fabric.prefixes import rows
 from orchestrator.fabric.rules import Neighbour, RdmaNeighbour, RdmaRoute, Route, Rules, TransitFilter
 
 RTO_MIN_MS = 5  # a dark interval of 10 ms then costs a flow about 15 ms; with the kernel's 200 ms it often costs 250
@@ -19,12 +20,11 @@ COMMAND_LIMIT = 100_000  # Linux takes no single argument beyond 128 KiB (MAX_AR
 
 def generation(number: int, rules: Rules, *, rto_min_ms: int = RTO_MIN_MS, congctl: str = CONGCTL) -> dict[str, Any]:
     """One generation as a `stage` request. Sorted, so that equal rules give equal requests."""
-    routes = sorted(r for r in rules if isinstance(r, Route))
     neighbours = sorted(r for r in rules if isinstance(r, Neighbour))
     request: dict[str, Any] = {
         "op": "stage",
         "generation": number,
-        "routes": [[r.destination, r.via, r.interface, r.source] for r in routes],
+        "routes": [list(row) for row in rows(r for r in rules if isinstance(r, Route))],
         "neighbours": [[n.address, n.mac, n.interface] for n in neighbours],
         "rto_min_ms": rto_min_ms,
         "congctl": congctl,

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from optics import HostName, Unreachable
+from orchestrator.hosts.known import keys_of
 from orchestrator.inventory.hosts import SshTarget
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def connect(host: HostName, target: SshTarget, timeout_s: float) -> paramiko.Tra
     try:
         transport = _transport(sock)
         transport.banner_timeout = transport.handshake_timeout = transport.auth_timeout = timeout_s
-        known = _known(target)
+        known = keys_of(_known_file(target), _name(target))
         _prefer(transport, known)
         transport.start_client(timeout=timeout_s)
         _check(where, target, known, transport.get_remote_server_key())
@@ -82,17 +83,6 @@ def _name(target: SshTarget) -> str:
 
 def _known_file(target: SshTarget) -> Path:
     return Path(target.known_hosts or "~/.ssh/known_hosts").expanduser()
-
-
-def _known(target: SshTarget) -> dict[str, paramiko.PKey]:
-    import paramiko
-
-    file = _known_file(target)
-    try:
-        found = paramiko.HostKeys(str(file)).lookup(_name(target))
-    except OSError:
-        return {}
-    return {kind: key for kind in found for key in [found[kind]]} if found else {}
 
 
 def _prefer(transport: paramiko.Transport, known: Iterable[str]) -> None:

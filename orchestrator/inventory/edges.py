@@ -16,6 +16,9 @@ from orchestrator.inventory.slices import SliceEdge
 Forwarding = Literal["kernel", "npar-rdma"]
 ADDRESS_SCHEMES = ("tcp", "telnet", "ssh", "netconf", "http", "https", "visa", "serial")
 
+LANES, LAST = 64, 1023
+"""Lanes of a host, and the last number of a host: n has 10.255.(L + 64 * (n // 256)).(n % 256) for lane L."""
+
 Name = Annotated[str, Field(pattern=NAME)]
 Interface = Annotated[str, Field(pattern=INTERFACE, description="a Linux interface name, at most 15 characters")]
 Power = Annotated[float, Field(ge=-60, le=60, description="dBm")]
@@ -37,12 +40,12 @@ class PortEdge(Edge):
 class HostEdge(Edge):
     """The `testbed_` variables of a host, without the prefix."""
 
-    host_id: Annotated[int, Field(ge=0, le=250)]
+    host_id: Annotated[int, Field(ge=0, le=LAST)]
     ports: Annotated[dict[Annotated[int, Field(ge=1, le=64)], PortEdge], Field(min_length=1)]
     forwarding: Forwarding = "kernel"
     node_prefix: str = "10.255"
     port_prefix: str = "10"
-    lanes: Annotated[int, Field(ge=1, le=64)] = 4
+    lanes: Annotated[int, Field(ge=1, le=LANES)] = 4
     gpus: Annotated[int, Field(ge=0, le=64)] = 0
     ranks: Annotated[int, Field(ge=1, le=64)] | None = None
     link_mbps: Annotated[float, Field(gt=0, le=10_000_000)] = 25_000.0

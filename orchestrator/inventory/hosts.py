@@ -6,12 +6,13 @@ import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any
 
 from optics import HostName
 from optics.plain import did_you_mean
 from orchestrator.inventory.ansible import InventoryHost, read_inventory
-from orchestrator.inventory.edges import Forwarding, HostEdge, SshEdge
+from orchestrator.inventory.edges import LANES, Forwarding, HostEdge, SshEdge
 from orchestrator.inventory.positions import Document, Problems
 from orchestrator.inventory.schema import check
 from orchestrator.inventory.slices import Slice, read_slices
@@ -49,7 +50,7 @@ class SshTarget:
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """A GPU server. `host_id` (0..250) numbers it in every fabric address; `lanes`: parallel equal-cost paths it can distinguish.
+    """A GPU server. `host_id` (0..1023) numbers it in every fabric address; `lanes`: parallel equal-cost paths it can distinguish.
 
     link_mbps: line rate of a port, per direction (Mb/s); used by predictions only.
     max_ranks: so many ranks of a job without NCCL may run here; with NCCL each needs a GPU.
@@ -101,13 +102,17 @@ class Host:
 
     def lane_address(self, lane: int) -> str:
         """The host's address for traffic of `lane` (0..lanes-1); lane 0 is the address of the host."""
-        return f"{self.node_prefix}.{self.slice.lanes[lane] if self.slice else lane}.{self.host_id}"
+        at = self.slice.lanes[lane] if self.slice else lane
+        return f"{self.node_prefix}.{at + LANES * (self.host_id >> 8)}.{self.host_id & 255}"
 
     def port_address(self, port: int) -> str:
-        """The address of one port: 10.PORT.0.HOST under a prefix of one octet, 10.100.HOST.PORT under a prefix of two."""
+        """The address of one port: 10.PORT.0.HOST under a prefix of one octet, 10.100.HOST.PORT under a prefix of two.
+
+        A HOST above 255 goes on in the octet before, as in `lane_address`.
+        """
         if "." in self.port_prefix:
             return f"{self.port_prefix}.{self.host_id}.{port}"
-        return f"{self.port_prefix}.{port}.0.{self.host_id}"
+        return f"{self.port_prefix}.{port}.{self.host_id >> 8}.{self.host_id & 255}"
 
 
 def read_hosts(document: Document, problems: Problems) -> tuple[dict[HostName, Host], frozenset[HostName] | None]:
@@ -197,8 +202,9 @@ def _host(entry: InventoryHost, problems: Problems) -> Host | None:
     )
 
 
-def _ssh_options(arguments: str) -> dict[str, str]:
-    """The `-o Name=value` pairs of a command line; other arguments are ignored."""
+@lru_cache(maxsize=16)
+def _ssh_options(arguments: str) -> Mapping[str, str]:
+    """The `-o Name=value` pairs of a command line; other arguments are ignored. Most hosts have the same, and shlex is slow."""
     try:
         words = shlex.split(arguments)
     except ValueError:
@@ -211,12 +217,16 @@ def _agreement(hosts: Mapping[HostName, Host], entries: Mapping[str, InventoryHo
     """Host ids are unique, and all hosts agree in forwarding and addressing: rules are computed for the fabric as a whole."""
     first = next(iter(hosts.values()), None)
     ids: dict[int, HostName] = {}
+    sliced = next((host.name for host in hosts.values() if host.slices), "")
     for host in hosts.values():
         entry = entries[host.name]
         if host.host_id in ids:
             where = entry.places["testbed_host_id"]
             problems.add(where, f"{host.name} has the same testbed_host_id {host.host_id} as {ids[host.host_id]}")
         ids.setdefault(host.host_id, host.name)
+        if host.host_id > 255 and (sliced or host.forwarding != "kernel"):
+            why = f"{sliced} has testbed_slices" if sliced else f"forwarding is {host.forwarding}"
+            problems.add(entry.places["testbed_host_id"], f"{host.name}: testbed_host_id is at most 255 where {why}")
         for name in ("forwarding", "lanes", "node_prefix", "port_prefix"):
             mine, theirs = getattr(host, name), getattr(first, name)
             if mine != theirs:

@@ -69,6 +69,11 @@ class Lab:
         return found
 
     @cached_property
+    def coupled(self) -> bool:
+        """Whether a coupler joins fibres anywhere."""
+        return any(len(ports) > 1 for ports in self.transmitters.values())
+
+    @cached_property
     def receivers(self) -> Mapping[Port, HostPort]:
         """The host port that receives the light of each egress port."""
         return {fibre.leaves: port for port, fibre in self.fibres.items()}

@@ -21,6 +21,7 @@ class Edge(BaseModel):
         frozen=True,
         populate_by_name=False,
         allow_inf_nan=False,
+        defer_build=True,  # most starts read few kinds of files, and a model is built as part of those that contain it
         json_schema_extra={"patternProperties": {"^x_": {}}},
     )
 

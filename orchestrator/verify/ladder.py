@@ -9,7 +9,7 @@ qualification (`qualification.py`) and collective (`collective.py`).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -19,13 +19,13 @@ from optics.words import short, sort_key
 from orchestrator.fabric.cabling import explained, led, senders
 from orchestrator.fabric.circuits import receivers, settings
 from orchestrator.fabric.lightpath import Held, among, route, routes
-from orchestrator.fabric.next_hops import follow, hops, lanes_of, next_hops
 from orchestrator.hosts import Hello, Hosts
 from orchestrator.inventory.lab import Lab
 from orchestrator.session import Session
 from orchestrator.verify.carriers import carriers, has_carrier, no_carrier, speeds
 from orchestrator.verify.collective import MIN_SHARE as BUSBW_SHARE
 from orchestrator.verify.collective import all_reduce
+from orchestrator.verify.forwarding import Asked, check_forwarding
 from orchestrator.verify.losses import judge, weaker
 from orchestrator.verify.power import Drift, Reading, measure
 from orchestrator.verify.qualification import Direction, qualify
@@ -34,8 +34,6 @@ from orchestrator.verify.rung import RUNGS, TRAFFIC, Check, Finding, rung
 
 PROBE_S = 1.0
 """Longest time (s) for frames from all neighbours; deviations are checked again, at all ports, for as long."""
-PAIRS_S = 2.0
-"""Longest time (s) for all pairs of hosts to answer on one lane."""
 CARRIER_S = 1.0
 """A planned port's carrier may be this late (s): hosts report it at once, and the wait ends when all are up."""
 
@@ -155,61 +153,6 @@ async def check_identity(
     return Finding(not wrong, f"neighbours {total - wrong}/{total}", (*lines, *misplaced, *unasked))
 
 
-async def check_forwarding(hosts: Hosts, plan: Plan, links: tuple[Link, ...], lab: Lab, mute: Collection[HostName] = ()) -> Finding:
-    """Every ordered pair that the links join answers on every lane, at the planned number of hops.
-
-    mute: hosts that do not answer: they send no probes, and their pairs count as wrong.
-    """
-    planned = {lane: hops(links, lab, plan.routes, lane=lane) for lane in range(lanes_of(lab, links))}
-    wrong: dict[tuple[HostName, HostName], str] = {}
-    for lane, pairs in planned.items():  # one after the other: leaves a running job bandwidth between the probes
-        questions: dict[HostName, dict[str, int | None]] = {}
-        asked = {pair: count for pair, count in sorted(pairs.items()) if pair not in wrong}  # a silent pair is waited for only once
-        for (source, target), count in asked.items():
-            if source in mute:
-                wrong[source, target] = f"{source}->{target}: {source} does not answer"
-            else:
-                questions.setdefault(source, {})[lab.hosts[target].lane_address(lane)] = count
-        answers = await hosts.probe(questions, timeout_s=PAIRS_S)
-        silent = {(s, t) for s, t in asked if s not in mute and not answers[s][lab.hosts[t].lane_address(lane)].ok}
-        for (source, target), count in asked.items():
-            if source in mute:
-                continue
-            address = lab.hosts[target].lane_address(lane)
-            seen = answers[source][address]
-            if not seen.ok or seen.hops not in (None, count):
-                short_of = "" if seen.ok else _stops(plan, links, lab, source, target, lane, silent)
-                why = f"{seen.hops} hops, planned {count}" if seen.ok else (seen.error or "no answer") + short_of
-                wrong[source, target] = f"{source}->{target}: lane {lane} ({address}): {why}"
-    total = len({pair for pairs in planned.values() for pair in pairs})
-    return Finding(not wrong, f"pairs {total - len(wrong)}/{total} at planned hop counts", tuple(wrong.values()))
-
-
-def _stops(
-    plan: Plan,
-    links: tuple[Link, ...],
-    lab: Lab,
-    source: HostName,
-    target: HostName,
-    lane: int,
-    silent: Collection[tuple[str, str]],
-) -> str:
-    """Between which hosts of the planned path answers end, empty if that is the first step."""
-    chosen = next_hops(links, lanes_of(lab, links), plan.routes, plan.rings)
-    path = [source, *(hop.into.host for hop in follow(chosen, lab, source, target, lane))]
-    lost = next((at for at, host in enumerate(path) if (source, host) in silent), None)
-    return f"; {path[lost - 1]} answers, {path[lost]} does not" if lost is not None and lost > 1 else ""
-
-
-def pairs_of(forwarding: Rung) -> tuple[int, int]:
-    """The figures of the forwarding rung: pairs that answered as planned, pairs in all."""
-    try:
-        ok, total = forwarding.detail.split()[1].split("/")
-        return int(ok), int(total)
-    except (IndexError, ValueError):
-        return 0, 0
-
-
 async def check_power(readings: Readings, target_dbm: float, tolerance_db: float) -> Finding:
     """Every circuit that is measured brings its receiver the planned power."""
     seen = [(r, r.out_dbm - target_dbm) for r in readings if r.out_dbm is not None]
@@ -296,7 +239,10 @@ class Ladder:
         return await check_identity(hosts, self.links, self.session.lab, await self.held(), self.hellos, silent)
 
     async def forwarding(self) -> Finding:
-        return await check_forwarding(self.session.hosts, self.plan, self.links, self.session.lab, self.mute)
+        """Of a large lab some pairs, drawn by the plan and the generation of its routes: the same again until they change."""
+        generation = max((hello.active or 0 for hello in self.hellos.values()), default=0)
+        asked = Asked(self.session.bounds.pairs, f"{self.plan.sha256[:8]}-{generation}")
+        return await check_forwarding(self.session.hosts, self.plan, self.links, self.session.lab, self.mute, asked)
 
     def asked_for(self) -> tuple[str, ...]:
         """The rungs that the plan asks for."""

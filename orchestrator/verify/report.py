@@ -97,10 +97,20 @@ class CollectiveFigures:
 
 
 @dataclass(frozen=True, slots=True)
+class PairSample:
+    """Ordered pairs of hosts that were asked, of how many, and what drew them."""
+
+    asked: int
+    of: int
+    seed: str
+
+
+@dataclass(frozen=True, slots=True)
 class Rung:
     """One rung of the verification ladder; `evidence` are the lines that show why and where it failed.
 
-    code: `OK`, or the rung's own (`E-LIGHT`). notes: remarks that are not failures. timeout_s: the time limit.
+    code: `OK`, or the rung's own (`E-LIGHT`). notes: remarks that are not failures. timeout_s: the time limit. pairs: set where
+    not all pairs of hosts were asked.
     """
 
     name: str
@@ -113,6 +123,7 @@ class Rung:
     timeout_s: float | None = None
     links: tuple[LinkQuality, ...] = ()
     collective: CollectiveFigures | None = None
+    pairs: PairSample | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from optics import TestbedError
-from orchestrator.verify.report import CollectiveFigures, LinkQuality, Rung
+from orchestrator.verify.report import CollectiveFigures, LinkQuality, PairSample, Rung
 
 RUNGS: Mapping[str, float] = {
     "map": 60.0, "light": 60.0, "power": 1.0, "link": 10.0, "identity": 15.0, "forwarding": 60.0,
@@ -30,6 +30,7 @@ class Finding:
     notes: tuple[str, ...] = ()
     links: tuple[LinkQuality, ...] = ()
     collective: CollectiveFigures | None = None
+    pairs: PairSample | None = None
 
 
 Check: TypeAlias = Callable[[], Awaitable[Finding]]
@@ -65,4 +66,5 @@ async def rung(name: str, check: Check, timeout_s: float | None = None) -> Rung:
         limit,
         found.links,
         found.collective,
+        found.pairs,
     )

@@ -24,7 +24,8 @@ from orchestrator.verify.badlinks import bad
 from orchestrator.verify.bisect import bisected
 from orchestrator.verify.degraded import carriers_of, sides
 from orchestrator.verify.diagnosis import decide, explained, plain, resending, settled
-from orchestrator.verify.ladder import PROBE_S, check_forwarding
+from orchestrator.verify.forwarding import check_forwarding
+from orchestrator.verify.ladder import PROBE_S
 from orchestrator.verify.pace import pace, suspects
 from orchestrator.verify.qualification import LOAD, Direction, batches, better, directions, load
 from orchestrator.verify.report import LinkQuality

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from orchestrator.fabric.prefixes import aggregated
 from orchestrator.hosts.render import pack
 from tests.agent.space import Peer, Space, facts
 
@@ -208,6 +209,34 @@ def test_a_generation_in_use_is_not_overwritten(host: Space, peer: Peer) -> None
     assert peer.ask("stage", **rules(1, port=2))["error"] == "generation 1 is active; stage other rules under another number"
     assert peer.ask("stage", **rules(251, port=2))["error"] == "generation 251 needs table 7001, which generation 1 in use occupies"
     assert way(host) == "opt1"
+
+
+def test_the_kernel_sends_every_address_of_a_table_of_prefixes_as_the_single_routes_would(host: Space, peer: Peer) -> None:
+    single = [(f"10.255.0.{n}/32", f"10.{n % 7 % 2 + 1}.0.9", f"opt{n % 7 % 2 + 1}", "10.255.0.1") for n in range(2, 60) if n != 33]
+    prefixes = [list(row) for row in aggregated(single)]
+    assert ["10.255.0.33/32", "", "", ""] in prefixes and len(prefixes) < len(single)
+    assert peer.ask("stage", **{**rules(1), "routes": prefixes, "neighbours": []})["routes"] == len(prefixes)
+    peer.ask("commit", generation=1)
+    ways = {row[0].removesuffix("/32"): row[2] for row in single}
+    found = {address: way(host, address) for n in (*range(2, 66), 255) for address in [f"10.255.0.{n}"]}
+    assert found == {address: ways.get(address, "") for address in found}
+    assert "throw 10.255.0.33" in host.ip("route", "show", "table", "7001")
+    peer.ask("clear")
+    assert way(host) == "" and "throw" not in host.ip("route", "show", "table", "all")
+
+
+@pytest.mark.parametrize("prefix", ["10.255.0.0/23", "10.255.0.1/31", "10.255.0.0/33", "10.255.0.0/-1"])
+def test_a_prefix_that_no_list_of_addresses_can_stand_for_is_refused(peer: Peer, prefix: str) -> None:
+    answer = peer.ask("stage", **{**rules(1), "routes": [[prefix, "10.1.0.9", "opt1", "10.255.0.1"]]})
+    assert answer["code"] == "bad-request" and f"{prefix!r} is no prefix of 24 to 32 bits" in answer["error"]
+
+
+def test_one_refused_message_among_hundreds_is_named(host: Space, peer: Peer) -> None:
+    many = {**rules(1, hosts=200)}
+    many["routes"][130][3] = "10.9.9.9"
+    assert peer.ask("stage", **many)["error"].startswith(
+        "route 10.255.0.132/32 via 10.1.0.9 dev opt1 src 10.9.9.9: Invalid argument"
+    )
 
 
 def test_rules_the_kernel_refuses_are_refused_in_its_words(host: Space, peer: Peer) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from optics import HostPort, Infeasible, Link, LinkKind
 from optics.plan import FixedRoute, Job
-from orchestrator.fabric.next_hops import next_hops
+from orchestrator.fabric.next_hops import joined, next_hops
 from orchestrator.fabric.rules import Macs, Neighbour, RdmaNeighbour, Route, TransitFilter, drain_rules, hops, rules
 from tests.oracles.rings import edge_disjoint, plan_rings
 from tests.oracles.walk import Lost, rdma_address, walk, walk_to
@@ -61,6 +61,7 @@ def test_every_pair_is_reached_in_the_planned_number_of_hops_on_every_lane(
     here = lab(14, 4, forwarding=mode, first_id=first_id)
     known = macs(here)
     written, planned = rules(links, here, known), hops(links, here)
+    assert joined(links, here) == len(planned)
     for source in members(links):
         far = shortest(links, source)
         assert {target: count for (start, target), count in planned.items() if start == source} == {

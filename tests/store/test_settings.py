@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from optics import BadFile
-from orchestrator.settings import InfluxSettings, Settings, duration, load
+from orchestrator.settings import Bounds, InfluxSettings, Settings, duration, load
 
 
 @pytest.fixture(autouse=True)
@@ -120,3 +120,30 @@ def test_wrong_words_about_influx_are_all_named_and_a_password_is_not_repeated(t
         assert words in text
     with pytest.raises(BadFile, match=r"environment: telemetry\.influx\.url: wanted none, auto or http"):
         get(tmp_path, env={"TESTBED_INFLUX_URL": "influx:8086"})
+
+
+def test_how_many_pairs_and_hosts_at_once_are_a_large_lab_s_own_choice(tmp_path: Path) -> None:
+    assert get(tmp_path).bounds.pairs == 10_000 and 8 <= get(tmp_path).bounds.at_once <= 32
+    user_file(tmp_path, '[verify]\npairs = 500\n[hosts]\nat_once = "16"')
+    assert get(tmp_path).bounds == Bounds(500, 16)
+    assert get(tmp_path, {"verify.pairs": "all"}, {"TESTBED_HOSTS_AT_ONCE": "4"}).bounds == Bounds(None, 4)
+    assert get(tmp_path, env={"TESTBED_VERIFY_PAIRS": "7"}).bounds.pairs == 7
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "1.5", "1e3", "all hosts", "٣", "1000000000000", "100000001", "0x10", "All"])
+def test_a_number_of_pairs_that_is_none_is_named(tmp_path: Path, text: str) -> None:
+    with pytest.raises(BadFile, match=r"flag: verify\.pairs: wanted a whole number from 1 to 100000000 or all, found "):
+        get(tmp_path, {"verify.pairs": text})
+
+
+@pytest.mark.parametrize("text", ["0", "257", "all", "-4", "2.0", "16;reboot", "9" * 5000])
+def test_a_number_of_hosts_at_once_that_is_none_is_named(tmp_path: Path, text: str) -> None:
+    with pytest.raises(BadFile, match=r"environment: hosts\.at_once: wanted a whole number from 1 to 256, found "):
+        get(tmp_path, env={"TESTBED_HOSTS_AT_ONCE": text})
+
+
+@pytest.mark.parametrize("table", ["[verify]\npairs = true", "[hosts]\nat_once = [1]", "[verify]\npair = 3"])
+def test_a_bound_of_another_kind_in_a_file_is_named(tmp_path: Path, table: str) -> None:
+    user_file(tmp_path, table)
+    with pytest.raises(BadFile, match=r"verify\.pairs|hosts\.at_once"):
+        get(tmp_path)
