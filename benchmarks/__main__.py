@@ -1,4 +1,7 @@
-"""Run the benchmarks: `python -m benchmarks [all | NAME...]`; each prints its figures and ends with one JSON line."""
+"""Run the benchmarks: `python -m benchmarks [all | NAME...]`; each prints its figures and ends with one JSON line.
+
+Some measure another checkout in turn with this one: `python -m benchmarks NAME --against PATH`.
+"""
 
 from __future__ import annotations
 
@@ -32,6 +35,8 @@ NAMES = (
     "reader_growth",
     "driver_overhead",
     "emulator_scale",
+    "growth",
+    "large_lab",
     "reroute",
     "recovery",
     "storm",
@@ -55,19 +60,25 @@ NAMES = (
     "shadow",
     "xdp",
 )
+AGAINST = ("cli_start", "up_total", "dark_window")
 
 
 def main() -> int:
     """Run what was asked, one after the other, and close with a table of value, limit and verdict."""
-    wanted = sys.argv[1:] or ["all"]
+    words = sys.argv[1:]
+    at = words.index("--against") if "--against" in words else len(words)
+    wanted, other = words[:at] or ["all"], [str(Path(word).resolve()) if number else word for number, word in enumerate(words[at:])]
     names = list(NAMES) if wanted == ["all"] else wanted
     if unknown := [n for n in names if n not in NAMES]:
         print(f"no benchmark {', '.join(unknown)}; there are {', '.join(NAMES)}", file=sys.stderr)
         return 2
+    if other and (bad := [n for n in names if n not in AGAINST]):
+        print(f"--against is for {', '.join(AGAINST)}, not for {', '.join(bad)}", file=sys.stderr)
+        return 2
     results: list[dict[str, object]] = []
     for name in names:
         print(f"== {name}", flush=True)
-        command = [sys.executable, str(HERE / f"{name}.py")]
+        command = [sys.executable, str(HERE / f"{name}.py"), *other]
         last = ""
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=HERE.parent) as running:
             for last in running.stdout or ():

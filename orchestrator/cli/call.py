@@ -103,6 +103,7 @@ class Call:
     timeout: str | None = None
     owner: str | None = None
     wait: str | None = None
+    pairs: str | None = None
     started: PhaseTime | None = None
     """How long the emulated lab took to start, if this call started it."""
     said: Container[str] = frozenset()
@@ -113,7 +114,8 @@ class Call:
         from orchestrator.reading import ALLOWED_S
         from orchestrator.settings import load
 
-        found = load({"inventory": self.inventory, "timeout": self.timeout, "owner": self.owner, "wait": self.wait})
+        flags = {"inventory": self.inventory, "timeout": self.timeout, "owner": self.owner, "wait": self.wait}
+        found = load({**flags, "verify.pairs": self.pairs})
         ALLOWED_S.set(found.timeout_s)
         return found
 

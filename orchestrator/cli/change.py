@@ -14,7 +14,7 @@ import typer
 from orchestrator.cli.call import Call, Result, Usage, engine, verb
 from orchestrator.cli.completing import avoidable, plans, saved_plans
 from orchestrator.cli.rehearsing import Chosen, beside, rehearsed_first
-from orchestrator.cli.shared import ExitCode, GuardJobs, Restarts, budget_of, changed, own_slice, seconds
+from orchestrator.cli.shared import ExitCode, GuardJobs, Pairs, Restarts, budget_of, changed, own_slice, seconds
 from orchestrator.engine.invoke import is_stopped_lab
 
 Topology = Annotated[
@@ -215,6 +215,7 @@ def up(
     relabel: Relabel = False,
     adopt: Adopt = None,
     wait: Wait = None,
+    pairs: Pairs = None,
     rollback: Annotated[
         bool, typer.Option("--rollback/--no-rollback", help="Roll back a change that fails or is interrupted.")
     ] = True,
@@ -235,7 +236,7 @@ def up(
 ) -> Result:
     from orchestrator.cli import saved
 
-    call.wait = wait
+    call.wait, call.pairs = wait, pairs
     if rehearse:
         _rehearsable(str(topology or file or "PLAN"), relabel=relabel, dry_run=dry_run, spares=_names(spares))
     if plan is not None and (topology or file) is not None:

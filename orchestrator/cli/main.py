@@ -7,7 +7,7 @@ import gc
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, TextIO
 
@@ -17,6 +17,7 @@ from typer.main import get_command
 from optics.errors import BadFile, HandsNeeded, TestbedError
 from optics.plain import indented, json_safe, printable
 from orchestrator.cli.call import API, COMMON, AsJson, Inventory, NoColor, Owner, Result, Timeout, Yes
+from orchestrator.cli.listing import VERBS, Listing
 from orchestrator.cli.tones import coloured
 
 EXIT_CODES = {
@@ -56,39 +57,6 @@ Exit codes: 0 done, 1 unexpected, 2 usage, 3 bad plan or inventory, 4 locked,
 """
 
 
-VERBS: Mapping[str, tuple[str, ...]] = {
-    "change": ("up", "plan", "prewire", "down"),
-    "rehearse": ("rehearse",),
-    "recover": ("rollback", "resume", "confirm", "restore"),
-    "status": ("status", "verify"),
-    "guard": ("guard",),
-    "adapt": ("adapt",),
-    "turn": ("turn",),
-    "coordinate": ("coordinate",),
-    "locks": ("lock", "unlock", "tagout"),
-    "devices": ("devices",),
-    "driver": ("driver",),
-    "design": ("design",),
-    "job": ("job",),
-    "queue": ("queue",),
-    "onhost": ("exec", "shell"),
-    "runs": ("history", "show", "note"),
-    "watch": ("watch",),
-    "ui": ("ui",),
-    "serve": ("serve",),
-    "report": ("report",),
-    "compare": ("compare",),
-    "reproduce": ("reproduce",),
-    "sweep": ("sweep",),
-    "telemetry": ("telemetry",),
-    "grafana": ("grafana",),
-    "lab": ("lab",),
-    "doctor": ("doctor",),
-    "installed": ("examples", "schema", "version"),
-}
-"""The verbs by module, in the order of `testbed --help`."""
-
-
 def named(argv: Sequence[str]) -> str:
     """The verb of a command line, empty if there is none."""
     words = iter(argv)
@@ -102,18 +70,19 @@ def named(argv: Sequence[str]) -> str:
     return ""
 
 
-def app(only: str = "") -> typer.Typer:
+def app(only: str | None = None) -> typer.Typer:
     """Build the app, with the verb `only` alone if there is one of this name: building all takes 0.1 s, and a run uses one.
 
-    The modules of the verbs are cheap to import; what they need is imported when they run.
+    only: empty for none, if only their list is asked for. The modules of the verbs are cheap to import; what they need is imported
+    when they run.
     """
     from importlib import import_module
 
-    modules = [module for module, verbs in VERBS.items() if only in verbs] or list(VERBS)
+    modules = [] if only == "" else [module for module, verbs in VERBS.items() if only in verbs] or list(VERBS)
     # Rich help costs about 100 ms per start; plain help is the same text.
     root = typer.Typer(name="testbed", help=_HELP, rich_markup_mode=None, pretty_exceptions_enable=False, no_args_is_help=False)
 
-    @root.callback(invoke_without_command=True, help=_HELP)
+    @root.callback(cls=None if modules else Listing, invoke_without_command=True, help=_HELP)
     def options(
         ctx: typer.Context,
         inventory: Inventory = None,
@@ -191,7 +160,7 @@ def run(argv: Sequence[str]) -> int:
     """Run one command line, print its result, return its exit code."""
     as_json = "--json" in argv[: argv.index("--")] if "--" in argv else "--json" in argv
     try:
-        outcome: Any = get_command(app("" if COMPLETING in os.environ else named(argv))).main(
+        outcome: Any = get_command(app(None if COMPLETING in os.environ else named(argv))).main(
             list(argv), prog_name="testbed", standalone_mode=False
         )
         if isinstance(outcome, int):  # typer's Exit: --help, completion, or its own handling of Ctrl-C

@@ -92,7 +92,8 @@ def up(
         wish = f"within {report.equalise.tolerance_db:g} dB of {report.equalise.target_dbm:g} dBm"
         lines.append(f"  power      {share} {wish}{spread}")
     if report.pairs_total:
-        lines.append(f"  reach      {report.pairs_ok}/{report.pairs_total} host pairs at planned hop counts")
+        unasked = f", {report.pairs_unasked} others not asked" if report.pairs_unasked else ""
+        lines.append(f"  reach      {report.pairs_ok}/{report.pairs_total} host pairs at planned hop counts{unasked}")
     if report.job is not None:
         lines += [f"  {line}" for line in job(report.job).splitlines()]
     if report.turn is not None:

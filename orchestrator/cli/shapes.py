@@ -270,7 +270,7 @@ DATA: dict[str, Shapes] = {
         {"name": str, "arms": list[str]},
     ),
     "sweep run": (
-        {"name": str, "kind": str, "trials": int, "parameters": list[str]},
+        {"name": str, "kinds": dict[str, int], "trials": int, "parameters": list[str]},
         RESULTS | {"done": int, "failed": int, "total": int},
     ),
     "sweep show": (RESULTS | {"done": int, "failed": int, "waiting": int, "rows": list[Row], "figure?": str},),

@@ -9,7 +9,7 @@ import typer
 
 from orchestrator.cli.call import Call, Result, Usage, engine, silent_words, unanswered, verb
 from orchestrator.cli.completing import rungs
-from orchestrator.cli.shared import ExitCode, seconds, write_file
+from orchestrator.cli.shared import ExitCode, Pairs, seconds, write_file
 from orchestrator.engine.invoke import is_stopped_lab
 
 app = typer.Typer()
@@ -48,6 +48,7 @@ testbed verify
 testbed verify --rung map --rung light
 testbed verify --qualify                 measure rate and loss on every link
 testbed verify --collective              run a short all-reduce
+testbed verify --pairs all               ask all pairs of hosts, however many
 testbed verify --stall                   measure how long traffic stands
 testbed verify --stall --dark 50ms --dark 2s --svg stall.svg
 testbed verify --history                 the stall curves of earlier runs
@@ -69,6 +70,7 @@ def verify(
     ] = None,
     qualify: Annotated[bool, typer.Option("--qualify", help="Measure rate and loss of every link under load.")] = False,
     collective: Annotated[bool, typer.Option("--collective", help="Run a short all-reduce.")] = False,
+    pairs: Pairs = None,
     beside_job: Annotated[bool, typer.Option("--beside-job", help="Load the links even while a job is running.")] = False,
     stall: Annotated[bool, typer.Option("--stall", help="Darken a link and measure how long traffic stands.")] = False,
     dark: Annotated[
@@ -81,6 +83,7 @@ def verify(
     from orchestrator.cli import render
     from orchestrator.verify.rung import RUNGS
 
+    call.pairs = pairs
     if stall or history or dark or svg:
         if rung or qualify or collective or beside_job:
             raise Usage("--stall checks no rung", hint="testbed verify --stall, then testbed verify with the other options")

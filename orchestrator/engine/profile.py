@@ -27,7 +27,7 @@ from orchestrator.session import Command, load_lab
 from orchestrator.store.keys import slice_of
 from orchestrator.store.records import JobRecord
 from orchestrator.telemetry.progress import Progress
-from orchestrator.verify.ladder import PAIRS_S
+from orchestrator.verify.forwarding import PAIRS_S
 
 POLL_S = 0.1
 KEPT = "profile.json"

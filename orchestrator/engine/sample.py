@@ -59,7 +59,7 @@ async def sample(command: Command, *, hz: float, seconds: float | None) -> Sampl
     lab, store, settings = load_lab(command.inventory), command.store, command.settings
     current = store.current(slice_of(lab, settings))
     circuits = stored_circuits(current.links, lab) if current is not None else ()
-    async with open_session(lab, command.inventory, settings.cache_dir / "ansible") as session:
+    async with open_session(lab, command.inventory, settings.cache_dir / "ansible", settings.bounds) as session:
         names, notes = await _answering(session.hosts, lab, command.timeout_s)
         for note in notes:
             command.progress.note(note)

@@ -31,7 +31,7 @@ from orchestrator.engine.schedule.making import up_slots
 from orchestrator.engine.schedule.process import at_rest
 from orchestrator.engine.stall import stall, stall_curves
 from orchestrator.engine.status import status, verify
-from orchestrator.fabric.rules import hops
+from orchestrator.fabric.next_hops import joined
 from orchestrator.inventory.lab import Lab
 from orchestrator.plan.avoid import avoiding
 from orchestrator.plan.reader import read_plan
@@ -138,7 +138,7 @@ async def plan(
         circuits=circuit_rows(goal, lab),
         links=len(goal.links),
         hosts=len({p.host for link in goal.links for p in (link.a, link.b)}),
-        routes=len(hops(goal.links, lab, wanted.routes)),
+        routes=joined(goal.links, lab, wanted.routes),
         dark_ms_expected=expected_dark_ms(goal.late, session.traits),
         jobs_affected=affected,
         job_change=job_change,

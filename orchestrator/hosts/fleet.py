@@ -19,7 +19,7 @@ from orchestrator.credentials import withheld
 from orchestrator.fabric.rules import Rules
 from orchestrator.hosts import facts, launch, render
 from orchestrator.hosts.api import Hello, JobState, Provisioned, Staged, Tail
-from orchestrator.hosts.channel import refusal
+from orchestrator.hosts.channel import Channel, refusal
 from orchestrator.hosts.congestion import Congestions
 from orchestrator.hosts.failures import one_error
 from orchestrator.hosts.launch import on_host
@@ -31,15 +31,19 @@ from orchestrator.hosts.shadow import Alone, Restore, Shadows
 from orchestrator.hosts.slots import Slots
 from orchestrator.hosts.turns import Turns
 from orchestrator.inventory.lab import Lab
+from orchestrator.settings import BOUNDS
 
 
 class Hosts(Routes, Measurements, Turns, Slots, Readiness, Shadows, Congestions):
-    """All hosts of a lab: Ansible for slow operations. `inventory`: the directory with hosts.yml. `artefacts`: for files."""
+    """All hosts of a lab: Ansible for slow operations. `inventory`: the directory with hosts.yml. `artefacts`: for files.
 
-    def __init__(self, lab: Lab, inventory: Path, artefacts: Path) -> None:
-        super().__init__(lab)
+    at_once: as `Channels`, and so many processes of Ansible.
+    """
+
+    def __init__(self, lab: Lab, inventory: Path, artefacts: Path, at_once: int = BOUNDS.at_once) -> None:
+        super().__init__(lab, at_once)
         self.inventory, self.artefacts = inventory, artefacts
-        self._ansible = Ansible(inventory, artefacts, withheld(lab))
+        self._ansible = Ansible(inventory, artefacts, withheld(lab), at_once)
         self._playing = asyncio.Lock()
 
     async def __aenter__(self) -> Hosts:
@@ -51,10 +55,19 @@ class Hosts(Routes, Measurements, Turns, Slots, Readiness, Shadows, Congestions)
     async def close(self) -> None:
         """Close every channel and Ansible's connections. Agents, routes and jobs stay."""
         ansible = asyncio.get_running_loop().run_in_executor(self._threads, self._ansible.close)
-        await asyncio.gather(ansible, *(channel.close() for channel in self._channels.values()))
+
+        async def close(channel: Channel) -> None:
+            async with self._at_once.room():
+                await channel.close()
+
+        await asyncio.gather(ansible, *map(close, self._channels.values()))
         self._threads.shutdown(wait=False)
 
     # --- through Ansible
+
+    def expect_play(self) -> None:
+        """Have Ansible start now: routes are likely to be staged. Raises: Missing - it is not installed."""
+        self._ansible.expect("stage_rules.yml")
 
     async def provision(self, names: Collection[HostName] | None = None) -> Mapping[HostName, Provisioned]:
         """Install and start the agent, apply the host's facts, and attach. Idempotent."""

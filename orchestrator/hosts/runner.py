@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
-import subprocess
+import socket
+import struct
 import sys
+import threading
 import time
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +22,7 @@ from optics import HostName, Missing, Refused, TestbedError, Unreachable
 from orchestrator.credentials import KNOWN_HOSTS
 from orchestrator.hosts.facts import PLAYBOOKS
 from orchestrator.hosts.workplace import Workplace
+from orchestrator.settings import BOUNDS
 
 
 @dataclass(slots=True)
@@ -30,72 +36,60 @@ class Play:
 class Ansible:
     """Runs the project's playbooks with the user's own inventory. SSH connections stay open between plays, until `close`.
 
-    `withheld`: environment variables that Ansible must not get, because they hold passwords of devices.
+    `withheld`: environment variables that Ansible must not get, because they hold passwords of devices. forks: hosts at a time.
     """
 
-    def __init__(self, inventory: Path, artefacts: Path, withheld: Collection[str] = ()) -> None:
+    def __init__(self, inventory: Path, artefacts: Path, withheld: Collection[str] = (), forks: int = BOUNDS.at_once) -> None:
         self._inventory = inventory / "hosts.yml"
         self._artefacts = artefacts
-        self._withheld = withheld
+        self._withheld, self._forks = withheld, forks
         self._count = 0
         self._work: Workplace | None = None
+        self._waiting: _Started | None = None
+
+    def expect(self, playbook: str) -> None:
+        """Start Ansible, which takes a second, for a play that is likely to come; it contacts nothing yet. Raises: Missing."""
+        self._waiting = self._waiting or self._start(playbook)
 
     def play(self, playbook: str, names: Collection[HostName], variables: Mapping[str, Any], timeout_s: float = 300.0) -> Play:
         """Run `playbook` on `names`; per-host failures are returned, not raised.
 
         Raises: Missing - ansible-playbook is not there. Refused - the play failed as a whole.
         """
-        import ansible_runner
+        if self._waiting is not None and self._waiting.playbook == playbook:
+            started, self._waiting = self._waiting, None
+        else:
+            started = self._start(playbook)
+        code, late = started.run(names, variables, timeout_s)
+        found, folder = started.found, started.folder
+        missing = sorted(name for name in names if name not in found.said and name not in found.failed)
+        if (code != 0 and not found.failed) or missing:
+            text = (folder / "artifacts").glob("*/stdout")
+            said = next((p.read_text(errors="replace").strip()[-600:] for p in text), "")
+            words = f"{playbook}: ansible-playbook {_ending(code, late, timeout_s)}"
+            if missing:
+                words += f"; no result of {', '.join(missing[:6])}" + (f" and {len(missing) - 6} more" if missing[6:] else "")
+            raise Refused(f"{words}: {said}" if said else f"{words} and printed nothing", hint=f"all of it is in {folder}")
+        return found
 
+    def _start(self, playbook: str) -> _Started:
         self._count += 1
         folder = self._artefacts / "ansible" / f"{self._count:02d}-{Path(playbook).stem}"
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         if self._work is None:
             self._work = Workplace()
-        programs = Path(sys.executable).parent
-        if not shutil.which("ansible-playbook", path=f"{programs}:{os.environ.get('PATH', '')}"):
+        if find_spec("ansible") is None:
             raise Missing("ansible-playbook is not installed here", hint="pip install ansible-core")
-        found = Play()
-
-        def record(event: Mapping[str, Any]) -> bool:
-            _hear(event, found)
-            return True
-
-        def began(status: Mapping[str, Any], runner_config: Any) -> None:
-            if status.get("status") == "running":
-                _forget_environment(Path(runner_config.artifact_dir) / "command")
-
-        result = ansible_runner.interface.init_runner(
-            private_data_dir=str(folder),
-            playbook=str(PLAYBOOKS / playbook),
-            inventory=str(self._inventory),
-            limit=",".join(sorted(names)),
-            extravars=dict(variables),
-            envvars={
-                "ANSIBLE_CONFIG": str(PLAYBOOKS / "ansible.cfg"),
-                "ANSIBLE_HOST_KEY_CHECKING": "True",  # whatever the operator's shell says
-                **self._known_hosts(),
-                "ANSIBLE_SSH_CONTROL_PATH_DIR": str(self._work.path),
-                "ANSIBLE_LOCAL_TEMP": str(self._work.path),
-                "PATH": f"{programs}:{os.environ.get('PATH', '/usr/bin:/bin')}",
-            },
-            settings={"idle_timeout": timeout_s, "job_timeout": timeout_s, "suppress_env_files": False},
-            event_handler=record,
-            status_handler=began,
-            quiet=True,
-        )
-        for name in self._withheld:
-            result.config.env.pop(name, None)
-        result.run()
-        missing = sorted(name for name in names if name not in found.said and name not in found.failed)
-        if (result.rc != 0 and not found.failed) or missing:
-            text = (folder / "artifacts").glob("*/stdout")
-            said = next((p.read_text(errors="replace").strip()[-600:] for p in text), "")
-            words = f"{playbook}: ansible-playbook {_ending(result.status, result.rc, timeout_s)}"
-            if missing:
-                words += f"; no result of {', '.join(missing[:6])}" + (f" and {len(missing) - 6} more" if missing[6:] else "")
-            raise Refused(f"{words}: {said}" if said else f"{words} and printed nothing", hint=f"all of it is in {folder}")
-        return found
+        environment = {
+            "ANSIBLE_CONFIG": str(PLAYBOOKS / "ansible.cfg"),
+            "ANSIBLE_FORKS": str(self._forks),
+            "ANSIBLE_HOST_KEY_CHECKING": "True",  # whatever the operator's shell says
+            **self._known_hosts(),
+            "ANSIBLE_SSH_CONTROL_PATH_DIR": str(self._work.path),
+            "ANSIBLE_LOCAL_TEMP": str(self._work.path),
+            "PATH": f"{Path(sys.executable).parent}:{os.environ.get('PATH', '/usr/bin:/bin')}",
+        }
+        return _Started(playbook, folder, self._work.path / f"words{self._count}", self._inventory, environment, self._withheld)
 
     def _known_hosts(self) -> dict[str, str]:
         """The lab's own known_hosts, if its folder has one; after the inventory's arguments, as the first one counts."""
@@ -106,31 +100,112 @@ class Ansible:
         return {"ANSIBLE_SSH_EXTRA_ARGS": f"-o 'UserKnownHostsFile=\"{quoted}\"'"}
 
     def close(self) -> None:
-        """End the SSH connections Ansible kept open."""
+        """End the SSH connections Ansible kept open, and an Ansible that waits."""
+        if self._waiting is not None:
+            self._waiting.forget()
+            self._waiting = None
         if self._work is None:
             return
         folder = self._work.path
-        ends = [
-            subprocess.Popen(
-                ["ssh", "-O", "exit", "-o", f"ControlPath={path}", "x"],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-            )
-            for path in sorted(folder.iterdir())
-            if path.is_socket()
-        ]
-        for process in ends:
-            process.wait()
+        for path in sorted(folder.iterdir()):
+            if path.is_socket():
+                _end_master(path)
         give_up = time.monotonic() + 1.0
         while folder.exists() and time.monotonic() < give_up:
             self._work.close()  # the masters are removing their sockets at the same time
+            time.sleep(0.002)
         self._work = None
 
 
-def _ending(status: str, code: int | None, timeout_s: float) -> str:
+def _end_master(path: Path) -> None:
+    """End the ssh(1) that serves this control socket, as `ssh -O exit` does, without a process for it (OpenSSH's PROTOCOL.mux)."""
+    hello, version, terminate, number = 0x00000001, 4, 0x10000005, 0
+    with suppress(OSError), socket.socket(socket.AF_UNIX) as link:
+        link.settimeout(1.0)
+        link.connect(str(path))
+        link.sendall(struct.pack(">6I", 8, hello, version, 8, terminate, number))
+        while link.recv(4096):  # its greeting and its consent; it hangs up when it ends
+            pass
+
+
+class _Started:
+    """An Ansible that waits for its words: the hosts and the variables of its play. `found` grows while it runs."""
+
+    def __init__(
+        self, playbook: str, folder: Path, words: Path, inventory: Path, environment: Mapping[str, str], withheld: Collection[str]
+    ) -> None:
+        self.playbook, self.folder, self.found = playbook, folder, Play()
+        self._inventory, self._environment, self._withheld = inventory, environment, withheld
+        os.mkfifo(words, mode=0o600)
+        self._words = words
+        self._fd = os.open(words, os.O_RDWR | os.O_CLOEXEC)  # neither waits for a reader nor loses what nobody has read yet
+        self._give_up: float | None = None
+        self._code: int | None = None
+        self._late = False
+        self._trouble: BaseException | None = None
+        self._thread = threading.Thread(target=self._carry_out, name=f"ansible {playbook}", daemon=True)
+        self._thread.start()
+
+    def run(self, names: Collection[HostName], variables: Mapping[str, Any], timeout_s: float) -> tuple[int | None, bool]:
+        """Give it its words and wait; return its exit code (None: a signal ended it), and whether it had to be stopped."""
+        given = self.folder / "variables.json"
+        given.write_text(json.dumps(dict(variables)), encoding="utf-8")
+        words = json.dumps(["--limit", ",".join(sorted(names)), "-e", f"@{given}", str(PLAYBOOKS / self.playbook)])
+        (self.folder / "words.json").write_text(words, encoding="utf-8")
+        self._end(f"{self.folder / 'words.json'}\n".encode(), timeout_s)
+        if self._trouble is not None:
+            raise self._trouble
+        return self._code, self._late
+
+    def forget(self) -> None:
+        """End it; its play does not come."""
+        self._end(b"\n", 5.0)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _end(self, words: bytes, timeout_s: float) -> None:
+        """Say this to it, and wait for its end, or end it."""
+        self._give_up = time.monotonic() + timeout_s
+        os.write(self._fd, words)
+        self._thread.join()
+        os.close(self._fd)
+        self._words.unlink(missing_ok=True)
+
+    def _carry_out(self) -> None:
+        try:
+            import ansible_runner
+
+            runner = ansible_runner.interface.init_runner(
+                private_data_dir=str(self.folder),
+                binary=sys.executable,
+                cmdline=shlex.join(["-P", str(PLAYBOOKS / "ansible_playbook.py"), str(self._words)]),
+                inventory=str(self._inventory),
+                envvars=dict(self._environment),
+                settings={"pexpect_timeout": 1, "suppress_env_files": False},
+                event_handler=self._heard,
+                status_handler=_began,
+                cancel_callback=lambda: self._give_up is not None and time.monotonic() >= self._give_up,
+                quiet=True,
+            )
+            for name in self._withheld:
+                runner.config.env.pop(name, None)
+            runner.run()
+            self._code, self._late = runner.rc, runner.status == "canceled"
+        except BaseException as why:
+            self._trouble = why
+
+    def _heard(self, event: Mapping[str, Any]) -> bool:
+        _hear(event, self.found)
+        return True
+
+
+def _began(status: Mapping[str, Any], runner_config: Any) -> None:
+    if status.get("status") == "running":
+        _forget_environment(Path(runner_config.artifact_dir) / "command")
+
+
+def _ending(code: int | None, late: bool, timeout_s: float) -> str:
     """How the program ended, as ansible-runner reports it: there is no exit code if a signal ended it."""
-    if status == "timeout":
+    if late:
         return f"was stopped, as it had not ended after {timeout_s:g} s"
     if code is None:
         return "was killed before it ended (by hand, or for lack of memory: see dmesg)"

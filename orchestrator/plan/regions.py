@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from optics import DeviceName, HostName, HostPort, Link
 from optics.plain import did_you_mean, summary
@@ -14,7 +15,9 @@ from orchestrator.inventory.positions import Path
 from orchestrator.inventory.segments import Segment
 from orchestrator.plan.edges import JobEdge, RegionEdge
 from orchestrator.plan.links import Links
-from planner.regional import Circuit, Circuits, Fabric
+
+if TYPE_CHECKING:
+    from planner.regional import Circuit, Circuits, Fabric
 
 
 def read_regions(edge: JobEdge, links: Links, always: Sequence[WantedLink]) -> tuple[Region, ...]:
@@ -111,6 +114,8 @@ def fabric(region: Region, lab: Lab, circuit_mbps: float, packet_mbps: float | N
 
     circuit_mbps, packet_mbps: what a port carries of the bytes of programs, per direction (Mb/s); else the segment's rate.
     """
+    from planner.regional import Fabric  # here, as it loads numpy
+
     names = planes(region, lab)
     room = tuple(tuple(len(_ports(region, lab, host, plane)) for plane in names) for host in region.hosts)
     packets = packet_mbps if packet_mbps is not None else lab.segments[region.fallback].link_mbps

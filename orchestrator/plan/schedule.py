@@ -17,7 +17,6 @@ from orchestrator.inventory.positions import Path
 from orchestrator.inventory.schema import attempt
 from orchestrator.plan.edges import MOST_SLOTS, ScheduleEdge
 from orchestrator.plan.links import Links
-from planner.schedules import expanded, fewest_slots
 
 SETTLINGS = 4
 """Least dwell in settling times of a device that moves between slots: with fewer it is dark for more than a fifth of the time."""
@@ -95,6 +94,8 @@ class ScheduleReader:
 
     def pattern(self, edge: ScheduleEdge, document: Mapping[str, Any]) -> tuple[Slot, ...]:
         """The slots of a pattern: link k of a slot joins port k of two hosts."""
+        from planner.schedules import expanded, fewest_slots  # here, as it loads numpy
+
         hosts, at = self.members(edge, document)
         places: list[tuple[str, Path]] = [(host, (*at, index) if edge.hosts else at) for index, host in enumerate(hosts)]
         known = [self.links.known_host(host, place) for host, place in places]  # reports every one

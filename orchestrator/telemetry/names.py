@@ -216,6 +216,8 @@ _ALL = (
             "ok": Field("int", "", "1 or 0"),
             "passed": Field("int", "", "checks that passed"),
             "total": Field("int", "", "checks made"),
+            "of": Field("int", "", "of how many, where not all pairs of hosts were asked"),
+            "seed": Field("str", "", "what drew those that were"),
             "duration_ms": Field("float", "ms", "how long it took"),
             "detail": Field("str", "", "a few words, as shown to the operator"),
         },

@@ -30,7 +30,7 @@ from orchestrator.engine.change import rollback as undoing
 from orchestrator.engine.change import run as changes
 from orchestrator.fabric.rules import Rules
 from orchestrator.session import Command, Session, load_lab
-from orchestrator.settings import Settings
+from orchestrator.settings import Bounds, Settings
 from orchestrator.store import audit, locks, store
 from orchestrator.store.keys import key_of, slice_of
 from orchestrator.store.locks import locks_of
@@ -317,10 +317,10 @@ def _wrapped(bench: Bench) -> Iterator[None]:
             process.point(f"after {self.who}")
 
     @asynccontextmanager
-    async def session(lab: Any, inventory: Path, run_dir: Path) -> AsyncIterator[Session]:
+    async def session(lab: Any, inventory: Path, run_dir: Path, bounds: Bounds) -> AsyncIterator[Session]:
         devices = {name: open_device(config) for name, config in lab.devices.items()}
         try:
-            yield Session(lab, inventory, devices, cast(Any, bench.fleet))
+            yield Session(lab, inventory, devices, cast(Any, bench.fleet), bounds)
         finally:
             await asyncio.shield(asyncio.gather(*(device.close() for device in devices.values()), return_exceptions=True))
 

@@ -121,20 +121,15 @@ def wrap(points: Points) -> None:
         return future
 
     def played(self: runner.Ansible, playbook: str, *arguments: Any, **more: Any) -> Any:
-        import ansible_runner
+        hear = runner._hear
 
-        init = ansible_runner.interface.init_runner
-
-        def running(*, event_handler: Any, **options: Any) -> Any:
-            def heard(event: Mapping[str, Any]) -> bool:
-                if event.get("event") == "runner_on_ok":
-                    points("inside", f"play {playbook}")
-                return bool(event_handler(event))
-
-            return init(event_handler=heard, **options)
+        def heard(event: Mapping[str, Any], found: runner.Play) -> None:
+            if event.get("event") == "runner_on_ok":
+                points("inside", f"play {playbook}")
+            hear(event, found)
 
         points("before", f"play {playbook}")
-        with patch.object(ansible_runner.interface, "init_runner", running):
+        with patch.object(runner, "_hear", heard):
             result = play(self, playbook, *arguments, **more)
         points("after", f"play {playbook}")
         return result

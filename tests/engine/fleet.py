@@ -23,7 +23,7 @@ from orchestrator.engine.change.down import Down
 from orchestrator.engine.change.restore import Restore
 from orchestrator.engine.change.snapshot import Snapshot
 from orchestrator.engine.change.up import Up
-from orchestrator.fabric.rules import Macs, Rules
+from orchestrator.fabric.rules import Macs, Route, Rules
 from orchestrator.hosts.api import (
     Beat,
     ClockReading,
@@ -235,6 +235,9 @@ class Fleet:
     def unsubscribe(self, queue: asyncio.Queue[HostEvent]) -> None:
         self.queues.remove(queue)
 
+    def expect_play(self) -> None:
+        """There is no Ansible to start."""
+
     async def fence(self, token: int, names: Collection[HostName]) -> None:
         for name in names:
             self.all[name].armed = None
@@ -246,7 +249,8 @@ class Fleet:
                 for name, told in hosts.items():
                     self._there(name)
                     self.all[name].staged[number] = told
-                    found.setdefault(name, {})[number] = Staged(number, 1, 7000 + number, None)
+                    routes = sum(isinstance(rule, Route) for rule in told)
+                    found.setdefault(name, {})[number] = Staged(number, routes, 7000 + number, None)
         return found
 
     stage_warm = stage

@@ -24,13 +24,13 @@ async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
 
 
 def ansible(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> Ansible:
-    """Ansible with another program in the place of ansible-playbook, which is looked for beside the interpreter."""
+    """Ansible with another program in the place of the interpreter that runs it."""
     programs = folder / "bin"
     programs.mkdir()
-    program = programs / "ansible-playbook"
+    program = programs / "python3"
     program.write_text(f"#!/bin/sh\n{script}\n")
     program.chmod(0o755)
-    monkeypatch.setattr(sys, "executable", str(programs / "python3"))
+    monkeypatch.setattr(sys, "executable", str(program))
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(folder))
     (folder / "inventory").mkdir()
     (folder / "inventory" / "hosts.yml").write_text("all: {hosts: {gpu01: {}, gpu02: {}}}\n")
@@ -93,3 +93,21 @@ async def test_a_host_that_refuses_to_be_asked_before_anything_is_changed_is_no_
     with pytest.raises(RolledBack, match=r"provision\.yml.*\nnothing was changed"):
         await bench.up(plan_text("one", ONE))
     assert bench.held() == bench.wanted([])
+
+
+def test_a_play_that_was_expected_is_run_by_the_ansible_that_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = f"""echo began >> {tmp_path}/log
+read -r words < "$3"
+[ -z "$words" ] || cat "$words" >> {tmp_path}/log"""
+    play = ansible(tmp_path, script, monkeypatch)
+    log, folder = tmp_path / "log", tmp_path / "run" / "ansible"
+    play.expect("stage_rules.yml")
+    play.expect("stage_rules.yml")
+    with pytest.raises(Refused, match=r"^launch\.yml"):
+        play.play("launch.yml", ["gpu02"], {})
+    with pytest.raises(Refused, match="no result of gpu01 and"):
+        play.play("stage_rules.yml", ["gpu01"], {})
+    assert log.read_text().count("began") == 2 and '"--limit", "gpu01"' in log.read_text()
+    play.expect("stage_rules.yml")
+    play.close()
+    assert sorted(path.name for path in folder.iterdir()) == ["01-stage_rules", "02-launch"], "one that was not needed is gone"

@@ -38,6 +38,12 @@ def command_line() -> Any:
     return root
 
 
+def helped(root: Any) -> str:
+    """What `testbed --help` prints."""
+    text: str = root.get_help(root.context_class(root, info_name="testbed"))
+    return text
+
+
 def refusal(root: Any, words: list[str]) -> str:
     """Why the command line does not take these words, empty if it does."""
     try:
@@ -62,6 +68,15 @@ def test_a_run_builds_the_verb_it_names_and_that_is_the_one_of_the_whole_command
             part = get_command(app(verb)).commands  # type: ignore[attr-defined]
             assert list(part) == list(verbs), module
             assert [path for path, _ in leaves(part[verb])] == [path for path, _ in leaves(whole[verb])]
+
+
+def test_the_help_of_the_command_line_lists_the_verbs_without_building_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, alone = get_command(app()), get_command(app(named(["--help"])))
+    summaries = {verb: words for verbs in VERBS.values() for verb, words in verbs.items()}
+    assert {verb: whole.commands[verb].get_short_help_str(200) for verb in summaries} == summaries  # type: ignore[attr-defined]
+    monkeypatch.setenv("COLUMNS", "120")
+    assert helped(alone) == helped(whole)
+    assert "No such command" in refusal(alone, ["testbed", "up"])
 
 
 def test_the_verb_of_a_command_line_is_found_behind_its_options() -> None:

@@ -35,7 +35,7 @@ from orchestrator.telemetry import MEASUREMENTS, Journal, Silent, read
 from orchestrator.telemetry.recorder import Recorder
 from orchestrator.telemetry.reference import rewritten
 from orchestrator.verify.power import Point, Reading, keep
-from orchestrator.verify.report import Rung
+from orchestrator.verify.report import PairSample, Rung
 from tests.house.repository import ROOT
 
 PLAYED = sorted(path for path in PLAYBOOKS.glob("*.yml"))
@@ -144,7 +144,7 @@ def test_what_the_engine_records_is_declared_and_what_is_declared_is_recorded(tm
         times = Timeline(outcomes, committed, at + 9, dict.fromkeys(outcomes, at + 4), crossed, at + 12, 1500, 17)
         figures = record_timeline(recorder, lab, goal, torus, times)
         assert None not in (figures.dark_ms, figures.link_ms, figures.commit_ms)
-        record_rungs(recorder, [Rung("link", True, "48/48 ports up", 0.001)])
+        record_rungs(recorder, [Rung("link", True, "48/48 ports up", 0.001, pairs=PairSample(4, 132, "ab12cd34-7"))])
         counters = Counters(journal, goal.circuits)
         for n in range(2):
             for host in lab.hosts:

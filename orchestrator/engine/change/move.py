@@ -103,9 +103,12 @@ class Move:
         ) as phase:
             step = context.run.step("host", "all", "stage", {"generations": sorted(generations)}, {"clear": sorted(generations)})
             with step:
-                step.result({"hosts": sorted(await self.hosts.stage(generations))})
+                staged = await self.hosts.stage(generations)
+                step.result({"hosts": sorted(staged)})
+            held = sum(found[self.generation].routes for found in staged.values() if self.generation in found)
+            as_prefixes = f" as {held} prefixes" if held < count else ""
             also = " and a generation to drain onto" if self.drain else ""
-            phase.detail = f"{counted(count, 'route')}{also} on {counted(len(hosts), 'host')}"
+            phase.detail = f"{counted(count, 'route')}{as_prefixes}{also} on {counted(len(hosts), 'host')}"
 
     def _drain_rules(self, goal: Target, seen: Observation, macs: Mapping[HostPort, Macs]) -> Mapping[HostName, Rules]:
         """Routes for the dark interval; empty if draining would change nothing or was not asked for."""

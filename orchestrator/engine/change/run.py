@@ -241,7 +241,7 @@ class ChangeRun:
                 try:
                     async with (
                         deadline(self.command.timeout_s, self.verb, firm=firm) as limit,
-                        open_session(lab, self.command.inventory, run_dir) as session,
+                        open_session(lab, self.command.inventory, run_dir, settings.bounds) as session,
                     ):
                         session.hosts.token = run.token
                         tags = Tagouts(self.store, key, who(settings))

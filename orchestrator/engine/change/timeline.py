@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from optics import DeviceName, HostName, Outcome
@@ -55,11 +55,11 @@ class Figures:
     commit_ms: float | None = None
 
 
-def record_rungs(recorder: Recorder, rungs: Iterable[Rung]) -> None:
-    """Write one `verify` point per rung."""
-    if recorder.journal is None:
-        return
+def record_rungs(recorder: Recorder, rungs: Sequence[Rung]) -> list[str]:
+    """Write one `verify` point per rung, and return what was not checked."""
     for r in rungs:
+        if recorder.journal is None:
+            break
         words = r.detail.split()
         figures = next((w.split("/") for w in words if w.count("/") == 1 and w.replace("/", "").isdigit()), None)
         recorder.journal.point(
@@ -72,8 +72,11 @@ def record_rungs(recorder: Recorder, rungs: Iterable[Rung]) -> None:
                 "detail": r.detail,
                 "passed": int(figures[0]) if figures else None,
                 "total": int(figures[1]) if figures else None,
+                "of": r.pairs.of if r.pairs else None,
+                "seed": r.pairs.seed if r.pairs else None,
             },
         )
+    return [note for r in rungs if r.pairs for note in r.notes]
 
 
 def record_timeline(recorder: Recorder, lab: Lab, goal: Target, plan: Plan, times: Timeline, trigger: str = "up") -> Figures:

@@ -52,7 +52,8 @@ from orchestrator.store.generations import generation_owners
 from orchestrator.store.ownership import OWNER, adopt, adopted, explained, refuse_taken
 from orchestrator.store.records import JobRecord
 from orchestrator.store.scope import Scope
-from orchestrator.verify.ladder import check_link, ladder, pairs_of
+from orchestrator.verify.forwarding import pairs_of
+from orchestrator.verify.ladder import check_link, ladder
 from orchestrator.verify.power import Reading, keep
 from orchestrator.verify.report import Rung
 
@@ -83,8 +84,7 @@ class Up:
         self.context, self.plan, self.text = context, plan, text
         self.job_mode, self.slots = job_mode, dict(slots or {})
         self.rollback, self.expected, self.confirming = rollback, expected, confirming
-        self.lab = context.session.lab
-        self.hosts = context.session.hosts
+        self.lab, self.hosts = context.session.lab, context.session.hosts
         self.current = context.store.current(context.slice)
         self.before = Snapshot({})
         self.notes: list[str] = []
@@ -175,7 +175,7 @@ class Up:
             raise
         figures = record_timeline(recorder, self.lab, goal, self.plan, times, context.verb)
         turned = await self.turn.report(times.sent_ns, figures)
-        ok, total = next((pairs_of(r) for r in rungs if r.name == "forwarding"), (0, 0))
+        ok, total, unasked = pairs_of(rungs)
         writes = sum(o.writes for o in (*self.move.wired.values(), *times.outcomes.values()))
         return UpReport(
             run=context.run.id,
@@ -191,6 +191,7 @@ class Up:
             commit_ms=figures.commit_ms,
             pairs_ok=ok,
             pairs_total=total,
+            pairs_unasked=unasked,
             job=job,
             notes=(*self.notes, *self.turn.notes, *self.plan.warnings, *(balance.notes if balance else ())),
             undo="testbed rollback",
@@ -200,9 +201,8 @@ class Up:
         )
 
     async def _resumed(self, times: Timeline) -> tuple[int, int]:
-        context, at = self.context, times.crossed_ns
-        since = times.sent_ns or at
-        return await context.jobs.resumed(context.recorder, at, since, self.before.job)
+        since = times.sent_ns or times.crossed_ns
+        return await self.context.jobs.resumed(self.context.recorder, times.crossed_ns, since, self.before.job)
 
     async def _found(self, goal: Target, seen: Observation, wanted: Collection[HostName]) -> None:
         """Journal the present state and the target; nothing was changed before."""
@@ -321,14 +321,15 @@ class Up:
     async def _observe(self) -> Observation:
         """Ask all devices and hosts; install the agent through Ansible where hosts lack it or have an older one."""
         recorder, session = self.context.recorder, self.context.session
+        if self.current is None or self.current.plan_sha != self.plan.sha256:  # routes are likely to be staged
+            self.hosts.expect_play()
         with recorder.phase("observe") as phase:
             seen = await session.observe()
             phase.detail = f"{counted(len(seen.settings), 'device')}, {counted(len(seen.hellos), 'host')}"
         locked = set(self.context.hosts())
         if stale := [host for host in self.hosts.unprovisioned() if host in locked]:
             with recorder.phase("provision", f"{counted(len(stale), 'host')}, through Ansible") as phase:
-                changed = await self.hosts.provision(stale)
-                phase.detail = f"{counted(len(changed), 'host')}, through Ansible"
+                phase.detail = f"{counted(len(await self.hosts.provision(stale)), 'host')}, through Ansible"
                 seen = replace(seen, hellos=dict(self.hosts.hellos))
         self.notes += announce(self.context, seen)
         await self.hosts.fence(self.context.run.token, self.context.hosts())
@@ -405,7 +406,7 @@ class Up:
             rungs = await ladder(
                 session, self.plan, goal.links, goal.circuits, fresh, hellos, keep=self._keep, power=False, busy=busy
             )
-            record_rungs(recorder, rungs)
+            self.notes += record_rungs(recorder, rungs)
             if failed := [r for r in rungs if not r.ok]:
                 lines = [f"{r.name}: {r.detail}" + "".join(f"\n  {e}" for e in r.evidence[:12]) for r in failed]
                 raise NotVerified("\n".join(lines), hint="testbed verify repeats the ladder")

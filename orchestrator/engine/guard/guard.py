@@ -86,7 +86,7 @@ async def guard(command: Command, *, notify: Notify, options: GuardOptions) -> G
         )
     own = replace(GUARD.own(settings, options.log), jobs=str(options.budget or ""))
     with StateFile(GUARD, path, own) as file:
-        async with open_session(lab, command.inventory, settings.cache_dir / "ansible") as session:
+        async with open_session(lab, command.inventory, settings.cache_dir / "ansible", settings.bounds) as session:
             watcher = Guard(session, command, file, notify, options, min(command.timeout_s, 10.0))
             try:
                 await watcher.watch()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Collection, Iterable, Mapping
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass, field, replace
 
 from optics import HandsNeeded, HostName, HostPort, Infeasible, Interrupted, Port, TestbedError, Unreachable
@@ -23,7 +23,7 @@ from orchestrator.plan.design.workload import read_text
 from orchestrator.plan.reader import read_plan
 from orchestrator.plan.stored import stored_links
 from orchestrator.results import ALIVE
-from orchestrator.session import Command, PlanText, open_session
+from orchestrator.session import Command, PlanText, Session, open_session
 from orchestrator.store.keys import key_of
 from orchestrator.store.locks import locks_of
 from orchestrator.store.queue import HOLDING, QueuedJob
@@ -133,9 +133,13 @@ class OnLab:
             return job.hosts
         return await self._find_silent(job.hosts)
 
+    def _opened(self) -> AbstractAsyncContextManager[Session]:
+        settings = self.command.settings
+        return open_session(self.lab, self.command.inventory, settings.cache_dir / "ansible", settings.bounds)
+
     async def _find_silent(self, hosts: Collection[HostName]) -> list[HostName]:
         """The hosts that do not answer; they are left out for a while."""
-        async with open_session(self.lab, self.command.inventory, self.command.settings.cache_dir / "ansible") as session:
+        async with self._opened() as session:
             answers = await session.hosts.connect(hosts)
         until = time.monotonic() + SILENT_S
         silent = [host for host, answer in answers.items() if isinstance(answer, TestbedError)]
@@ -146,7 +150,7 @@ class OnLab:
         """As `Acts.ended`: over channels that stay open, by the agents' events and a look from time to time."""
         while True:
             with suppress(TestbedError):
-                async with open_session(self.lab, self.command.inventory, self.command.settings.cache_dir / "ansible") as session:
+                async with self._opened() as session:
                     jobs = Jobs(session, self.store, job.key, self.command.settings.runs_dir)
                     if (record := self.store.latest_job(job.key)) is not None:
                         await session.hosts.connect(hosts_of_job(record, self.lab))

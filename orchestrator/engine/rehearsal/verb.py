@@ -150,7 +150,7 @@ def _ranks(up: Standing, launched: str) -> tuple[int, int]:
 
 
 def _opened(twin: Twin) -> AbstractAsyncContextManager[Session]:
-    return open_session(twin.lab, twin.inventory, twin.settings.cache_dir)
+    return open_session(twin.lab, twin.inventory, twin.settings.cache_dir, twin.settings.bounds)
 
 
 def _more_time(command: Command) -> None:

@@ -35,6 +35,6 @@ async def _turning(command: Command, lab: Lab, current: CurrentPlan) -> bool:
     able = {d for d in {s.ingress.device for s in command.store.owned(key)} if lab.traits_of(d).stored_dwell_s is not None}
     if not able:
         return False
-    async with open_session(lab, command.inventory, command.settings.run_dir(current.run)) as session:
+    async with open_session(lab, command.inventory, command.settings.run_dir(current.run), command.settings.bounds) as session:
         devices = [d for d in (session.devices[name] for name in sorted(able)) if isinstance(d, Presets)]
         return any([(await device.position()).turning for device in devices])

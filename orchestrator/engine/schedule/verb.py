@@ -159,7 +159,7 @@ async def _running(command: Command, lab: Lab, plan: Plan) -> AsyncIterator[Cont
         lock.bind(run)
         run_dir = settings.run_dir(run.id)
         with run, Journal(run_dir, run.id, lab.name) as journal:
-            async with open_session(lab, command.inventory, run_dir) as session:
+            async with open_session(lab, command.inventory, run_dir, settings.bounds) as session:
                 session.hosts.token = run.token
                 interlocks = Interlocks(lab, session.devices, Tagouts(store, key_of(lab), who(settings)))
                 recorder, slice_ = Recorder(Silent(), journal), slice_of(lab, settings)

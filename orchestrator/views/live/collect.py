@@ -49,7 +49,7 @@ async def _attached(watcher: Watcher) -> None:
     """Follow the hosts that answer. Raises: TestbedError - none does, or one was lost."""
     settings = watcher.settings
     lab = replace(watcher.picture.lab, devices={}, secrets={}, trunks=())
-    async with open_session(lab, settings.inventory, settings.cache_dir / "ansible") as session:
+    async with open_session(lab, settings.inventory, settings.cache_dir / "ansible", settings.bounds) as session:
         answers = await session.hosts.connect()
         there = [h for h, a in answers.items() if isinstance(a, Hello) and a.installed]
         silent = {h: a for h, a in answers.items() if not isinstance(a, Hello)}
