@@ -27,6 +27,7 @@ def written(reports: list[dict[str, object]]) -> list[Point]:
     return [point for report in reports for point in read(Path(str(report["journal"])).parent)]
 
 
+@pytest.mark.long
 def test_a_move_under_a_job_records_every_name_and_a_private_influxd_gets_every_point(lab: Lab) -> None:
     needed("influxd", "influxdb")
     env = {"TESTBED_INFLUX_URL": "auto", "TESTBED_SAMPLE_HZ": "100"}

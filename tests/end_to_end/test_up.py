@@ -84,6 +84,7 @@ def test_a_saved_plan_holds_until_the_lab_changes(lab: Lab) -> None:
     assert lab.testbed("up", "--plan", saved).exit_code == 9
 
 
+@pytest.mark.long
 def test_down_goes_on_without_a_host_that_does_not_answer(lab: Lab) -> None:
     lab.up(lab.plan("ring", ring((1, 2)))).must()
     lab.ask("host.sshd", host="gpu03", up=False)
@@ -97,6 +98,7 @@ def test_down_goes_on_without_a_host_that_does_not_answer(lab: Lab) -> None:
     assert not lab.testbed("status").must()["drift"]
 
 
+@pytest.mark.long
 def test_down_leaves_the_routes_and_circuits_of_another_store_alone(lab: Lab) -> None:
     lab.up(lab.plan("ring", ring((1, 2)))).must()
     other = {"TESTBED_DATA_DIR": str(lab.folder / "other")}
