@@ -1,18 +1,32 @@
 """ansible-playbook that loads Ansible first, and then waits for a line in a pipe, its first argument: a file with more arguments.
 
-Started while a lab is still being read, it has a second of imports behind it when its play is due. Where the line is empty, it ends
-and has done nothing; it ends when the thread that started it does.
+Started while a lab is still being read, it has a second of imports behind it when its play is due. Where the line is empty, or
+nobody has the pipe open for writing any more, it ends at once and has done nothing.
 """
 
-import ctypes
 import json
-import signal
+import os
 import sys
+import threading
 import warnings
 from pathlib import Path
 
-PR_SET_PDEATHSIG = 1  # linux/prctl.h
-ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGHUP)
+pipe, *words = sys.argv[1:]
+said = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)  # does not wait for a writer, who may have died
+os.set_blocking(said, True)
+files: list[str] = []
+
+
+def listen() -> None:
+    with os.fdopen(said, encoding="utf-8") as lines:
+        file = lines.readline().strip()
+    if not file:
+        os._exit(0)  # whatever is being imported
+    files.append(file)
+
+
+listening = threading.Thread(target=listen, daemon=True)
+listening.start()
 
 # What every play here needs, and Ansible would load by name.
 import ansible.plugins.action.raw  # noqa: E402
@@ -27,8 +41,5 @@ warnings.filterwarnings("ignore", "AnsibleCollectionFinder has already been conf
 for loader in (connection_loader, shell_loader, become_loader):
     list(loader.all(class_only=True))
 
-pipe, *words = sys.argv[1:]
-with Path(pipe).open(encoding="utf-8") as said:
-    file = said.readline().strip()
-if file:
-    main(["ansible-playbook", *words, *json.loads(Path(file).read_text(encoding="utf-8"))])
+listening.join()
+main(["ansible-playbook", *words, *json.loads(Path(files[0]).read_text(encoding="utf-8"))])

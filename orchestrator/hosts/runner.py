@@ -73,13 +73,11 @@ class Ansible:
         return found
 
     def _start(self, playbook: str) -> _Started:
-        self._count += 1
-        folder = self._artefacts / "ansible" / f"{self._count:02d}-{Path(playbook).stem}"
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        if self._work is None:
-            self._work = Workplace()
         if find_spec("ansible") is None:
             raise Missing("ansible-playbook is not installed here", hint="pip install ansible-core")
+        folder = self._folder(Path(playbook).stem)
+        if self._work is None:
+            self._work = Workplace()
         environment = {
             "ANSIBLE_CONFIG": str(PLAYBOOKS / "ansible.cfg"),
             "ANSIBLE_FORKS": str(self._forks),
@@ -90,6 +88,15 @@ class Ansible:
             "PATH": f"{Path(sys.executable).parent}:{os.environ.get('PATH', '/usr/bin:/bin')}",
         }
         return _Started(playbook, folder, self._work.path / f"words{self._count}", self._inventory, environment, self._withheld)
+
+    def _folder(self, name: str) -> Path:
+        """A new folder for a play; those of other commands may be beside it."""
+        while True:
+            self._count += 1
+            folder = self._artefacts / "ansible" / f"{self._count:02d}-{name}"
+            with suppress(FileExistsError):
+                folder.mkdir(parents=True, mode=0o700)
+                return folder
 
     def _known_hosts(self) -> dict[str, str]:
         """The lab's own known_hosts, if its folder has one; after the inventory's arguments, as the first one counts."""
@@ -107,9 +114,11 @@ class Ansible:
         if self._work is None:
             return
         folder = self._work.path
-        for path in sorted(folder.iterdir()):
-            if path.is_socket():
-                _end_master(path)
+        asked = [link for path in sorted(folder.iterdir()) if path.is_socket() and (link := _told_to_end(path))]
+        for link in asked:
+            with suppress(OSError), link:
+                while link.recv(4096):  # its greeting and its consent; it hangs up when it ends
+                    pass
         give_up = time.monotonic() + 1.0
         while folder.exists() and time.monotonic() < give_up:
             self._work.close()  # the masters are removing their sockets at the same time
@@ -117,15 +126,18 @@ class Ansible:
         self._work = None
 
 
-def _end_master(path: Path) -> None:
-    """End the ssh(1) that serves this control socket, as `ssh -O exit` does, without a process for it (OpenSSH's PROTOCOL.mux)."""
+def _told_to_end(path: Path) -> socket.socket | None:
+    """A link to the ssh(1) of this control socket, told to end as by `ssh -O exit` (OpenSSH's PROTOCOL.mux); None: it is gone."""
     hello, version, terminate, number = 0x00000001, 4, 0x10000005, 0
-    with suppress(OSError), socket.socket(socket.AF_UNIX) as link:
+    link = socket.socket(socket.AF_UNIX)
+    try:
         link.settimeout(1.0)
         link.connect(str(path))
         link.sendall(struct.pack(">6I", 8, hello, version, 8, terminate, number))
-        while link.recv(4096):  # its greeting and its consent; it hangs up when it ends
-            pass
+    except OSError:
+        link.close()
+        return None
+    return link
 
 
 class _Started:
@@ -149,9 +161,13 @@ class _Started:
     def run(self, names: Collection[HostName], variables: Mapping[str, Any], timeout_s: float) -> tuple[int | None, bool]:
         """Give it its words and wait; return its exit code (None: a signal ended it), and whether it had to be stopped."""
         given = self.folder / "variables.json"
-        given.write_text(json.dumps(dict(variables)), encoding="utf-8")
         words = json.dumps(["--limit", ",".join(sorted(names)), "-e", f"@{given}", str(PLAYBOOKS / self.playbook)])
-        (self.folder / "words.json").write_text(words, encoding="utf-8")
+        try:
+            given.write_text(json.dumps(dict(variables)), encoding="utf-8")
+            (self.folder / "words.json").write_text(words, encoding="utf-8")
+        except BaseException:  # no room for them
+            self.forget()
+            raise
         self._end(f"{self.folder / 'words.json'}\n".encode(), timeout_s)
         if self._trouble is not None:
             raise self._trouble
@@ -161,6 +177,8 @@ class _Started:
         """End it; its play does not come."""
         self._end(b"\n", 5.0)
         shutil.rmtree(self.folder, ignore_errors=True)
+        with suppress(OSError):  # those of other plays are beside it
+            self.folder.parent.rmdir()
 
     def _end(self, words: bytes, timeout_s: float) -> None:
         """Say this to it, and wait for its end, or end it."""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +13,7 @@ from typing import Any
 import pytest
 
 from optics import Refused, RolledBack
+from orchestrator.hosts.facts import PLAYBOOKS
 from orchestrator.hosts.runner import Ansible
 from tests.drills.bench import Bench, opened, plan_text
 
@@ -111,3 +115,30 @@ read -r words < "$3"
     play.expect("stage_rules.yml")
     play.close()
     assert sorted(path.name for path in folder.iterdir()) == ["01-stage_rules", "02-launch"], "one that was not needed is gone"
+
+
+def test_an_ansible_whose_command_died_before_it_was_heard_ends(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "words")
+    ended = subprocess.run([sys.executable, "-P", PLAYBOOKS / "ansible_playbook.py", tmp_path / "words"], timeout=60.0)
+    assert ended.returncode == 0
+
+
+def test_an_ansible_that_waits_ends_if_its_words_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    play = ansible(tmp_path, 'read -r words < "$3"', monkeypatch)
+    play.expect("stage_rules.yml")
+    with pytest.raises(TypeError):
+        play.play("stage_rules.yml", ["gpu01"], {"rules": object()})
+    play.close()
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("ansible ")]
+    assert not list((tmp_path / "run").iterdir())
+
+
+def test_commands_that_share_a_folder_do_not_read_each_others_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = ansible(tmp_path, 'read -r words < "$3"', monkeypatch)
+    other = Ansible(tmp_path / "inventory", tmp_path / "run")
+    for play, lab in ((first, "lab1"), (other, "lab2")):
+        with pytest.raises(Refused, match="no result"):
+            play.play("stop_job.yml", ["gpu01"], {"lab": lab})
+        play.close()
+    kept = sorted((tmp_path / "run" / "ansible").glob("*/variables.json"))
+    assert [path.read_text() for path in kept] == ['{"lab": "lab1"}', '{"lab": "lab2"}']

@@ -53,7 +53,7 @@ def watched() -> Iterator[list[str]]:
                         continue
                     seen.add((entry.name, command))
                     found.extend(found_in(command, f"arguments of {command[:80]!r}"))
-                    if b"ansible" in command.split(b"\0", 2)[1:2] or b"ansible-playbook" in command:
+                    if b"ansible" in command.split(b"\0", 2)[1:2] or b"ansible_playbook.py" in command:
                         found.extend(found_in((entry / "environ").read_bytes(), f"environment of {command[:80]!r}"))
 
     thread = threading.Thread(target=look)
@@ -63,7 +63,7 @@ def watched() -> Iterator[list[str]]:
     finally:
         over.set()
         thread.join()
-    assert any(b"ansible-playbook" in command for _, command in seen), "the watch saw Ansible"
+    assert any(b"ansible_playbook.py" in command for _, command in seen), "the watch saw Ansible"
 
 
 def everything(lab: Guarded) -> Iterator[Path]:
