@@ -18,10 +18,13 @@ Row: TypeAlias = tuple[str, str, str, str]
 NONE = 1  # the way of addresses without a route, as a bit
 
 
-def rows(routes: Iterable[Route]) -> list[Row]:
-    """The rows for a host's routing table, sorted: every address has the route that `routes`, each to a /32, give it, or none."""
+def rows(routes: Iterable[Route], *, single: bool = False) -> list[Row]:
+    """The rows for a host's routing table, sorted: every address has the route that `routes`, each to a /32, give it, or none.
+
+    single: a row for each route, however many.
+    """
     found = sorted(map(_row, routes))
-    return found if len(found) <= FEW else aggregated(found)
+    return found if single or len(found) <= FEW else aggregated(found)
 
 
 _row = attrgetter("destination", "via", "interface", "source")

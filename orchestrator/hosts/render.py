@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import gzip
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from optics import HostName, Infeasible
@@ -18,13 +18,15 @@ PER_NETWORK = "per-network"  # each host's name for its own, as its agent knows 
 COMMAND_LIMIT = 100_000  # Linux takes no single argument beyond 128 KiB (MAX_ARG_STRLEN), and Ansible's raw sends one
 
 
-def generation(number: int, rules: Rules, *, rto_min_ms: int = RTO_MIN_MS, congctl: str = CONGCTL) -> dict[str, Any]:
-    """One generation as a `stage` request. Sorted, so that equal rules give equal requests."""
+def generation(
+    number: int, rules: Rules, *, rto_min_ms: int = RTO_MIN_MS, congctl: str = CONGCTL, single: bool = False
+) -> dict[str, Any]:
+    """One generation as a `stage` request. Sorted, so that equal rules give equal requests. single: as `prefixes.rows`."""
     neighbours = sorted(r for r in rules if isinstance(r, Neighbour))
     request: dict[str, Any] = {
         "op": "stage",
         "generation": number,
-        "routes": [list(row) for row in rows(r for r in rules if isinstance(r, Route))],
+        "routes": [list(row) for row in rows((r for r in rules if isinstance(r, Route)), single=single)],
         "neighbours": [[n.address, n.mac, n.interface] for n in neighbours],
         "rto_min_ms": rto_min_ms,
         "congctl": congctl,
@@ -68,14 +70,25 @@ def _filter(f: TransitFilter) -> dict[str, list[str]]:
 
 
 def payloads(
-    generations: Mapping[int, Mapping[HostName, Rules]], token: Mapping[str, int] | None = None, congctl: str = CONGCTL
+    generations: Mapping[int, Mapping[HostName, Rules]],
+    token: Mapping[str, int] | None = None,
+    congctl: str = CONGCTL,
+    single: Collection[HostName] = (),
 ) -> dict[HostName, str]:
-    """What `stage_rules.yml` hands to each host: all its generations, as JSON, compressed, in base64; `token` goes into each."""
+    """What `stage_rules.yml` hands to each host: all its generations, as JSON, compressed, in base64; `token` goes into each.
+
+    single: hosts that get a row for each route.
+    """
     names = sorted({name for hosts in generations.values() for name in hosts})
     more = dict(token or {})
     return {
         name: pack(
-            [generation(n, hosts[name], congctl=congctl) | more for n, hosts in sorted(generations.items()) if name in hosts], name
+            [
+                generation(n, hosts[name], congctl=congctl, single=name in single) | more
+                for n, hosts in sorted(generations.items())
+                if name in hosts
+            ],
+            name,
         )
         for name in names
     }

@@ -23,8 +23,17 @@ class Routes(Channels):
 
         congctl: what the routes pin; PER_NETWORK needs `load_networks` before.
         """
-        payloads = render.payloads(generations, congctl=congctl)
-        answers = await self._ask({name: {"packed": packed} for name, packed in payloads.items()}, "stage", timeout_s)
+
+        async def ask(single: Collection[HostName] = ()) -> dict[str, dict[str, Any]]:
+            payloads = render.payloads(generations, congctl=congctl, single=single)
+            return await self._ask({name: {"packed": packed} for name, packed in payloads.items()}, "stage", timeout_s)
+
+        try:
+            answers = await ask()
+        except Refused:  # an agent of an older release, which `up` has not replaced yet, knows no addresses without a route
+            if not (older := self.unprovisioned()):
+                raise
+            answers = await ask(older)
         return {
             name: {v["generation"]: Staged(v["generation"], v["routes"], v["table"], v.get("congctl")) for v in values["staged"]}
             for name, values in answers.items()

@@ -240,7 +240,8 @@ class Ladder:
 
     async def forwarding(self) -> Finding:
         """Of a large lab some pairs, drawn by the plan and the generation of its routes: the same again until they change."""
-        generation = max((hello.active or 0 for hello in self.hellos.values()), default=0)
+        own = {p.host for link in self.links for p in (link.a, link.b)}  # others may have plans of others
+        generation = max((hello.active or 0 for name, hello in self.hellos.items() if name in own), default=0)
         asked = Asked(self.session.bounds.pairs, f"{self.plan.sha256[:8]}-{generation}")
         return await check_forwarding(self.session.hosts, self.plan, self.links, self.session.lab, self.mute, asked)
 

@@ -7,8 +7,10 @@ import gzip
 import io
 import json
 import tarfile
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +18,7 @@ from optics import Infeasible, Refused, TestbedError, TimedOut, Unreachable
 from optics.plan import Job
 from orchestrator.fabric.rules import Neighbour, RdmaNeighbour, RdmaRoute, Route, TransitFilter
 from orchestrator.hosts import facts, fleet, launch, render
+from orchestrator.hosts.api import Hello
 from orchestrator.hosts.failures import one_error
 from orchestrator.hosts.launch import identity
 from tests.hosts.two_hosts import small_lab
@@ -76,6 +79,28 @@ def test_all_generations_of_a_host_travel_in_one_payload() -> None:
     told = render.payloads({2: {"gpu01": frozenset(), "gpu02": frozenset()}, 1: {"gpu01": frozenset()}})
     requests = json.loads(gzip.decompress(base64.b64decode(told["gpu01"])))
     assert [r["generation"] for r in requests] == [1, 2] and set(told) == {"gpu01", "gpu02"}
+
+
+async def test_an_agent_of_an_older_release_is_told_each_route_when_it_refuses_addresses_without_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    routes = [Route(f"10.255.0.{n}/32", "10.1.0.2", "opt1", "10.255.0.1", 0) for n in range(2, 202) if n != 77]
+    told: list[list[list[str]]] = []
+
+    async def ask(self: fleet.Hosts, requests: Mapping[str, Any], *_: object) -> dict[str, dict[str, Any]]:
+        (request,) = json.loads(gzip.decompress(base64.b64decode(requests["gpu01"]["packed"])))
+        told.append(request["routes"])
+        if any(not row[2] for row in request["routes"]):
+            raise Refused("no interface  on this host (it has opt1)")
+        return {"gpu01": {"staged": [{"generation": 3, "routes": len(request["routes"]), "table": 7003}]}}
+
+    monkeypatch.setattr(fleet.Hosts, "_ask", ask)
+    async with fleet.Hosts(LAB, tmp_path, tmp_path) as hosts:
+        with pytest.raises(Refused):
+            await hosts.stage_warm({3: {"gpu01": frozenset(routes)}})
+        hosts.hellos["gpu01"] = Hello("gpu01", True, provision="before")
+        staged = await hosts.stage_warm({3: {"gpu01": frozenset(routes)}})
+    assert staged["gpu01"][3].routes == len(routes) and [len(each) < 20 for each in told] == [True, True, False]
 
 
 def test_rules_too_many_for_one_command_are_refused_before_anything_is_sent() -> None:

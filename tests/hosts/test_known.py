@@ -48,6 +48,12 @@ def test_a_line_that_is_no_key_hides_no_other_host(tmp_path: Path) -> None:
     assert not keys_of(file, "10.0.0.2") and not keys_of(tmp_path / "none", "10.0.0.2")
 
 
+def test_a_revoked_key_is_no_key_of_a_host_wherever_its_line_stands(tmp_path: Path) -> None:
+    file = tmp_path / "known_hosts"
+    file.write_text(f"10.0.0.1 {KEYS[0]}\n10.0.0.2 {KEYS[1]}\n@revoked\t* {KEYS[0]} stolen\n@revoked\n")
+    assert not keys_of(file, "10.0.0.1") and len(keys_of(file, "10.0.0.2")) == 1
+
+
 def test_a_changed_file_is_read_again_and_only_the_lines_of_the_host_are_decoded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -93,6 +93,6 @@ def test_a_pair_that_a_link_joins_and_that_does_not_answer_fails_whatever_is_dra
 def test_the_ladder_asks_as_the_settings_say_and_draws_by_plan_and_generation() -> None:
     hosts = Answering()
     session: Any = SimpleNamespace(hosts=hosts, lab=lab(20), bounds=Bounds(pairs=50))
-    hellos = {name: Hello(name, True, active=7) for name in NAMES}
+    hellos = {name: Hello(name, True, active=7) for name in NAMES} | {"gpu99": Hello("gpu99", True, active=8)}
     (found,) = asyncio.run(Ladder(session, PLAN, RING, (), {}, hellos).climb(["forwarding"]))
     assert found.pairs == PairSample(50, 380, "ab12cd34-7") and len(hosts.asked) == 50

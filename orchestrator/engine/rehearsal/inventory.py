@@ -86,14 +86,15 @@ def _hosts(lab: Lab, ways: Ways) -> dict[str, Any]:
         "ansible_ssh_common_args": known,
         "ansible_python_interpreter": "python3",
     }
-    return {"all": {"vars": common, "hosts": {name: _host(host, lab, ways) for name, host in lab.hosts.items()}}}
+    return {"all": {"vars": common, "hosts": {h.name: _host(h, n, lab, ways) for n, h in enumerate(lab.hosts.values(), 1)}}}
 
 
-def _host(host: Host, lab: Lab, ways: Ways) -> dict[str, Any]:
+def _host(host: Host, number: int, lab: Lab, ways: Ways) -> dict[str, Any]:
+    """number: from 1, of the hosts of the twin, which has fewer than there are numbers in an inventory."""
     return {
         "ansible_port": ways.hosts[host.name],
         "testbed_host_id": host.host_id,
-        "testbed_mgmt_address": f"10.254.0.{host.host_id}",
+        "testbed_mgmt_address": f"10.254.0.{number}",
         "testbed_ports": {number: {"interface": port.interface} for number, port in host.ports.items()},
         "testbed_forwarding": "kernel",
         "testbed_node_prefix": host.node_prefix,

@@ -115,7 +115,9 @@ async def start(command: Command, lab: Lab, run: str, *, job: bool) -> TurnState
 
 def _together(made: list[UpReport], slots: int, state: TurnState) -> UpReport:
     last = made[-1]
+    # of a slot whose links do not join all hosts none is asked for
     pairs = (sum(report.pairs_ok or 0 for report in made), sum(report.pairs_total or 0 for report in made))
-    asked = f", {pairs[0]}/{pairs[1]} pairs" if pairs[1] else ""  # of a slot whose links do not join all hosts none is asked for
+    unasked = sum(report.pairs_unasked for report in made)
+    asked = f", {pairs[0]}/{pairs[1]} pairs{f' ({unasked} others not asked)' if unasked else ''}" if pairs[1] else ""
     notes = (f"{counted(len(made), 'slot')} of {slots} made and verified{asked}", *last.notes)
     return replace(last, nothing_to_do=False, writes=sum(r.writes for r in made), notes=(*notes, f"its slots turn: {state}"))

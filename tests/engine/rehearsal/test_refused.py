@@ -48,7 +48,8 @@ def test_the_twin_has_the_labs_cables_and_losses_on_ports_of_its_own_and_none_of
     devices = {
         n: replace(c, username="operator", password="secret", options={"key_file": "/root/key"}) for n, c in lab.devices.items()
     }
-    lab = replace(lab, devices=devices, hosts={n: replace(h, link_mbps=25_000.0, gpus=8) for n, h in lab.hosts.items()})
+    hosts = {n: replace(h, link_mbps=25_000.0, gpus=8, host_id=h.host_id + 254) for n, h in lab.hosts.items()}
+    lab = replace(lab, devices=devices, hosts=hosts)
     families = {"polatis-scpi": {"schemes": ["tcp"], "login": None}}
     ways = Ways(dict.fromkeys(lab.hosts, 20001), {"ocs1": 20002, "ocs2": 20003}, Path("/twin/lab"))
     found = texts(lab, READ.identities, families, ways)
@@ -58,6 +59,7 @@ def test_the_twin_has_the_labs_cables_and_losses_on_ports_of_its_own_and_none_of
     assert {d.address for d in read.devices.values()} == {"tcp://127.0.0.1:20002", "tcp://127.0.0.1:20003"}
     assert slower(lab) == 100.0 and {h.link_mbps for h in read.hosts.values()} == {250.0}
     assert [words.partition(":")[0] for words in lacks(lab)] == ["GPUs", "rate"] and not list(lacks(read))
+    assert [h.mgmt_address for h in read.hosts.values()] == [f"10.254.0.{n}" for n in range(1, len(hosts) + 1)]
 
 
 def test_queues_of_the_twin_hold_as_many_milliseconds_as_those_of_the_lab(tmp_path: Path) -> None:

@@ -201,3 +201,8 @@ def test_slots_that_turn_already_launch_no_job_and_say_so(bench: Made, monkeypat
             asyncio.run(making.begin(bench.command, job=True))
         assert error.value.hint == "testbed job launch"
         assert asyncio.run(making.begin(bench.command, job=False)) == "turning"
+
+
+def test_pairs_that_were_asked_in_no_slot_are_said_of_all_slots() -> None:
+    made = [UpReport("0001", "round", "lab", pairs_ok=5, pairs_total=5, pairs_unasked=2)] * 3
+    assert making._together(made, 3, "turn").notes[0] == "3 slots of 3 made and verified, 15/15 pairs (6 others not asked)"  # type: ignore[arg-type]
