@@ -125,6 +125,8 @@ def moves(index: int, run: str) -> Iterator[Wanted]:
             ok = int(not (last and rung == "link"))
             fields: dict[str, FieldValue] = {"ok": ok, "passed": 47 + ok, "total": 48, "duration_ms": 3.5, "detail": "as seen"}
             yield at + SECOND, "verify", {"rung": rung}, {**named, **fields}
+        drawn: dict[str, FieldValue] = {"ok": 1, "passed": 10_000, "total": 10_000, "of": 36_672, "seed": f"ab12cd34-{n}"}
+        yield at + SECOND, "verify", {"rung": "forwarding"}, {**named, **drawn, "duration_ms": 900.0, "detail": "pairs"}
         for begin, phase in enumerate(("plan", "stage", "switch", "link", "verify")):
             took = 4_000_000 * (begin + 1) + n * 100_000
             fields = {"begin_ns": at, "duration_ns": took, "duration_ms": took / 1e6, "ok": 1, "detail": ""}
