@@ -10,7 +10,7 @@ from grafana_foundation_sdk.models import dashboard as models
 from dashboards import influx
 from dashboards.influx import DEVICE, HERE, HOST, Influx, rate
 from dashboards.live import curves, device_phases, number
-from dashboards.look import NO_TIME, dashboard, dress, legend, variable
+from dashboards.look import DBM, NO_TIME, dashboard, dress, legend, variable
 
 PORTS = f"{HERE} AND {HOST}"
 LIGHT = f"{HERE} AND {DEVICE}"
@@ -79,7 +79,7 @@ def build() -> board.Dashboard:
         number(
             "Weakest light",
             "The lowest power received by a device's port, from optical.rx_dbm. Below the receiver's limit links fail.",
-            "dBm",
+            DBM,
             f'SELECT min("rx_dbm") FROM "optical" WHERE {LIGHT}',
         ),
         number(
@@ -110,7 +110,7 @@ def build() -> board.Dashboard:
         lines(
             "Light received",
             "Power that enters each port of a device, from optical. A slow decline is dirt or bending, a step is a moved fibre.",
-            "dBm",
+            DBM,
             mean("rx_dbm", "optical", LIGHT, "device", "port"),
         )
     )
@@ -119,7 +119,7 @@ def build() -> board.Dashboard:
             "Light sent",
             "Power that leaves each port of a device, from optical. Falls with the input of the same circuit, or "
             "the switch itself loses.",
-            "dBm",
+            DBM,
             mean("tx_dbm", "optical", LIGHT, "device", "port"),
         )
     )

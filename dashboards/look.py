@@ -17,6 +17,8 @@ NOTHING = "nothing in this time range"
 NO_TIME = ("organize", {"excludeByName": {"Time": True}, "indexByName": {}, "renameByName": {}})
 """The transformation that drops the column of times."""
 ALL = ".*"
+DBM = "suffix:dBm"
+"""Grafana's own unit `dBm` is written "dbm" (its categories.ts, as of 13.2.3)."""
 
 P = TypeVar("P", bound=Any)
 

@@ -86,7 +86,7 @@ def test_figures_carry_their_unit(drawn: Shown) -> None:
     texts = {name: next(iter(reversed(fields(drawn[name]).values())))["text"] for name in drawn.keys() - {WRONG_STEP}}
     assert texts["testbed-live: Reconfigurations"] == "20"
     assert texts["testbed-live: Last dark time"] == "36 ms"
-    assert texts["testbed-fabric: Weakest light"].lower() == "-1.50 dbm"
+    assert texts["testbed-fabric: Weakest light"] == "-1.50 dBm"
     assert texts["testbed-fabric: Largest loss"] == "1.99 dB"
     assert texts["testbed-training: Bus bandwidth, median"] == "1.65 Gb/s"
     assert texts["testbed-live: Throughput of the fabric"] == "1.44 Gb/s"

@@ -64,7 +64,7 @@ async function show(panel) {
         name: data.getFieldDisplayName(field, frame, shown),
         type: field.type,
         unit,
-        unitKnown: unit === undefined || units.has(unit),
+        unitKnown: unit === undefined || units.has(unit) || unit.startsWith('suffix:'), // one of our own words
         values: values.slice(0, 50),
         length: values.length,
         text: written ? data.formattedValueToString(written) : undefined,
