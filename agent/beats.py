@@ -20,6 +20,7 @@ ROW = struct.Struct("<6q")
 SIZE = ROWS_AT + ROWS * ROW.size
 HIGHEST = 1 << 53
 LONGEST_NS = 1_000_000_000_000_000  # 12 days: no iteration takes longer
+LATEST_NS = 1 << 62  # the year 2116: clocks' offsets may be added, and 64 bits still hold it
 
 
 def beats(server: Server, request: Json) -> Json:
@@ -57,7 +58,7 @@ def parsed(data: bytes, after: int, now: int) -> Json:
     times = []
     for n in range(max(0, written - ROWS + 1), written):  # the oldest row may be the one that is written just now
         number, begin, *spans = ROW.unpack_from(data, ROWS_AT + n % ROWS * ROW.size)
-        if after < number <= HIGHEST and begin >= 0 and all(0 <= span <= LONGEST_NS for span in spans):
+        if after < number <= HIGHEST and 0 <= begin <= LATEST_NS and all(0 <= span <= LONGEST_NS for span in spans):
             times.append([number, begin, *(span // 1000 for span in spans)])
             after = number
     ages = {"age_s": round((now - since) / 1e9, 6), "alive_s": round((now - alive) / 1e9, 6) if alive else None}

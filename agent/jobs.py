@@ -396,6 +396,8 @@ class Jobs:
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)  # the job may have put anything there
         except FileNotFoundError:
             return {"data": "", "offset": 0, "size": 0, "state": state["state"]}
+        except OSError as e:
+            raise refused(f"file {name} cannot be read: {e.strerror}") from None
         try:
             if not stat.S_ISREG(os.fstat(fd).st_mode):
                 raise refused(f"file {name} is no plain file")

@@ -123,7 +123,8 @@ class JobStatus(JsonReport):
     resumed from; 0: it started from scratch. hosts: how many its ranks are on. late: which of them are slow or silent, in words.
     shadow: `host`, `state`, tapped ones (`taps`); iterations judged, how many `equal`; `fetched` states; its `checkpoint`; `lag_ms`
     behind the job (median); or why it has none (`lacks`). functions: as the measurement `function`, and a `state`. sent: as the
-    measurement `collective`. saves: how long training stands for a checkpoint (`each_ms`), one in `every` iterations.
+    measurement `collective`. saves: how long training stands for a checkpoint (`each_ms`), one in `every` iterations. bad_records:
+    lines of its iterations that are no records, and are left out; bad_record: what is wrong with the latest, or with the file.
     """
 
     name: str
@@ -150,6 +151,8 @@ class JobStatus(JsonReport):
     functions: tuple[Mapping[str, int | float | str], ...] = ()
     sent: Mapping[str, float] | None = None
     saves: Mapping[str, float] | None = None
+    bad_records: int = 0
+    bad_record: str = ""
 
     @property
     def limit(self) -> str:

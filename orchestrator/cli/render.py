@@ -314,6 +314,11 @@ def job(report: JobStatus) -> str:
     found += [function_words(each) for each in report.functions]
     found += [sent_words(report.sent), lost_words(report.sent)] if report.sent is not None else []
     found += [save_words(report.saves)] if report.saves is not None else []
+    if report.bad_record:
+        left_out = (
+            f"{counted(report.bad_records, 'line')} of its records left out" if report.bad_records else "its records are not read"
+        )
+        found.append(f"{left_out}: {report.bad_record}")
     line += "".join(f"\n           {flat(words)}" for words in found if words)
     return line + "".join(f"\n           {words}" for words in (*report.late, *report.detail.splitlines()))
 

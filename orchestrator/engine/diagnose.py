@@ -12,9 +12,10 @@ from typing import Any
 
 from optics import HostName, Locked, Missing, TestbedError
 from optics.plain import counted
-from orchestrator.engine.change.iterations import LATEST, bring_home, sound
+from orchestrator.engine.change.iterations import LATEST, bring_home
 from orchestrator.engine.change.job_record import facts, pause_of, ranks_of
 from orchestrator.engine.change.locking import holding
+from orchestrator.engine.change.rank_records import sound
 from orchestrator.inventory.lab import Lab
 from orchestrator.plan.stored import stored_circuits, stored_links, stored_plan
 from orchestrator.session import Command, Session, load_lab
@@ -93,7 +94,7 @@ async def subject(command: Command, session: Session, current: CurrentPlan, reco
         records = await bring_home(session, name, record, run_dir)
     except TestbedError:  # the host of rank 0 is gone: what was fetched before
         with suppress(OSError):
-            records = sound((run_dir / f"{name}.iterations.jsonl").read_text(encoding="utf-8").splitlines())
+            records = sound((run_dir / f"{name}.iterations.jsonl").read_bytes().splitlines())
     pause = pause_of(record)
     state = "paused" if pause is not None and pause.until > time.time() else record.state
     ranks = ranks_of(record, session.lab)

@@ -14,8 +14,8 @@ from typing import Any, cast
 from optics import HostName, HostPort, Missing
 from optics.plan import Traffic
 from optics.ranks import hosts_of
-from orchestrator.engine.change.iterations import sound
 from orchestrator.engine.change.jobs import Jobs
+from orchestrator.engine.change.rank_records import sound
 from orchestrator.fabric.next_hops import hops
 from orchestrator.inventory.lab import Lab
 from orchestrator.plan.design.design import PAYLOAD
@@ -232,7 +232,7 @@ def as_workload(found: Profile) -> dict[str, Any]:
 def records(run_dir: Path) -> list[dict[str, Any]]:
     """The fetched iterations of the job launched by a run, oldest first."""
     files = sorted(run_dir.glob("*.iterations.jsonl"), key=lambda path: path.stat().st_mtime)
-    return sound(files[-1].read_text(encoding="utf-8").splitlines(), ()) if files else []
+    return sound(files[-1].read_bytes().splitlines(), ("iter_ms",)) if files else []
 
 
 def versus(run: str, plan_name: str, plan_text: str, run_dir: Path, lab: Lab) -> Versus:

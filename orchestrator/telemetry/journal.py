@@ -22,7 +22,7 @@ from typing import Protocol
 
 from optics.errors import StoreFailed
 from orchestrator.processes import boot_id
-from orchestrator.telemetry.lineprotocol import FieldValue, integer, number, tag, text
+from orchestrator.telemetry.lineprotocol import INT_MAX, INT_MIN, FieldValue, integer, number, tag, text
 from orchestrator.telemetry.names import COMMON_TAGS, MEASUREMENTS, Measurement
 
 PART_BYTES = 64 * 1024 * 1024
@@ -126,17 +126,18 @@ class Journal:
     ) -> None:
         """Write one point at `mono_ns` (default: now).
 
-        Every declared tag but `testbed` and `run` must be given; fields are any of the declared ones. A field that is None or not
-        a finite number is omitted (a missing reading), and a point without fields is not written.
+        Every declared tag but `testbed` and `run` must be given; fields are any of the declared ones. A field that is None, not
+        a finite number, or an integer beyond 64 bits is omitted (a missing reading); a point without fields, or at a time that
+        64 bits do not hold, is not written.
         Raises: ValueError - a name that is not declared, a missing tag, or a value of another type than declared.
         """
         known = MEASUREMENTS.get(measurement)
         if known is None:
             raise ValueError(f"measurement {measurement!r} is not declared (orchestrator/telemetry/names.py)")
         body = self._fields(known, fields or {})
-        if not body:
-            return
         at = self.clock.monotonic_ns() if mono_ns is None else mono_ns
+        if not body or not INT_MIN < at + self.anchor_ns < INT_MAX - _RECENT:  # room for points of the same time
+            return
         with self._lock:
             series = self._series_of(known, tags or {})
             line = f"{series.prefix}{body} {series.free(at + self.anchor_ns)}\n"
@@ -248,7 +249,8 @@ class Journal:
             if value is None:
                 continue
             if field.kind == "int" and isinstance(value, int):
-                written.append(f"{name}={integer(value)}")
+                if INT_MIN <= value <= INT_MAX:
+                    written.append(f"{name}={integer(value)}")
             elif field.kind == "float" and isinstance(value, (int, float)):
                 if value - value == 0:  # false for nan and the infinities
                     written.append(f"{name}={number(value)}")

@@ -7,6 +7,7 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import isfinite
 
 from optics import Garbled, HostName, Link, NotVerified
 from optics.plain import natural
@@ -14,6 +15,7 @@ from optics.plan import Job, Plan, ring_steps
 from optics.ranks import RankName, hosts_of
 from orchestrator.fabric.next_hops import Hop, follow, lanes_of, next_hops
 from orchestrator.hosts import Hosts, job_name
+from orchestrator.hosts.output import last_line
 from orchestrator.inventory.lab import Lab
 from orchestrator.verify.qualification import Direction, rates
 from orchestrator.verify.report import CollectiveFigures
@@ -133,7 +135,9 @@ async def all_reduce(
         result = json.loads(text)
         row = result["rows"][0]
         busbw, wrong = float(row["busbw_gbytes_per_s"]) * 1e3, int(result["wrong"])
-    except (ValueError, KeyError, IndexError, TypeError) as error:
+        if not isfinite(busbw):
+            raise ValueError(f"busbw {busbw}")
+    except (ArithmeticError, ValueError, KeyError, IndexError, TypeError, RecursionError) as error:
         raise Garbled(f"{ranks[0]}: the all-reduce wrote {text[:200]!r} for its result") from error
     if wrong:
         raise NotVerified(f"{wrong} elements of the sum are wrong")
@@ -148,9 +152,8 @@ async def _end(hosts: Hosts, name: str, ranks: Sequence[RankName]) -> None:
         while True:
             states = await hosts.job_states(name, ranks)
             if bad := [h for h, s in states.items() if s.state in ("killed", "absent") or s.code]:
-                lines = (await hosts.tail(name, bad[0], "log", -2000)).text.strip().splitlines()
                 more = f" and {len(bad) - 1} more" if len(bad) > 1 else ""
-                raise NotVerified(f"the all-reduce failed on {bad[0]}{more}: {lines[-1] if lines else 'no output'}")
+                raise NotVerified(f"the all-reduce failed on {bad[0]}{more}: {await last_line(hosts, name, bad[0]) or 'no output'}")
             if all(s.state == "exited" for s in states.values()):
                 return
             await asyncio.sleep(POLL_S)

@@ -275,10 +275,15 @@ def test_checkpoints_outlive_the_job_and_change_hands_with_the_user(host: Space,
 
 
 def test_what_a_job_puts_in_the_place_of_its_files_holds_nobody_up(as_nobody: Peer) -> None:
-    as_nobody.ask("job.start", name="j", argv=["sh", "-c", "mkfifo pipe; ln -s /etc/shadow link; ln -s /dev/zero log2; mkdir dir"])
+    as_nobody.ask(
+        "job.start",
+        name="j",
+        argv=["sh", "-c", "mkfifo pipe; ln -s /etc/shadow link; ln -s /dev/zero log2; mkdir dir; ln -s loop loop"],
+    )
     assert ended(as_nobody, "j")["code"] == 0
     assert as_nobody.ask("job.tail", name="j", file="pipe")["error"] == "file pipe is no plain file"
     assert as_nobody.ask("job.tail", name="j", file="dir")["error"] == "file dir is no plain file"
+    assert as_nobody.ask("job.tail", name="j", file="loop")["code"] == "refused"
     for name in ("link", "log2"):
         assert as_nobody.ask("job.tail", name="j", file=name)["error"] == f"file {name} is not in the job's directory"
 

@@ -10,6 +10,7 @@ from typing import cast
 
 import pytest
 
+from optics import Refused
 from orchestrator.engine.change.iterations import bring_home, saves, sent, whole_bytes
 from orchestrator.hosts import ClockReading, Tail
 from orchestrator.session import Session
@@ -70,6 +71,88 @@ async def test_what_was_sent_for_an_exchange_is_in_the_journal_and_no_exchange_i
     assert asked.fields == {"iter": 2} | {
         key: together[key] for key in ("requests", "hits", "asked_bytes", "found_ms", "found_p99_ms")
     }
+
+
+GOOD = {"iter": 1, "iter_ms": 10.0, "t_wall_ns": 10**9}
+
+
+def home(hosts: object) -> tuple[Session, str, JobRecord]:
+    lab = SimpleNamespace(name="lab", hosts={"gpu01": None})
+    spec = {"wanted": {"workload": "train", "ranks": ["gpu01"]}, "on_hosts": "mlp.1", "backend": "gloo"}
+    session = cast(Session, SimpleNamespace(hosts=hosts, lab=lab))
+    return session, "mlp.1", cast(JobRecord, SimpleNamespace(name="mlp", run="2026-11-21-0001", spec=spec))
+
+
+@pytest.mark.parametrize(
+    ("odd", "why"),
+    [
+        ({"iter": 2.5}, "iter is to be a whole number from 0 to 9007199254740992, and is 2.5"),
+        ({"iter": 1e18}, "iter is to be a whole number from 0 to 9007199254740992, and is 1e+18"),
+        ({"iter": "2"}, 'iter is to be a whole number from 0 to 9007199254740992, and is "2"'),
+        ({"iter_ms": 1e18}, "iter_ms is to be a number from 0 to 1000000000, and is 1e+18"),
+        ({"iter_ms": None}, "iter_ms is to be a number from 0 to 1000000000, and is null"),
+        ({"t_wall_ns": 9.99e18}, "t_wall_ns is to be a whole number from 0 to 4611686018427387904, and is 9.99e+18"),
+        ({"t_wall_ns": -1}, "t_wall_ns is to be a whole number from 0 to 4611686018427387904, and is -1"),
+    ],
+)
+async def test_a_record_that_is_none_is_left_out_and_counted_and_the_others_of_its_piece_come_home(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, odd: dict[str, object], why: str
+) -> None:
+    lines = [GOOD, GOOD | {"iter": 2} | odd, GOOD | {"iter": 3, "t_wall_ns": 3 * 10**9}]
+    monkeypatch.setattr(f"{__name__}.TEXT", "".join(json.dumps(line) + "\n" for line in lines))
+    found = await bring_home(*home(Rank0(1)), tmp_path)
+    assert [r["iter"] for r in found] == [1, 3] and (found.bad, found.why) == (1, why)
+    assert [p.fields["iter"] for p in read(tmp_path)] == [1, 3]
+
+
+async def test_a_whole_number_with_a_fraction_of_zero_is_one_and_another_is_no_figure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    odd = {"iter": 2.0, "iter_ms": 7, "t_wall_ns": 2e9, "bytes": 4000.0, "wire_bytes": 0.5, "algbw_gbps": 1.0, "steps": 1e300}
+    monkeypatch.setattr(f"{__name__}.TEXT", json.dumps(odd) + "\n")
+    found = await bring_home(*home(Rank0(1)), tmp_path)
+    assert (found, found.bad) == ([{"iter": 2, "iter_ms": 7, "t_wall_ns": 2 * 10**9, "bytes": 4000, "algbw_gbps": 1.0}], 0)
+    step, summed = read(tmp_path)
+    assert step.fields["iter"] == summed.fields["iter"] == 2 and summed.fields["size_bytes"] == 4000
+    assert "wire_bytes" not in summed.fields
+
+
+class Written:
+    """Rank 0's host, as its agent answers: whole lines of a file of bytes, at most `limit` bytes at once."""
+
+    def __init__(self, data: bytes, limit: int = 120) -> None:
+        self.data, self.limit, self.refuses = data, limit, ""
+
+    async def tail(self, job: str, host: str, file: str, offset: int) -> Tail:
+        if self.refuses:
+            raise Refused(self.refuses)
+        piece = self.data[offset : offset + self.limit]
+        piece = piece[: piece.rfind(b"\n") + 1] or piece
+        return Tail(piece.decode("utf-8", "replace"), offset + len(piece), len(self.data), "running")
+
+    async def clocks(self, names: list[str]) -> dict[str, ClockReading]:
+        return dict.fromkeys(names, ClockReading(0, 2_000_000))
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [b"\xff\xfe \xc3", b"\xf0\x9f\x98", "\ufffd \u2028".encode(), b"\x85\x1e\x1c", b"\0" * 60, b"x" * 1000, b"\xff" * 1000, b""],
+)
+async def test_bytes_that_are_no_text_and_lines_too_long_cost_no_record_beside_them(tmp_path: Path, odd: bytes) -> None:
+    lines = [json.dumps(GOOD | {"iter": n, "t_wall_ns": n * 10**9}).encode() for n in range(1, 8)]
+    hosts = Written(b"\n".join([*lines[:3], odd, *lines[3:]]) + b"\n")
+    found = await bring_home(*home(hosts), tmp_path)
+    assert [r["iter"] for r in found] == [1, 2, 3, 4, 5, 6, 7] and found.bad == 1
+    assert [p.fields["iter"] for p in read(tmp_path)] == [1, 2, 3, 4, 5, 6, 7]
+
+
+async def test_what_a_job_put_in_the_place_of_its_records_ends_no_verb_and_is_told(tmp_path: Path) -> None:
+    hosts = Written(json.dumps(GOOD).encode() + b"\n")
+    session, name, record = home(hosts)
+    await bring_home(session, name, record, tmp_path)
+    hosts.refuses = "gpu01: file iterations.jsonl is no plain file"
+    found = await bring_home(session, name, record, tmp_path)
+    assert (found, found.bad, found.why) == ([GOOD], 0, hosts.refuses)
 
 
 async def test_two_at_once_bring_each_iteration_home_once(tmp_path: Path) -> None:

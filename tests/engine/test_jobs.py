@@ -45,6 +45,8 @@ class Ranks:
         self.launched: list[tuple[str, bool]] = []
         self.kept: dict[str, int] = {}
         self.says = "running"
+        self.odd = self.refuses = ""
+        self.writes = 4
 
     async def launch(self, job: Job, run: str, *, resume: bool = False) -> None:
         request = requests(job, self.lab, run, resume=resume)[job.ranks[0]]
@@ -69,8 +71,11 @@ class Ranks:
     async def tail(self, name: str, host: str, file: str = "log", offset: int = 0) -> Tail:
         if file == "log":
             return Tail("gpu01 says why\n", 0, 0, "exited")
+        if self.refuses:
+            raise Refused(self.refuses)
         first = self.first.get(name, 1)
-        text = "".join(json.dumps({"iter": n, "iter_ms": 5.0, "t_wall_ns": 1}) + "\n" for n in range(first, first + 4))
+        numbers = range(first, first + self.writes)
+        text = self.odd + "".join(json.dumps({"iter": n, "iter_ms": 5.0, "t_wall_ns": 1}) + "\n" for n in numbers)
         return Tail(text[offset:], len(text), len(text), "running")
 
     async def beats(self, name: str, hosts: Any, after: Any = None) -> dict[str, Beat]:
@@ -142,6 +147,37 @@ async def test_another_training_of_the_same_name_starts_anew_both_ways(bench: Be
         status = await bench.bring(job, changed=True)
         assert status is not None and status.resumed_from == 0 and "resumed" not in str(bench.said)
     assert [resume for _, resume in bench.ranks.launched] == [False, False, False]
+
+
+ODD = [{"iter": 2.5}, {"iter": 1e18}, {"iter_ms": 1e18}, {"t_wall_ns": 9.99e18}, {"iter": None}]
+PUT_THERE = "gpu01: file iterations.jsonl is no plain file"
+
+
+async def test_no_record_that_a_job_writes_ends_a_verb_and_what_is_left_out_is_told(bench: Bench) -> None:
+    bench.ranks.odd = "".join(json.dumps({"iter": 1.0, "iter_ms": 5, "t_wall_ns": 1} | odd) + "\n" for odd in [{}, *ODD])
+    status = await bench.bring(TRAIN)
+    assert status is not None and (status.state, status.iterations, status.bad_records) == ("running", 5, len(ODD))
+    words = f"5 lines of its records left out: iter is to be a whole number from 0 to {1 << 53}, and is null"
+    assert words in render.job(status)
+    assert await bench.jobs.stop_if_running(Recorder(Silent())) == "mlp"
+
+
+async def test_a_job_all_of_whose_records_are_none_runs_and_is_not_waited_for(bench: Bench) -> None:
+    bench.ranks.odd = '{"iter": 2.5}\n' * 9
+    bench.ranks.writes = 0
+    status = await bench.bring(TRAIN)
+    assert status is not None and (status.state, status.iterations, status.bad_records) == ("running", 0, 9)
+
+
+async def test_what_a_job_put_in_the_place_of_its_files_ends_no_verb(bench: Bench) -> None:
+    await bench.bring(TRAIN)
+    bench.ranks.refuses = PUT_THERE
+    record = bench.store.latest_job(KEY)
+    assert record is not None
+    status = await bench.jobs.status(record)
+    assert (status.state, status.iterations, status.bad_records) == ("running", 4, 0)
+    assert f"its records are not read: {PUT_THERE}" in render.job(status)
+    assert await bench.jobs.stop_if_running(Recorder(Silent())) == "mlp"
 
 
 async def test_a_program_without_checkpoints_is_never_said_to_be_resumed(bench: Bench) -> None:

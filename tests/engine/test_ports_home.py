@@ -77,7 +77,7 @@ async def test_every_sample_comes_home_once_at_our_time_and_none_of_the_time_the
 async def test_a_line_that_is_spoilt_is_a_gap_and_a_silent_host_keeps_its_samples_for_the_next_time(tmp_path: Path) -> None:
     wall = 1_795_000_000 * 10**9
     good = [line(n * 10**9, wall + n * 10**9, 1000 * n) for n in range(1, 4)]
-    hosts = Kept({"gpu01": [good[0], "{\n", '{"t_ns": 1}\n', "[]\n", good[2]]})
+    hosts = Kept({"gpu01": [good[0], "{\n", '{"t_ns": 1}\n', "[]\n", '{"wall_ns": Infinity}\n', good[2]]})
     hosts.silent = True
     assert await home(hosts, tmp_path / "r1", 0.0, ended=True) == []
     hosts.silent = False

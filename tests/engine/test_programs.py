@@ -14,9 +14,9 @@ import pytest
 
 from optics.plan import Job
 from orchestrator.engine.change.decision import Decision, decide, takes_part
-from orchestrator.engine.change.iterations import sound
 from orchestrator.engine.change.keep_job import is_same
 from orchestrator.engine.change.program_progress import NEVER_SEEN, unseen, usual
+from orchestrator.engine.change.rank_records import sound
 from orchestrator.hosts import Tail
 from orchestrator.inventory.positions import Problems, read_yaml
 from orchestrator.inventory.programs import read_programs

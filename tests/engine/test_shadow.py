@@ -162,6 +162,8 @@ async def test_verdicts_are_brought_home_once_and_counted(bench: Bench, tmp_path
     points = [point for point in read_journal(tmp_path / "run") if point.measurement == "shadow"]
     assert [point.fields["iter"] for point in points] == [1, 2, 3] and points[0].tags["job"] == "mlp"
     assert (points[0].fields["host"], points[0].fields["taps"]) == ("gpu04", "gpu01 gpu02")
+    bench.text += line(4, 0, 3).replace("4,", "4.5,", 1) + line(4, 0, 3).replace(": 4}", ": 9.99e18}")
+    assert await job_shadow.status(bench.session, record, tmp_path / "run") == found, "these are no records"
     bench.there = False
     found = await job_shadow.status(bench.session, record, tmp_path / "run")
     assert found is not None and (found["state"], found["checkpoint"]) == ("silent", 3)

@@ -6,12 +6,16 @@ import json
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryDirectory
+from types import SimpleNamespace
+from typing import Any, cast
 
 from agent import beats, demand
 from conformance.transcript import transcript_of
 from optics import BadFile, Infeasible
-from orchestrator.engine.change.iterations import sound
+from orchestrator.engine.change.iterations import ends_of, iteration_point, median_ms, saves, sent
+from orchestrator.engine.change.rank_records import sound
+from orchestrator.engine.change.standstill import standstill
 from orchestrator.inventory.lab import Lab, read_lab
 from orchestrator.inventory.positions import Problems, read_yaml
 from orchestrator.inventory.programs import read_programs
@@ -21,6 +25,9 @@ from orchestrator.plan.interchange.graphml import read_graphml
 from orchestrator.plan.interchange.importing import imported
 from orchestrator.plan.reader import read_plan
 from orchestrator.plan.scenario.reader import read_scenario
+from orchestrator.store.records import JobRecord
+from orchestrator.telemetry.journal import Journal
+from orchestrator.telemetry.lineprotocol import parse
 from tests.fuzz.targets import pieces, target
 from tests.properties.labs import lab
 
@@ -56,10 +63,34 @@ def scenario(data: bytes) -> None:
         assert found.arms and all(compared.of in found.arms for compared in found.compared)
 
 
+@cache
+def _journal() -> tuple[Journal, TemporaryDirectory[str]]:
+    folder = TemporaryDirectory(prefix="testbed-fuzz-")
+    return Journal(Path(folder.name), "r1", "lab", compress=False), folder
+
+
+WANTED: dict[str, Any] = {"workload": "train", "ranks": ["gpu01", "gpu02"], "args": {"sync_every": 8}}
+RECORD = cast(JobRecord, SimpleNamespace(name="j", spec={"on_hosts": "j.1", "backend": "gloo", "wanted": WANTED}))
+
+
 @target("iterations")
 def iterations(data: bytes) -> None:
-    for record in sound(data.splitlines()):
-        assert record["iter"] >= 0 and record["iter_ms"] >= 0 and int(record["t_wall_ns"]) >= 0
+    """What is taken of it fits the journal, and what is in the journal can be read."""
+    journal = _journal()[0]
+    before = journal.path.stat().st_size
+    found = sound(data.splitlines())
+    for record in found:
+        assert all(isinstance(record[name], int) for name in ("iter", "t_wall_ns")) and record["iter_ms"] >= 0
+        iteration_point(journal, RECORD, record, 0)
+    journal.flush()
+    with journal.path.open("rb") as file:
+        file.seek(before)
+        points = [parse(line.decode().rstrip("\n")) for line in file]
+    assert len([p for p in points if p.measurement == "iteration"]) == len(found)
+    assert all(0 <= p.time_ns < 1 << 63 for p in points)
+    standstill(found, ends_of(found, 0), 0, 1)
+    sent(WANTED, found), saves(found), median_ms(found)
+    assert bool(found.bad) == bool(found.why)
 
 
 @target("beat")
@@ -67,7 +98,7 @@ def beat(data: bytes) -> None:
     with suppress(ValueError):
         found = beats.parsed(data.ljust(beats.SIZE, b"\0")[: beats.SIZE], -1, 1 << 60)
         numbers = [row[0] for row in found["times"]]
-        assert numbers == sorted(set(numbers)) and all(number >= 0 for row in found["times"] for number in row)
+        assert numbers == sorted(set(numbers)) and all(0 <= number <= 1 << 62 for row in found["times"] for number in row)
         assert len(json.dumps(found)) < 64 << 10 and found["beat"]["age_s"] >= 0
 
 

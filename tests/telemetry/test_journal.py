@@ -96,7 +96,15 @@ def test_a_reading_that_was_not_there_is_left_out(tmp_path: Path) -> None:
         journal.point("optical", {"device": "ocs1", "port": "1"}, {"rx_dbm": None, "tx_dbm": float("nan")})
         journal.point("optical", {"device": "ocs1", "port": "1"}, {"rx_dbm": float("nan"), "tx_dbm": 31})
         journal.point("optical", {"device": "ocs1", "port": "2"}, {"rx_dbm": None})
+        journal.point("port", {"host": "gpu01", "port": "p1", "layer": "nic"}, {"rx_bytes": 1 << 63})
     assert one(tmp_path).fields == {"tx_dbm": 31.0}
+
+
+def test_a_point_at_a_time_that_64_bits_do_not_hold_is_left_out(tmp_path: Path) -> None:
+    with Journal(tmp_path, "r", "emulated") as journal:
+        for at in (10**9, 1 << 63, -(1 << 64)):
+            journal.point("optical", {"device": "ocs1", "port": "1"}, {"tx_dbm": 31}, at - journal.anchor_ns)
+    assert one(tmp_path).time_ns == 10**9
 
 
 def test_the_journal_adds_lab_and_run_and_keeps_the_declared_order_of_tags(tmp_path: Path) -> None:
@@ -136,7 +144,6 @@ def test_samples_written_at_once_are_the_points_written_one_by_one(tmp_path: Pat
         ("port", {"host": "gpu01"}, {"rx_bytes": 1}, "exactly \\['host', 'layer', 'port'\\] declared"),
         ("port", {**PORT, "lane": "1"}, {"rx_bytes": 1}, "exactly"),
         ("port", PORT, {"rx_bytes": 1.5}, "port.rx_bytes: 1.5 is not int"),
-        ("port", PORT, {"rx_bytes": 2**63}, "64 bits"),
         ("device_phase", {"device": "ocs1", "kind": "ocs"}, {"phase": 5}, "device_phase.phase: 5 is not str"),
     ],
 )

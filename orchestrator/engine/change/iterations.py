@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import statistics
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from optics import Refused
 from optics.ranks import RankName, host_of_rank
 from orchestrator.engine.change.job_record import facts, ranks_of, runs
+from orchestrator.engine.change.rank_records import Sound, sound
+from orchestrator.hosts import Tail
 from orchestrator.session import Session
 from orchestrator.store.records import JobRecord
 from orchestrator.telemetry.journal import Journal
@@ -30,42 +32,51 @@ def median_ms(records: list[dict[str, Any]]) -> float | None:
 
 MOST_BYTES = 256 << 20
 """Of the iterations of one job, how much is fetched: its program may write what it likes."""
-HIGHEST = 1e19
+REPLACED = "\ufffd"
 
 
-def sound(lines: Iterable[str | bytes], needed: Collection[str] = ("iter", "iter_ms", "t_wall_ns")) -> list[dict[str, Any]]:
-    """The records among these lines, with their numbers: a program of the lab's owner may write anything to the file."""
-    found = []
-    for line in lines:
-        try:
-            record = json.loads(line)
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(record, dict):
-            kept = {name: value for name, value in record.items() if type(value) in (int, float) and abs(value) < HIGHEST}
-            if all(kept.get(name, -1) >= 0 for name in needed):
-                found.append(kept)
-    return found
+async def bring_home(session: Session, name: str, record: JobRecord, run_dir: Path) -> Sound:
+    """Append what rank 0 wrote since last time to the run's directory and journal; return all of the job's iterations.
 
-
-async def bring_home(session: Session, name: str, record: JobRecord, run_dir: Path) -> list[dict[str, Any]]:
-    """Append what rank 0 wrote since last time to the run's directory and journal; return all of the job's iterations."""
+    Where the file cannot be read, as the job made something else of it, those that came home before.
+    """
     run_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
     local = run_dir / f"{name}.iterations.jsonl"
     local.touch(mode=0o600)
     first = ranks_of(record, session.lab)[0]
+    refused = ""
     while True:
         offset = local.stat().st_size
-        piece = await session.hosts.tail(name, first, "iterations.jsonl", offset)
-        whole = piece.text[: piece.text.rfind("\n") + 1].encode()
+        try:
+            piece = await session.hosts.tail(name, first, "iterations.jsonl", offset)
+        except Refused as error:
+            refused = str(error)
+            break
+        whole = whole_lines(piece, offset)
         ahead_ns = await ahead_ns_of(session, first) if whole else 0
         if whole and append(local, offset, whole):
             with Journal(run_dir, record.run, session.lab.name) as journal:
                 for found in sound(whole.splitlines()):
-                    _iteration_point(journal, record, found, ahead_ns)
+                    iteration_point(journal, record, found, ahead_ns)
         if not whole or offset + len(whole) >= min(piece.size, MOST_BYTES):
             break
-    return sound(local.read_text(encoding="utf-8").splitlines())
+    home = sound(local.read_bytes().splitlines())
+    if refused:
+        home.bad, home.why = 0, refused
+    return home
+
+
+def whole_lines(piece: Tail, offset: int) -> bytes:
+    """The whole lines of a piece from `offset` on, in as many bytes as they had: by the size of the copy the next piece is found.
+
+    A line too long for one piece is taken as it comes, for what follows it. Bytes that are no text arrived as REPLACED.
+    """
+    text = piece.text[: piece.text.rfind("\n") + 1] or (piece.text if piece.offset < piece.size else "")
+    if REPLACED not in text:
+        return text.encode()
+    made = text.replace(REPLACED, "?").encode()
+    end = b"\n" if made.endswith(b"\n") else b""
+    return made.removesuffix(end).ljust(piece.offset - offset - len(end)) + end
 
 
 TURNS_BYTES = 65536
@@ -142,7 +153,7 @@ def saves(records: Sequence[Mapping[str, Any]]) -> dict[str, float] | None:
     return {"each_ms": each_ms, "every": every, "iteration_ms": each_ms / max(1.0, every)}
 
 
-def _iteration_point(journal: Journal, record: JobRecord, r: Mapping[str, Any], ahead_ns: int) -> None:
+def iteration_point(journal: Journal, record: JobRecord, r: Mapping[str, Any], ahead_ns: int) -> None:
     """Record what rank 0 reported of one iteration: the step, and the all-reduce in it. ahead_ns: its clock minus the local one."""
     wanted = facts(record)[2]
     took, comm = float(r["iter_ms"]), r.get("comm_ms")
@@ -199,7 +210,7 @@ async def ends_before(session: Session, record: JobRecord | None, runs_dir: Path
         return []
     file = runs_dir / record.run / f"{facts(record)[0]}.iterations.jsonl"
     try:
-        lines = file.read_text(encoding="utf-8").splitlines()
+        lines = file.read_bytes().splitlines()
     except OSError:
         return []
     return ends_of(sound(lines), await ahead_ns_of(session, ranks[0]) + anchor_ns)

@@ -84,7 +84,7 @@ def _known(text: str) -> dict[str, int]:
 
 def _write(journal: Journal, host: HostName, piece: Tail, ahead_ns: int, since: float) -> None:
     for line in piece.text.splitlines():
-        with suppress(Garbled, ValueError, KeyError, TypeError):  # an unreadable line leaves a gap in the curve
+        with suppress(Garbled, ArithmeticError, ValueError, KeyError, TypeError):  # an unreadable line leaves a gap in the curve
             values: Mapping[str, int] = json.loads(line)
             at_ns = int(values["wall_ns"]) - ahead_ns - journal.anchor_ns
             begin_ns = round(since * 1e9) - journal.anchor_ns

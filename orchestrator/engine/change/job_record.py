@@ -9,7 +9,7 @@ from typing import Any, cast
 from optics import HostName, Missing, TestbedError
 from optics.plan import Congestion, Function, Job, Region, Shadow, Traffic
 from optics.ranks import RankName, host_of_rank, hosts_of
-from orchestrator.hosts import job_name
+from orchestrator.hosts import JobState, job_name
 from orchestrator.hosts.launch import backend, identity
 from orchestrator.hosts.shadow import tapped
 from orchestrator.inventory.lab import Lab
@@ -171,3 +171,19 @@ def with_pause(record: JobRecord, pause: Pause) -> dict[str, Any]:
 def without_pause(record: JobRecord) -> dict[str, Any]:
     """The record's spec once the pause is over."""
     return {k: v for k, v in cast(dict[str, Any], record.spec).items() if k != PAUSE}
+
+
+def state_of(record: JobRecord, states: Mapping[RankName, JobState], iterations: int) -> tuple[str, str]:
+    """The job's state and what to say of it, by how its ranks are. iterations: how many it made."""
+    bad = [
+        f"{rank}: {'exit ' + str(s.code) if s.code else s.state}"
+        for rank, s in states.items()
+        if s.state in ("killed", "absent") or s.code
+    ]
+    if record.ended is not None:  # its hosts may have discarded it since
+        return record.state, record.detail
+    if bad:
+        return "failed", "; ".join(bad[:4]) + (f"; and {len(bad) - 4} more" if len(bad) > 4 else "")
+    if any(s.state == "running" for s in states.values()):
+        return ("running" if iterations else "starting"), ""
+    return "finished", ""

@@ -8,8 +8,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from optics import HostName, TestbedError, Unreachable
-from orchestrator.engine.change.iterations import LATEST, MOST_BYTES, append, sound
+from orchestrator.engine.change.iterations import LATEST, MOST_BYTES, append, whole_lines
 from orchestrator.engine.change.job_record import facts, shadow_host, tapped_hosts, unshadowed
+from orchestrator.engine.change.rank_records import sound
 from orchestrator.session import Session
 from orchestrator.store.records import JobRecord
 from orchestrator.telemetry.journal import Journal
@@ -61,7 +62,7 @@ async def status(session: Session, record: JobRecord, run_dir: Path) -> dict[str
             offset = local.stat().st_size
             piece = await session.hosts.shadow_records(name, host, offset)
             state = piece.state
-            whole = piece.text[: piece.text.rfind("\n") + 1].encode()
+            whole = whole_lines(piece, offset)
             if whole and append(local, offset, whole):
                 with Journal(run_dir, record.run, session.lab.name) as journal:
                     for found in sound(whole.splitlines(), NEEDED):
@@ -69,7 +70,7 @@ async def status(session: Session, record: JobRecord, run_dir: Path) -> dict[str
                         journal.point("shadow", {"job": record.name}, values | places, int(found["t_wall_ns"]) - journal.anchor_ns)
             if not whole or offset + len(whole) >= min(piece.size, MOST_BYTES):
                 break
-    records = sound(local.read_text(encoding="utf-8").splitlines(), NEEDED)
+    records = sound(local.read_bytes().splitlines(), NEEDED)
     lags = [float(each["lag_ms"]) for each in records[-LATEST:] if "lag_ms" in each]
     return {
         **places,

@@ -34,6 +34,7 @@ from orchestrator.engine.change.job_record import (
     runs,
     shadowed,
     spec_of,
+    state_of,
     turning,
     wanted_job,
     with_layout,
@@ -41,8 +42,10 @@ from orchestrator.engine.change.job_record import (
 )
 from orchestrator.engine.change.keep_job import is_same
 from orchestrator.engine.change.program_progress import unseen
-from orchestrator.hosts import Beat, JobState
+from orchestrator.engine.change.rank_records import Sound
+from orchestrator.hosts import Beat
 from orchestrator.hosts.launch import identity
+from orchestrator.hosts.output import last_line
 from orchestrator.results import ALIVE, JobStatus
 from orchestrator.session import Session
 from orchestrator.store.keys import lab_of
@@ -86,9 +89,9 @@ class Jobs:
         name, chosen, wanted = facts(record)
         ranks = ranks_of(record, self.session.lab)
         states = await self.session.hosts.job_states(name, ranks)
-        records = await bring_home(self.session, name, record, self._run_dir(record)) if ranks else []
+        records = await bring_home(self.session, name, record, self._run_dir(record)) if ranks else Sound()
         beats = await self.beats(record) if beats is None and ranks else beats or ()
-        state, detail = _state(record, states, len(records))
+        state, detail = state_of(record, states, len(records) + records.bad)
         launched = self.store.get(record.run)
         if ranks and launched is not None and launched.ended is not None:  # that run samples the ports itself until it ends
             ended = state not in ALIVE
@@ -135,6 +138,8 @@ class Jobs:
             else (),
             sent=sent(wanted, records),
             saves=saves(records),
+            bad_records=records.bad,
+            bad_record=records.why,
         )
 
     async def _paused(self, record: JobRecord, name: str, ranks: tuple[RankName, ...]) -> tuple[str, str]:
@@ -308,7 +313,7 @@ class Jobs:
                 status = await self.status(record)
                 if status.iterations >= FIRST_ITERATIONS or status.state not in ALIVE or time.monotonic() > give_up:
                     break
-                if status.detail and not status.iterations:  # of a program whose iterations do not show: waiting is no use
+                if (status.detail or status.bad_record) and not status.iterations:  # none will show: waiting is no use
                     break
                 recorder.progress.update("job", status.iterations, FIRST_ITERATIONS, f"iterations, {status.state}")
                 await asyncio.sleep(POLL_S)
@@ -330,8 +335,7 @@ class Jobs:
         hosts, found = self.session.hosts, []
         for rank, state in (await hosts.job_states(name, ranks_of(record, self.session.lab))).items():
             if state.code or state.state == "killed":
-                lines = (await hosts.tail(name, rank, "log", -2000)).text.strip().splitlines()
-                found.append(f"  {rank}: {lines[-1] if lines else 'no output'}")
+                found.append(f"  {rank}: {await last_line(hosts, name, rank) or 'no output'}")
         return "\n".join(found[:3])
 
     async def stop(self, record: JobRecord, why: str) -> JobStatus:
@@ -433,18 +437,3 @@ class Jobs:
         except (TestbedError, KeyError):
             pass  # how soon a job resumed is no reason to fail the change
         return 0, 0
-
-
-def _state(record: JobRecord, states: Mapping[RankName, JobState], iterations: int) -> tuple[str, str]:
-    bad = [
-        f"{rank}: {'exit ' + str(s.code) if s.code else s.state}"
-        for rank, s in states.items()
-        if s.state in ("killed", "absent") or s.code
-    ]
-    if record.ended is not None:  # its hosts may have discarded it since
-        return record.state, record.detail
-    if bad:
-        return "failed", "; ".join(bad[:4]) + (f"; and {len(bad) - 4} more" if len(bad) > 4 else "")
-    if any(s.state == "running" for s in states.values()):
-        return ("running" if iterations else "starting"), ""
-    return "finished", ""

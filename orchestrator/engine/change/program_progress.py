@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestrator.engine.change.iterations import median_ms, sound
+from orchestrator.engine.change.iterations import median_ms
 from orchestrator.engine.change.job_record import facts, ranks_of
+from orchestrator.engine.change.rank_records import sound
+from orchestrator.hosts.output import last_line
 from orchestrator.session import Session
 from orchestrator.store.records import JobRecord
 from orchestrator.store.store import Store
@@ -52,7 +54,7 @@ def usual(store: Store, key: str, runs_dir: Path, program: str, before: int) -> 
         if wanted.get("program") != program:
             continue
         try:
-            found = sound((runs_dir / record.run / f"{name}.iterations.jsonl").read_text(encoding="utf-8").splitlines())
+            found = sound((runs_dir / record.run / f"{name}.iterations.jsonl").read_bytes().splitlines())
         except OSError:
             continue
         if found:
@@ -77,6 +79,6 @@ async def unseen(
         by = "as in its last run" if seen is not NEVER_SEEN else f"it never ran here, and {USUAL_S:g} s an iteration are assumed"
         words += f" in {for_s:.0f} s (expected within {seen.patience_s:.0f} s, {by})"
     ranks = ranks_of(record, session.lab)
-    lines = (await session.hosts.tail(facts(record)[0], ranks[0], "log", -1000)).text.strip().splitlines() if ranks else []
-    last = f"the last line of its output: {lines[-1][:120]!r}" if lines else "it has printed nothing"
+    line = await last_line(session.hosts, facts(record)[0], ranks[0]) if ranks else ""
+    last = f"the last line of its output: {line[:120]!r}" if line else "it has printed nothing"
     return f"{words}\n{last}; see iterations at {program.place}"
