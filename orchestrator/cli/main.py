@@ -229,6 +229,7 @@ def _unwritable(error: OSError) -> int:
     with suppress(OSError):
         words = f"E-OUTPUT the output cannot be written: {error.strerror}; changes made by the command remain"
         print(f"{words}\nnext: testbed status", file=sys.stderr, flush=True)
+    _drop_output()  # of this report too, if stderr is lost as well: Python would end with 120
     return 1
 
 

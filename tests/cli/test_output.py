@@ -81,7 +81,8 @@ def test_one_of_something_is_in_the_singular(cli: Any) -> None:
 
 
 @pytest.mark.parametrize("argv", [["version"], ["--help"], ["version", "--json"]])
-def test_output_that_cannot_be_written_is_told_without_a_traceback(argv: list[str]) -> None:
+def test_output_that_cannot_be_written_is_told_without_a_traceback(argv: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)  # it would leave nothing for the end of the process to write
     with Path("/dev/full").open("w") as full:
         ended = subprocess.run(
             [sys.executable, "-m", "orchestrator.cli.main", *argv],
