@@ -365,7 +365,7 @@ def test_help_imports_nothing_heavy() -> None:
     program = """
 import sys
 from orchestrator.cli.main import run
-heavy = {"paramiko", "pyvisa", "ansible", "ansible_runner", "influxdb_client", "torch", "numpy", "serial", "pyroute2", "sqlite3"}
+heavy = {"paramiko", "pyvisa", "ansible", "ansible_runner", "influxdb_client", "torch", "numpy", "serial", "sqlite3"}
 run(["--help"])
 light = heavy | {"pydantic", "rich", "yaml", "asyncio"}
 print(sorted(light & set(sys.modules)), file=sys.stderr)
