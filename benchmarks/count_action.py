@@ -1,8 +1,8 @@
 """Inference in an emulated network card, begun by counts or by software: cycles of both, and of their latency model.
 
-Analytic: cycles counted by a state machine (emulators/countaction.py), with the published multiplier's 16 lanes and 10 cycles, no
-light and no time. A network of 784, 300, 100 and 10 values with weights drawn at random; a word of the query comes after 1 to 7
-cycles, drawn too. The figure is how far the ratio of cycles, counts over software, is off that of the model, at worst of software
+Analytic: cycles counted by a state machine (begun_by_counts.py), with the published multiplier's 16 lanes and 10 cycles, no light
+and no time. A network of 784, 300, 100 and 10 values with weights drawn at random; a word of the query comes after 1 to 7 cycles,
+drawn too. The figure is how far the ratio of cycles, counts over software, is off that of the model, at worst of software
 that takes 0, 100 and 1000 cycles a row (assumed); every sum is compared with numpy's.
 """
 
@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from benchmarks.begun_by_counts import Core, Layer, expected_cycles, infer
 from benchmarks.harness import verdict
-from emulators.countaction import Core, Layer, expected_cycles, infer
 from tests.oracles.photonic import inference
 
 SHAPE = (784, 300, 100, 10)

@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.bench_lab import BenchLab, bench_lab
 from benchmarks.harness import verdict
 from benchmarks.slot_holds import HELD, NOT, turning
-from orchestrator.plan.design.periodic import ring_iteration_s
+from benchmarks.slot_rig import ring_iteration_s
 from orchestrator.plan.reader import read_plan
 from orchestrator.plan.schedule import REACTION_S
 from orchestrator.session import load_lab

@@ -34,7 +34,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.bench_lab import ROOT, BenchLab, bench_lab, ring_links
 from benchmarks.harness import verdict
-from orchestrator.engine.scenario.interval import median_interval
+from orchestrator.engine.scenario.interval import verdict as compared
 from orchestrator.telemetry.reader import read
 
 HOSTS = [f"gpu{n:02d}" for n in range(1, 13)]
@@ -250,7 +250,11 @@ class Bench:
 
 def ends_of(values: Iterable[float]) -> tuple[float, float]:
     """Return the ends of the median's 95 % interval; of a single value, that value."""
-    found = median_interval([*values])
+    singles = [[value] for value in values]  # one a measurement
+    between = compared(singles, singles)
+    if between is None:
+        raise ValueError("no values")
+    found = between.a
     return (found.value, found.value) if found.low is None or found.high is None else (found.low, found.high)
 
 

@@ -1,4 +1,4 @@
-"""What the benchmarks of schedules share: when each circuit was lit by the emulated glass, and flows that note their pauses."""
+"""What the benchmarks of schedules share: when each circuit was lit, flows that note their pauses, and a ring job's prediction."""
 
 from __future__ import annotations
 
@@ -10,6 +10,12 @@ from contextlib import contextmanager
 
 from benchmarks.bench_lab import BenchLab
 from emulators.fabric.linux import inside
+from optics.plan import Plan
+from orchestrator.inventory.lab import Lab
+from orchestrator.plan.design.design import PAYLOAD
+from orchestrator.plan.design.flows import rate_mbps
+from orchestrator.plan.design.periodic import Routes
+from planner.periodic import ring_mean_s
 
 Span = tuple[float, float]
 """From, to (s, CLOCK_MONOTONIC)."""
@@ -50,6 +56,21 @@ while got := len(s.recv(1 << 18)):
         said = now
     last = now
 """
+
+
+def ring_iteration_s(plan: Plan, lab: Lab, size: float, compute_s: float, dark_s: float) -> float:
+    """Time (s) of an iteration of the plan's job on its schedule that computes, then sums a buffer of `size` bytes over its rings.
+
+    dark_s: between two slots. Every ring is taken to be on lane 0. Raises: ValueError - the plan has no schedule, or no job.
+    """
+    if plan.schedule is None or plan.job is None:
+        raise ValueError(f"plan {plan.name} has no schedule with a job")
+    hosts, schedule = plan.job.hosts, plan.schedule
+    rank = {host: number for number, host in enumerate(hosts)}
+    rings = [[rank[host] for host in ring] for ring in plan.job.rings] or [list(range(len(hosts)))]
+    slots = [plan.slot(index).links for index in range(len(schedule.slots))]
+    turning = Routes.of(slots, hosts, lab).turning(schedule.dwell_s, schedule.guard_s, dark_s, lane=0)
+    return ring_mean_s(turning, rings, size, rate_mbps(lab, hosts) * 1e6 / 8 * PAYLOAD, compute_s)
 
 
 def pids(lab: BenchLab) -> dict[str, int]:

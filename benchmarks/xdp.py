@@ -31,10 +31,10 @@ from contextlib import suppress
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from benchmarks.driver_program import attach, own_network, threaded
 from benchmarks.harness import verdict
 from emulators.fabric import linux
 from emulators.fabric.netlink import End, Netlink, clsact, link_state, redirect, veth
-from emulators.fabric.xdp import attach, own_network, threaded
 from orchestrator.engine.scenario.record import order
 
 ARMS = ("light", "softirq", "after", "before")

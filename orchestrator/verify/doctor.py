@@ -65,7 +65,7 @@ _KERNEL = (
 
 def examine(settings: Settings) -> list[Probe]:
     """Run all checks, the machine's and the lab's at the same time; the machine first, then the store, then the inventory."""
-    machine = (_python, _packages, _versions, _path, _programs, _rights, _kernel, _gate, _xdp, _networks, _jobs)
+    machine = (_python, _packages, _versions, _path, _programs, _rights, _kernel, _gate, _networks, _jobs)
     with ThreadPoolExecutor(2 + len(machine), "doctor") as threads:
         lab = threads.submit(lab_checks, settings)
         found = [threads.submit(check) for check in machine]
@@ -292,29 +292,17 @@ def _jobs() -> list[Probe]:
 
 
 def _gate() -> list[Probe]:
-    """Whether emulated rotors can have short slots."""
-    fix = (
-        "run testbed as root (CAP_BPF, CAP_NET_ADMIN) on a kernel with CONFIG_BPF_SYSCALL and CONFIG_NET_CLS_BPF (modprobe cls_bpf)"
-    )
-    return _tried_by(
-        "gate", "BPF at the glass (rotors with short slots)", fix, "everything but emulated rotors with slots under 100 ms"
-    )
-
-
-def _xdp() -> list[Probe]:
-    """Whether a program in a driver can be run by a thread that the scheduler places."""
-    fix = "run testbed as root on Linux 5.12 or newer with CONFIG_BPF_SYSCALL, CONFIG_BPF_JIT and CONFIG_VETH"
-    return _tried_by("xdp", "XDP in a scheduled thread (threaded NAPI)", fix, "everything but the benchmark xdp")
-
-
-def _tried_by(module: str, what: str, fix: str, works: str) -> list[Probe]:
-    """Let a module of the emulators try it, in a process of its own."""
-    command = [sys.executable, "-P", "-m", f"emulators.fabric.{module}"]
+    """Whether emulated rotors can have short slots; a module of the emulators tries it, in a process of its own."""
+    what = "BPF at the glass (rotors with short slots)"
+    command = [sys.executable, "-P", "-m", "emulators.fabric.gate"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
     if done.returncode == 0:
         return [Probe(what, "ok", "tried")]
     said = (done.stdout or done.stderr).strip().splitlines()
-    return [Probe(what, "warn", said[-1] if said else "not tried", fix, works)]
+    fix = (
+        "run testbed as root (CAP_BPF, CAP_NET_ADMIN) on a kernel with CONFIG_BPF_SYSCALL and CONFIG_NET_CLS_BPF (modprobe cls_bpf)"
+    )
+    return [Probe(what, "warn", said[-1] if said else "not tried", fix, "everything but emulated rotors with slots under 100 ms")]
 
 
 def _disk(settings: Settings) -> list[Probe]:

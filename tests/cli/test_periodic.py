@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from optics import BadFile
-from orchestrator.plan.design.periodic import forecast, ring_iteration_s
+from orchestrator.plan.design.periodic import forecast
 from orchestrator.plan.reader import read_plan
 from tests.house.repository import ROOT
 from tests.plan.test_plan_cases import lab_of
@@ -94,18 +94,6 @@ def test_pairs_with_more_bytes_meet_more_often(cli: Any, tmp_path: Path) -> None
     met = [{link["a"][:5], link["b"][:5]} for slot in found["demand"]["plan"]["schedule"]["slots"] for link in slot["links"]]
     assert met.count({"gpu01", "gpu04"}) == 6 and met.count({"gpu01", "gpu02"}) == 1
     assert found["demand"]["iteration_ms"]["periodic"] < found["staggered"]["iteration_ms"]["periodic"]
-
-
-def test_a_ring_job_on_a_schedule_has_a_prediction_that_waits_for_slots() -> None:
-    lab = lab_of("emulated")
-    hosts = ["gpu01", "gpu02", "gpu03", "gpu04"]
-    schedule = {"pattern": "round-robin", "ports": ["p1"], "dwell_s": 0.45}
-    job = {"name": "j", "workload": "train", "ranks": hosts, "rings": [hosts]}
-    plan = read_plan(json.dumps({"schema": "testbed.plan/1", "name": "p", "schedule": schedule, "job": job}), "p", lab)
-    short, long = (ring_iteration_s(plan, lab, size, compute_s=0.05, dark_s=0.07) for size in (1e5, 1e8))
-    assert 1.0 < short < long, "every step waits for its pair"
-    with pytest.raises(ValueError, match="no schedule with a job"):
-        ring_iteration_s(plan.slot(0), lab, 1e5, 0.05, 0.07)
 
 
 def test_the_plan_on_the_page_is_one_of_the_lab_and_its_mistake_is_named_as_shown() -> None:

@@ -105,14 +105,6 @@ def verdict(
     )
 
 
-def median_interval(values: Sequence[float], seed: int = SEED, resamples: int = RESAMPLES) -> Interval:
-    """The median of one arm's values, one a measurement, and its interval, as in `verdict`. Raises: ValueError - no values."""
-    found = verdict([[x] for x in values], [[x] for x in values], seed, resamples)
-    if found is None:
-        raise ValueError("no values")
-    return found.a
-
-
 def _over(y: float, x: float) -> float:
     return y / x if x else inf if y else 1.0
 

@@ -31,7 +31,7 @@ from orchestrator.plan.schedule import REACTION_S, SETTLINGS, slowest
 from orchestrator.plan.target import normal
 from planner.decomposition import for_demand
 from planner.demand import Demand, Group
-from planner.periodic import Turning, mean_s, parts, ring_mean_s
+from planner.periodic import Turning, mean_s, parts
 
 Shares: TypeAlias = tuple[NDArray[np.float64], ...]
 DUTY = 0.9
@@ -191,20 +191,6 @@ def _shares(links: Sequence[Link], hosts: Sequence[HostName], lab: Lab) -> NDArr
 def _slots_of(plan: Plan) -> list[tuple[WantedLink, ...]]:
     assert plan.schedule is not None
     return [plan.slot(index).links for index in range(len(plan.schedule.slots))]
-
-
-def ring_iteration_s(plan: Plan, lab: Lab, size: float, compute_s: float, dark_s: float) -> float:
-    """Time (s) of an iteration of the plan's job on its schedule that computes, then sums a buffer of `size` bytes over its rings.
-
-    dark_s: between two slots. Every ring is taken to be on lane 0. Raises: ValueError - the plan has no schedule, or no job.
-    """
-    if plan.schedule is None or plan.job is None:
-        raise ValueError(f"plan {plan.name} has no schedule with a job")
-    hosts, schedule = plan.job.hosts, plan.schedule
-    rank = {host: number for number, host in enumerate(hosts)}
-    rings = [[rank[host] for host in ring] for ring in plan.job.rings] or [list(range(len(hosts)))]
-    turning = Routes.of(_slots_of(plan), hosts, lab).turning(schedule.dwell_s, schedule.guard_s, dark_s, lane=0)
-    return ring_mean_s(turning, rings, size, rate_mbps(lab, hosts) * 1e6 / 8 * PAYLOAD, compute_s)
 
 
 def forecast(plan: Plan, lab: Lab) -> dict[str, float]:

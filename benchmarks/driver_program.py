@@ -7,12 +7,11 @@ of each receiving interface does, and the scheduler decides when.
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 
 from emulators.fabric import linux
 from emulators.fabric.bpf import XDP, assembled, loaded
-from emulators.fabric.netlink import End, Netlink, link_state, veth, xdp
+from emulators.fabric.netlink import Netlink, xdp
 
 KTIME_GET_NS, DROP = 5, 1  # helper: CLOCK_MONOTONIC; XDP_DROP
 MOST_NS = 50_000
@@ -67,23 +66,3 @@ def own_network() -> None:
     linux.unshare(linux.NEW_NET | linux.NEW_NS)
     linux.mount("none", "/", flags=linux.MS_REC | linux.MS_PRIVATE)
     linux.mount("sysfs", "/sys", "sysfs")
-
-
-def main() -> int:
-    """Try all of it on a pair of interfaces in a namespace of its own, and say what is missing; for `testbed doctor`."""
-    name = f"x{os.getpid()}"
-    try:
-        own_network()
-        netlink = Netlink()
-        netlink.send([veth(End(11, "far"), End(12, name)), link_state(11, True), link_state(12, True)])
-        attach(netlink, 12, MOST_NS)
-        threaded(name)
-    except OSError as problem:
-        print(problem)
-        return 1
-    print("ok")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from emulators.countaction import Core, Layer, expected_cycles, infer
+from benchmarks.begun_by_counts import Core, Layer, expected_cycles, infer
 from tests.oracles.photonic import inference
 
 SHAPE = (100, 24, 10)
