@@ -14,7 +14,6 @@ from optics import Change, Db, Dbm, DeviceConfig, DeviceName, Identity, Outcome,
 
 __all__ = [
     "Attenuator",
-    "ChannelMeter",
     "CircuitSwitch",
     "DeviceConfig",
     "Evidence",
@@ -114,19 +113,6 @@ class PowerMeter(Protocol):
 
         Where one label is both sides of a duplex port (`1.2.5`), the label alone means the side where light leaves and the label
         with `:in` the side where it enters; a device without such ports ignores labels with `:in`.
-        """
-        ...
-
-
-@runtime_checkable
-class ChannelMeter(Protocol):
-    """A spectral device that measures each route separately, which equalisation needs; a `PowerMeter` reports only sums."""
-
-    async def channel_power(self, settings: Iterable[Setting]) -> Mapping[Setting, tuple[Dbm | None, Dbm | None]]:
-        """Power (dBm) of each route at its input and at its output, None where it is too dark to read.
-
-        A route that the device does not hold, or does not report, is absent. Two routes that differ only in attenuation are the
-        same one. Writes nothing.
         """
         ...
 

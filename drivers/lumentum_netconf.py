@@ -99,17 +99,6 @@ class LumentumNetconf(RouteSwitch[Table]):
             port: round(10 * math.log10(sums[port.label]), 2) for port in ports if port.label in sums and port.device == self.name
         }
 
-    async def channel_power(self, settings: Iterable[Setting]) -> Mapping[Setting, tuple[Dbm | None, Dbm | None]]:
-        async with self._turn:
-            seen = await self._look()
-        held = {route.route: c for route, c in seen.where.items()}
-        found: dict[Setting, tuple[Dbm | None, Dbm | None]] = {}
-        for setting in settings:
-            if isinstance(setting, SpectralRoute) and (c := held.get(setting.route)):
-                enters, leaves = (float(level) if level is not None and level > FLOOR_DBM else None for level in c.power)
-                found[setting] = (enters, leaves)
-        return found
-
     async def _look(self) -> Table:
         connections = await self._session.get(tree("connections", ns=roadm.NS), roadm.parse_connections, question="get connections")
         where = {

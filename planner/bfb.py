@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.demand import Infeasible
-from planner.shape import Lab, Shape
+from planner.shape import Shape
 from planner.totient import coin_change
 
 WIDEST = 16
@@ -33,10 +33,6 @@ class Cost:
 
     steps: int
     load: Fraction
-
-    def time_s(self, size: float, lab: Lab) -> float:
-        """Of `size` bytes gathered, with all of the lab's ports."""
-        return self.steps * lab.alpha_s + float(self.load) * size / (lab.degree * lab.port_bytes_per_s)
 
 
 @dataclass(frozen=True)

@@ -115,18 +115,3 @@ class Prices(_Part):
             middle = (low + high) / 2
             low, high = (middle, high) if self.host(fabric, middle) <= budget else (low, middle)
         return low
-
-    def equal_oversubscription(self, budget: float, gbps: float) -> float:
-        """How much a three-tier tree of host links of a rate must be oversubscribed above its first switches to cost a budget.
-
-        At least 1. Raises: Infeasible - the hosts' own links cost more already.
-        """
-        parts = self.of(gbps)
-        own = parts.nic + 2 * parts.transceiver + parts.electrical_port
-        above = 4 * (parts.transceiver + parts.electrical_port)
-        if own >= budget:
-            raise Infeasible(
-                f"{budget:.0f} {self.currency} per host do not pay for links of {gbps:g} Gb/s to a first switch ({own:.0f})",
-                "compare with slower links, or more optical ports",
-            )
-        return max(1.0, above / (budget - own))

@@ -69,25 +69,6 @@ class Rails:
                 sums_rail[rank] += 2 * (across - 1) / across * group.bytes / inside
         return demand.compute_s + transfers + max(max(sums_hb) / hb, max(sums_rail) / rail)
 
-    def forwarding_overhead(self) -> float:
-        """The same if the two stages follow each other for all bytes: rail/HB; 25/300 GB/s give 8.3 %, 50/450 11.1 %."""
-        return self.rail_gbps / self.hb_gbps
-
-
-def full_bisection_s(demand: Demand, size: int, hb_gbps: float, net_gbps: float) -> float:
-    """The same job where any rank reaches any other at the network's rate; domains keep their own."""
-    rails = Rails(demand.n, size, hb_gbps, net_gbps)
-    net = net_gbps * 1e9 / 8
-    out = [0.0] * demand.n
-    into = [0.0] * demand.n
-    for src in range(demand.n):
-        for dst in range(demand.n):
-            if src // size != dst // size:
-                out[src] += float(demand.mp[src, dst])
-                into[dst] += float(demand.mp[src, dst])
-    inside = Demand(demand.n, demand.groups, demand.mp * 0, demand.compute_s)
-    return rails.iteration_s(inside) + max(*out, *into) / net
-
 
 def template(lab: Lab, size: int) -> Shape:
     """Domains and rails from a lab's optical links: half of the ports for each, rings, or parallel links between two.

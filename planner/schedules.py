@@ -6,7 +6,6 @@ A schedule is a tuple of slots, a slot a tuple of matchings, one for each plane;
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from itertools import combinations
 from math import ceil
 from typing import TypeAlias
 
@@ -83,12 +82,6 @@ def expanded(pattern: str, n: int, planes: int) -> Slots:
     return PATTERNS[pattern](n, planes)
 
 
-def never_meet(slots: Slots, n: int) -> tuple[tuple[int, int], ...]:
-    """The pairs of ranks that no slot joins."""
-    met = {pair for slot in slots for matching in slot for pair in matching}
-    return tuple(pair for pair in combinations(range(n), 2) if pair not in met)
-
-
 def fewest_slots(n: int, planes: int) -> int:
     """Slots below which no schedule joins every pair: a plane joins floor(n/2) of the n(n-1)/2 pairs at once."""
     return ceil(n * (n - 1) / 2 / (planes * (n // 2)))
@@ -105,10 +98,3 @@ def dark_between(slots: Slots) -> tuple[frozenset[int], ...]:
         frozenset(plane for plane, (was, now) in enumerate(zip(before, slot, strict=True)) if was != now)
         for before, slot in zip((slots[-1], *slots[:-1]), slots, strict=True)
     )
-
-
-def duty_bounds(slots: Slots, dwell_s: float, dark_s: float, guard_s: float = 0.0) -> tuple[float, float]:
-    """Share of the time that the plane which moves most often, and the one which moves least, may carry traffic."""
-    moves = [sum(plane in dark for dark in dark_between(slots)) for plane in range(len(slots[0]))]
-    lit = [1 - moved * (dark_s + guard_s) / (len(slots) * (dwell_s + dark_s)) for moved in moves]
-    return min(lit), max(lit)

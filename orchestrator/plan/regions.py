@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from optics import DeviceName, HostName, HostPort, Link
 from optics.plain import did_you_mean, summary
-from optics.plan import Plan, Region, WantedLink
+from optics.plan import Region, WantedLink
 from optics.ranks import host_of_rank
 from orchestrator.inventory.lab import Lab
 from orchestrator.inventory.positions import Path
@@ -161,11 +160,3 @@ def links_of(region: Region, lab: Lab, circuits: Circuits, now: Iterable[WantedL
             kept[at] = WantedLink(ends[0], ends[1])
         found.append(kept[at])
     return tuple(found)
-
-
-def with_circuits(plan: Plan, region: Region, lab: Lab, circuits: Circuits) -> Plan:
-    """The plan with these circuits at the region's ports instead of those it has there."""
-    ports = {*region.ports}
-    other = tuple(link for link in plan.links if not {link.a, link.b} & ports)
-    here = [link for link in plan.links if {link.a, link.b} & ports]
-    return replace(plan, links=other + links_of(region, lab, circuits, here))

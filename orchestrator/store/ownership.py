@@ -18,7 +18,6 @@ from orchestrator.store.records import Belonging
 from orchestrator.store.store import Store
 
 OWNER = "owner:"
-ONE_PLAN = "a host carries one plan at a time: plan around it, or ask its owner for: testbed down"
 
 
 def plain(setting: Setting) -> str:

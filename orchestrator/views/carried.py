@@ -15,17 +15,6 @@ WHOLE = 0.03
 """Bytes on the wire that are within this share of whole sums are not worth a word."""
 
 
-def bytes_text(count: float) -> str:
-    """
-    >>> bytes_text(950), bytes_text(1.25e6), bytes_text(66e6)
-    ('950 B', '1.2 MB', '66 MB')
-    """
-    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if count >= size:
-            return f"{count / size:.{0 if count >= 10 * size else 1}f} {unit}"
-    return f"{count:.0f} B"
-
-
 def share_text(share: float) -> str:
     """
     >>> share_text(0.0312), share_text(0.71), share_text(0), share_text(0.0004)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from drivers.api import Attenuator, ChannelMeter, CircuitSwitch, PortControl, PowerMeter
+from drivers.api import Attenuator, CircuitSwitch, PortControl, PowerMeter
 from drivers.registry import open_device
 from optics import BadFile, Change, CrossConnect, DeviceConfig, Garbled, Outcome, Port, PortState, Setting, Slot, SpectralRoute
 from tests.drivers.scripted import Netconf, netconf_device
@@ -284,19 +284,15 @@ async def test_lumentum_refusals_fall_on_the_route_they_mean(tmp_path: Path) -> 
         assert outcome.failed.keys() == wrong and outcome.writes == 0
 
 
-async def test_lumentum_power_of_ports_and_channels(tmp_path: Path) -> None:
+async def test_lumentum_power_of_ports(tmp_path: Path) -> None:
     box = Roadm()
     async with opened("lumentum-netconf", box, tmp_path) as (device, _):
         one, two = route("4101", "4201", -280), route("4102", "4201", -264)
         await apply(device, add=frozenset({one, two}))
-        assert isinstance(device, ChannelMeter) and isinstance(device, PowerMeter)
+        assert isinstance(device, PowerMeter)
         out, dark = Port("ocs1", "4201"), Port("ocs1", "5201")
         assert await device.power([out, dark, one.ingress]) == {out: -14.49, one.ingress: -12.0}
-        asked = route("4101", "4201", -280, 9.0)  # another attenuation is the same route
-        absent = route("5101", "5201", -280)
-        assert await device.channel_power([asked, two, absent]) == {asked: (-12.0, -17.5), two: (-12.0, -17.5)}
         box.powers = ("-12.0", "-30.0")
-        assert await device.channel_power([one]) == {one: (-12.0, None)}
         assert out not in await device.power([out])
         identity = await device.identify()
         assert identity.firmware == "connection model 2017-06-21" and identity.ingress[-1] == "5101"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from orchestrator.inventory.lab import Lab
 from orchestrator.plan.evict import without
 from orchestrator.plan.interchangeable import relabelled_text
 from orchestrator.plan.reader import read_plan
-from orchestrator.plan.regions import circuits_of, fabric, links_of, planes, with_circuits
+from orchestrator.plan.regions import circuits_of, fabric, links_of, planes
 from orchestrator.plan.target import target
 from orchestrator.plan.written import document_of
 from orchestrator.results import to_json
@@ -73,7 +74,7 @@ def test_circuits_for_a_demand_become_links_at_the_regions_ports(lab: Lab) -> No
     demand[0, 3] = demand[1, 4] = demand[2, 5] = 20.0
     best = proposed(demand, fabric(region, lab, circuit_mbps=20, packet_mbps=20), now)
     assert {(0, 3), (1, 4), (2, 5)} <= {circuit[:2] for circuit in best.circuits}
-    changed = with_circuits(plan, region, lab, best.circuits)
+    changed = replace(plan, links=links_of(region, lab, best.circuits, plan.links))
     assert circuits_of(region, lab, changed.links) == best.circuits
     assert len(target(changed, lab, {device: frozenset() for device in lab.devices}, ()).circuits) == 2 * len(best.circuits)
 
