@@ -60,17 +60,37 @@ class Checkpoints:
             self.path(old).unlink(missing_ok=True)
         return path
 
-    def read(self, iteration: int, same: Mapping[str, Any], later: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Any]:
-        """Return the state of `iteration`. later: what holds where the file does not say, as it is older than that.
+    def read(self, iteration: int) -> dict[str, Any]:
+        """Return the state of `iteration`, as it was written.
 
-        Raises: ValueError - it was made by another run than `same` describes.
+        torch.save writes a checksum (CRC-32) with every tensor and with what is between them; torch.load does not look at it.
+        Raises: Damaged - it is not as it was written.
         """
+        import zipfile
+
         path = self._files()[iteration]
-        state: dict[str, Any] = self._torch.load(path, weights_only=True, map_location="cpu")
+        try:
+            with zipfile.ZipFile(path) as file:
+                if spoilt := file.testzip():
+                    raise ValueError(f"{spoilt} has another checksum than when it was written")
+            state: dict[str, Any] = self._torch.load(path, weights_only=True, map_location="cpu")
+            if state["iteration"] != iteration:
+                raise ValueError(f"it is of iteration {state['iteration']}")
+        except Exception as error:  # of anything that damage can look like to a reader of zip files, and to torch
+            raise Damaged(f"{path}: {str(error).splitlines()[0] if str(error) else type(error).__name__}") from error
+        return state
+
+    def fits(
+        self, iteration: int, state: Mapping[str, Any], same: Mapping[str, Any], later: Mapping[str, Any] = MappingProxyType({})
+    ) -> None:
+        """Raises: ValueError - the state was made by another run than `same` describes. later: what holds where it does not say."""
         for name, value in same.items():
             if (was := state.get(name, later.get(name))) != value:
-                raise ValueError(f"{path}: was made with {name} {was!r}, this job has {name} {value!r}")
-        return state
+                raise ValueError(f"{self._files()[iteration]}: was made with {name} {was!r}, this job has {name} {value!r}")
+
+
+class Damaged(Exception):
+    """A checkpoint is not as it was written."""
 
 
 class Writer:

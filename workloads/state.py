@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
 from collections.abc import Sequence
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .accord import common
-from .checkpoint import KEPT, KEPT_BEHIND, Checkpoints, Writer
+from .checkpoint import KEPT, KEPT_BEHIND, Checkpoints, Damaged, Writer
 from .options import OPTIONS
 from .shadow.peers import Meeting, meeting
 from .witness import Witness, restored
@@ -26,7 +27,8 @@ class State:
 
     Weights are the same on all ranks, and so is momentum if gradients are averaged in every iteration. A rank's own are what a
     compression has left out and, with sync_every, momentum. own_lost: the number of ranks that went on without theirs, since their
-    hosts have no checkpoint that the same rank wrote; what was left out is then lost, and momentum another rank's.
+    hosts have no checkpoint that the same rank wrote; what was left out is then lost, and momentum another rank's. damaged: the
+    iteration of the newest checkpoint that was passed over, as it is not as a rank wrote it; 0: all were.
     """
 
     def __init__(
@@ -43,27 +45,30 @@ class State:
         self._alike = {"parameters": list(parameters), "momentum": list(momentum), "common": by.common}
         self._own = {"residuals": by.residuals}
         self._has_own = bool(by.residuals) or arguments.sync_every > 1
-        self.own_lost = 0
+        self.own_lost = self.damaged = 0
 
     def restore(self) -> int:
         """Take the newest state that all ranks have, or none; return the iteration it is of.
 
-        Raises: ValueError - they have none in common, or it is of another training.
+        Raises: ValueError - they have none in common, all are damaged, or it is of another training.
         """
         if self._shadow is not None and self._shadow.restore == "shadow":
             return self._from_shadow(self._shadow)
         accord, rank, torch = self._job.accord, self._job.place.rank, self._job.torch
         if not self._resume:
             self._checkpoints.forget()  # no rank can have written one of this run: that takes an iteration, and so all ranks
-        kept = accord.gather("checkpoints", self._checkpoints.kept())
-        done = common(kept)
+        kept, done, state = self._newest()
         if self._shadow is not None and self._shadow.restore and (newer := self._from_shadow(self._shadow, done)):
             return newer
+        if self.damaged and not done:
+            words = f"all checkpoints are damaged, the newest of iteration {self.damaged}"
+            raise ValueError(f"{words}; to start anew, launch the job without --resume")
         mine = False
         with torch.no_grad():
-            if done in kept[rank]:
+            if state is not None:
                 later = {option.name: option.default for option in OPTIONS["train"] if option.later}
-                state, mine = self._checkpoints.read(done, self._same, later), self._checkpoints.own(done)
+                self._checkpoints.fits(done, state, self._same, later)
+                mine = self._checkpoints.own(done)
                 for name, tensors in (self._alike | self._own if mine else self._alike).items():
                     for tensor, was in zip(tensors, state.get(name, ()), strict=True):
                         tensor.copy_(was)
@@ -75,6 +80,25 @@ class State:
         if done and self._has_own:
             self.own_lost = accord.gather("own state", mine).count(False)
         return done
+
+    def _newest(self) -> tuple[list[list[int]], int, dict[str, Any] | None]:
+        """The newest iteration that all ranks have undamaged, 0 for none: which ones each has, that one, and its state here."""
+        accord, mine = self._job.accord, self._checkpoints.kept()
+        for look in itertools.count():
+            kept, state, damaged = accord.gather(f"checkpoints {look}", mine), None, 0
+            if not (done := common(kept)):
+                break
+            if done in mine:
+                try:
+                    state = self._checkpoints.read(done)
+                except Damaged as error:
+                    print(f"# checkpoint: damaged, and passed over: {error}", file=sys.stderr, flush=True)
+                    mine.remove(done)
+                    damaged = done
+            if not any(found := accord.gather(f"damaged {look}", damaged)):
+                break
+            self.damaged = max(self.damaged, *found)
+        return kept, done, state
 
     def _from_shadow(self, meeting: Meeting, after: int | None = None) -> int:
         """Take the shadow's newest checkpoint: rank 0 is sent it, and gives it to all; return its iteration.

@@ -73,7 +73,7 @@ def train(job: Job, arguments: argparse.Namespace) -> dict[str, Any]:
         step = EachIteration(job, module, momentum, arguments.lr, arguments.bucket_mb, None if wanted.kind == "none" else by)
     step.witness = state.witness(done)
     first, last, stopped, checkpoint, agreed = None, None, False, "", done
-    saved: dict[str, float] = {}  # how long training stood for a checkpoint (ms), said with the next iteration
+    saved: dict[str, float] = {"damaged": state.damaged} if state.damaged else {}  # what is said with the next iteration
     started_s = time.monotonic()
     try:
         for iteration in range(done + 1, most + 1) if most else itertools.count(done + 1):

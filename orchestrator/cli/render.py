@@ -294,6 +294,7 @@ def job(report: JobStatus) -> str:
     if report.iterations:
         line += f"   {counted(report.iterations, 'iteration')}"
         line += f" after iteration {report.resumed_from}" if report.resumed_from else ""
+        line += f" (the checkpoint of iteration {report.damaged} is damaged: passed over)" if report.damaged else ""
     if report.iteration_ms is not None:
         line += f"   iteration {ms_text(report.iteration_ms)}"
         if report.iteration_expected_ms:

@@ -169,6 +169,14 @@ async def test_a_job_all_of_whose_records_are_none_runs_and_is_not_waited_for(be
     assert status is not None and (status.state, status.iterations, status.bad_records) == ("running", 0, 9)
 
 
+async def test_a_damaged_checkpoint_that_was_passed_over_is_told(bench: Bench) -> None:
+    bench.ranks.odd = json.dumps({"iter": 3, "iter_ms": 5, "t_wall_ns": 1, "damaged": 4.0}) + "\n"
+    status = await bench.bring(TRAIN)
+    assert status is not None and (status.resumed_from, status.damaged) == (2, 4)
+    assert "resumed after iteration 2 as the checkpoint of iteration 4 is damaged" in bench.said["job"]
+    assert "after iteration 2 (the checkpoint of iteration 4 is damaged: passed over)" in render.job(status)
+
+
 async def test_what_a_job_put_in_the_place_of_its_files_ends_no_verb(bench: Bench) -> None:
     await bench.bring(TRAIN)
     bench.ranks.refuses = PUT_THERE

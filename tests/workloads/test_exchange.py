@@ -227,7 +227,7 @@ def test_a_thread_writes_what_was_there_when_it_was_told(tmp_path: Path, monkeyp
     assert not path.exists()
     may.set()
     writer.finish()
-    assert checkpoints.read(5, {"model": "mlp"})["parameters"][0].tolist() == [1, 1, 1]
+    assert checkpoints.read(5)["parameters"][0].tolist() == [1, 1, 1]
 
     def full(self: Checkpoints, iteration: int, state: dict[str, Any]) -> Path:
         raise OSError("no space left")

@@ -18,10 +18,9 @@ import struct
 import sys
 import time
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any
 
-from ..checkpoint import Checkpoints
+from ..checkpoint import Checkpoints, Damaged
 from .follower import Follower, Shape, State, Verdict, digest
 from .peers import GREETING_S, Door, meeting, notice_silence
 from .segments import segments
@@ -227,14 +226,14 @@ class Reader:
         content = b""
         for iteration in reversed(self._checkpoints.kept()):
             try:
-                kept = self._checkpoints.read(iteration, {})
+                kept = self._checkpoints.read(iteration)
                 tensors = [each.reshape(-1) for each in (*kept["parameters"], *kept["momentum"])]
                 content = self._torch.cat(tensors).numpy().tobytes()
                 if digest([content]) != kept["digest"]:
                     raise ValueError("it has another hash than when it was written")
                 about = {"iteration": iteration, "bytes": len(content), "same": kept["same"]}
                 break
-            except (OSError, EOFError, ValueError, TypeError, LookupError, RuntimeError, UnpicklingError) as error:
+            except (Damaged, ValueError, TypeError, LookupError, RuntimeError) as error:
                 print(f"shadow: the checkpoint of iteration {iteration} is not used: {error}", flush=True)
                 content = b""
         peer.link.settimeout(SEND_S)

@@ -132,6 +132,7 @@ class Jobs:
             busy=statistics.median(busy) if busy else None,
             late=job_beats.late_words(beats, median_ms(records)) if state == "running" else (),
             resumed_from=max(int(records[0].get("iter", 1)) - 1, 0) if records else 0,
+            damaged=records[0].get("damaged", 0) if records else 0,
             shadow=await job_shadow.status(self.session, record, self._run_dir(record)),
             functions=await job_functions.status(record, self.session.lab, self._run_dir(record), asked)
             if state in ALIVE and asked
@@ -325,6 +326,7 @@ class Jobs:
                     hint="testbed job logs; to start it anew, without its checkpoints: testbed job launch",
                 )
             resumed_ = f", resumed after iteration {status.resumed_from}" if status.resumed_from else ""
+            resumed_ += f" as the checkpoint of iteration {status.damaged} is damaged" if status.damaged else ""
             speed = f", iteration {status.iteration_ms:.0f} ms" if status.iteration_ms is not None else ""
             silent = f"; {status.detail.splitlines()[0]}" if status.detail else ""
             phase.detail = f"{job.name} {status.state}{resumed_}{speed}{silent}"
