@@ -325,11 +325,16 @@ def _stage(server: Server, request: Json, *_: object) -> Json:
     return {"staged": [server.generations.stage(dict(rest, **r)) for r in wanted]}
 
 
-def _clear(server: Server, *_: object) -> Json:
-    server.slots.overtaken()
-    server.networks.drop()
-    server.congestions.clear()
-    return server.generations.clear()
+def _clear(server: Server, request: Json, *_: object) -> Json:
+    """Clear everything, or the generations that the request names: what else is staged is another owner's, with what it needs."""
+    only = request.get("generations")
+    if only is not None and (not isinstance(only, list) or not all(type(n) is int for n in only)):
+        raise bad("generations: a list of whole numbers is needed")
+    if only is None or server.generations.active in only or server.generations.staged.keys() <= set(only):
+        server.slots.overtaken()
+        server.networks.drop()
+        server.congestions.clear()
+    return server.generations.clear(only)
 
 
 OPERATIONS: dict[str, Callable[[Server, Json, Client, Answer], Json | None]] = {

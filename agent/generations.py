@@ -29,7 +29,7 @@ from agent.slices import chosen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from agent.daemon import Server
     from agent.shapes import Armed, Json, Pending
@@ -345,16 +345,24 @@ class Generations:
         self.events(dict(event, event="reverted"))
         return event
 
-    def clear(self) -> Json:
-        """Remove every generation and the selecting rule: the host no longer forwards by them."""
-        self.disarm()
-        self.kick.forget()
-        if self.active is not None:
+    def clear(self, only: Collection[int] | None = None) -> Json:
+        """Remove every generation and the selecting rule: the host no longer forwards by them.
+
+        only: these generations; what others staged, armed or use stays. Nothing is gone back to when one of them was active.
+        """
+        gone = sorted(self.staged if only is None else self.staged.keys() & set(only))
+        if self.armed and self.armed["generation"] in gone:
+            self.disarm()
+        if self.active is None or self.active in gone:
+            self.kick.forget()
             self.flip(self.active, None)
-        self.active = self.previous = self.pending = None
+            self.active = self.previous = self.pending = None
+        elif self.previous in gone:
+            self.previous = None
+            if self.pending and self.pending["to"] in gone:
+                self.pending["to"] = None
         self.schedule()
         self.save()
-        gone = sorted(self.staged)
         for generation in gone:
             self.drop(generation)
             self.abandoned(generation)

@@ -151,6 +151,8 @@ class Routes(Channels):
         answers = await self._all(names, "revert", {})
         return {name: values["generation"] for name, values in answers.items()}
 
-    async def clear(self, names: Collection[HostName] | None = None) -> None:
-        """Remove every generation; no route of this program is left on the hosts."""
-        await self._all(names, "clear", {}, 30.0)
+    async def clear(self, names: Collection[HostName], generations: Collection[int]) -> None:
+        """Remove these generations, the active one too. What others have staged stays; an agent of an older release removes all."""
+        held = {name: (*self.hellos[name].staged, self.hellos[name].active) for name in names if name in self.hellos}
+        requests = {name: {"generations": sorted({*held.get(name, generations)} & {*generations})} for name in names}
+        await self._ask(requests, "clear", 30.0)

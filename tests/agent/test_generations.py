@@ -202,6 +202,28 @@ def test_generations_nobody_can_return_to_are_dropped(host: Space, peer: Peer) -
     assert "PERMANENT" not in host.ip("neigh") and "lookup 70" not in host.ip("rule")
 
 
+def test_only_the_named_generations_are_cleared_and_the_others_stay_armed_and_in_use(host: Space, peer: Peer) -> None:
+    for generation, port in ((1, 1), (2, 2), (3, 1)):
+        peer.ask("stage", **rules(generation, port=port))
+    peer.ask("arm", generation=3, when_up=["opt1"])
+    assert peer.ask("clear", generations=[1, 9])["dropped"] == [1]
+    assert (peer.ask("hello")["staged"], peer.ask("hello")["armed"]) == ([2, 3], 3)
+    peer.ask("commit", generation=2)
+    assert peer.ask("clear", generations=[3])["dropped"] == [3]
+    assert (peer.ask("hello")["staged"], peer.ask("hello")["armed"], way(host)) == ([2], None, "opt2")
+    peer.ask("stage", **rules(4))
+    assert peer.ask("clear", generations=[2])["dropped"] == [2]
+    assert (peer.ask("hello")["staged"], peer.ask("hello")["active"], way(host)) == ([4], None, "")
+
+
+@pytest.mark.parametrize("wrong", [1, ["1"], [True], {}])
+def test_generations_to_clear_are_a_list_of_numbers(peer: Peer, wrong: object) -> None:
+    peer.ask("stage", **rules(1))
+    answer = peer.ask("clear", generations=wrong)
+    assert (answer["code"], answer["error"]) == ("bad-request", "generations: a list of whole numbers is needed")
+    assert peer.ask("hello")["staged"] == [1]
+
+
 def test_a_generation_in_use_is_not_overwritten(host: Space, peer: Peer) -> None:
     peer.ask("stage", **rules(1))
     peer.ask("commit", generation=1)

@@ -339,16 +339,19 @@ class Fleet:
                 host.previous, host.pending, host.holding = None, False, None
         return {name: self.all[name].active for name in names or ()}
 
-    async def clear(self, names: Collection[HostName] | None = None) -> None:
+    async def clear(self, names: Collection[HostName], generations: Collection[int]) -> None:
         await asyncio.sleep(0)
         with self.points.point("hosts", "clear"):
-            for name in names or ():
+            for name in names:
                 self._there(name)
                 host = self.all[name]
-                host.active = host.previous = host.armed = host.holding = None
-                host.pending = False
+                if host.armed and host.armed[0] in generations:
+                    host.armed = None
+                if host.active in generations:
+                    host.active = host.previous = host.holding = None
+                    host.pending = False
                 host.clears += 1
-                host.staged.clear()
+                host.staged = {number: rules for number, rules in host.staged.items() if number not in generations}
 
     async def probe(self, targets: Mapping[HostName, Mapping[str, int | None]], timeout_s: float) -> Any:
         with self.points.point("hosts", "probe"):

@@ -162,9 +162,9 @@ async def test_a_command_that_waited_holds_the_hosts_of_what_came_up_meanwhile(
     with bench.store() as store:
         locks = locks_of(bench.lab, bench.settings(), store)
 
-        async def looking(names: Any = None) -> None:
+        async def looking(*words: Any) -> None:
             held.extend(host for lock in locks.listed() for host in lock.scope.hosts)
-            await clear(names)
+            await clear(*words)
 
         monkeypatch.setattr(bench.fleet, "clear", looking)
         await bench.up(plan_text("one", ONE))
@@ -311,3 +311,39 @@ async def test_a_change_that_fails_keeps_what_it_adopted_and_says_so(bench: Benc
     with bench.store() as store:
         assert len(store.owned(bench.slice())) == 2
     assert str(failed.value).count("adopted circuits stay yours: ocs1:3->20, of bob") == 1
+
+
+async def fails_to_arm(bench: Bench, owner: str) -> None:
+    """A change of two hosts that goes wrong once its routes are staged."""
+    bench.requests.names.clear()
+    bench.requests.fail = {2: "refused"}
+    with pytest.raises(RolledBack):
+        await bench.up(plan_text(owner, ONE), owner=owner)
+    bench.requests.fail = {}
+
+
+async def test_what_two_owners_staged_on_a_host_is_cleared_by_each_of_them(bench: Bench) -> None:
+    for owner in ("ann", "bob"):
+        await fails_to_arm(bench, owner)
+    both = {name: len(host.staged) for name, host in bench.fleet.all.items() if host.staged}
+    assert both == {"gpu01": 2, "gpu02": 2}
+    assert not (await bench.verb(engine.down, owner="ann")).left
+    assert [len(host.staged) for host in bench.fleet.all.values()] == [1, 1, 0, 0]
+    assert not (await bench.verb(engine.down, owner="bob")).left
+    assert not any(host.staged for host in bench.fleet.all.values())
+
+
+async def test_a_down_leaves_what_it_staged_where_another_run_holds_the_host(bench: Bench) -> None:
+    await fails_to_arm(bench, "ann")
+    bench.living.add("the drill")  # which holds the lock
+    with bench.store("bob") as store:
+        locks = locks_of(bench.lab, bench.settings("bob"), store)
+        held = locks.take("run", Scope(frozenset({"gpu01"})), "up bob")
+        number = made_ready(bench, "gpu01")
+        report = await bench.verb(engine.down, owner="ann")
+        assert any("stay on gpu01" in note and "bob" in note for note in report.notes) and not report.left
+        assert bench.fleet.all["gpu01"].armed == (number, {1: 99}) and len(bench.fleet.all["gpu01"].staged) == 2
+        assert not bench.fleet.all["gpu02"].staged
+        locks.release(held.id)
+    assert not (await bench.verb(engine.down, owner="ann")).left
+    assert list(bench.fleet.all["gpu01"].staged) == [number]

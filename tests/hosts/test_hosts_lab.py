@@ -89,7 +89,7 @@ async def hosts(emulated: Emulated, tmp_path: Path) -> AsyncIterator[Hosts]:
         assert all(isinstance(hello, Hello) for hello in greeted.values()), greeted
         if made.unprovisioned():
             await made.provision(made.unprovisioned())
-        await made.clear()
+        await made.clear(list(made.hellos), {number for hello in made.hellos.values() for number in hello.staged})
         yield made
 
 

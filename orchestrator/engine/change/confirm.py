@@ -97,7 +97,7 @@ async def keep_change(context: Context, kept: Confirmations, run: str) -> Confir
         if gone := [h for h in found.leaving if h in hellos and hellos[h].active in own]:
             try:
                 with context.run.step("host", "all", "clear", {"hosts": gone}):
-                    await hosts.clear(gone)
+                    await hosts.clear(gone, own)
             except TestbedError as error:
                 notes.append(f"the routes they had before stay: {error}")
         notes += [f"{h} does not answer and keeps the routes it had" for h in found.leaving if h not in hellos]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from optics import (
     DeviceName,
     HostName,
+    Locked,
     TestbedError,
 )
 from optics.plain import counted
@@ -24,6 +25,7 @@ from orchestrator.plan.stored import stored_links
 from orchestrator.plan.target import diff, slowest
 from orchestrator.results import DownReport
 from orchestrator.session import Session
+from orchestrator.store.scope import Scope
 
 
 async def progress_lines(session: Session, change: Transition) -> list[str]:
@@ -43,11 +45,6 @@ async def progress_lines(session: Session, change: Transition) -> list[str]:
         return f"{device}: {done}" + (f": {', '.join(left[:6])}{' ...' if len(left) > 6 else ''}" if left else "")
 
     return list(await asyncio.gather(*(line(d) for d in change.changes)))
-
-
-def _only_staged(hello: Hello, own: Collection[int]) -> bool:
-    """Whether the host runs nothing and has only the owner's routes staged; another owner may be staging at this moment."""
-    return hello.active is None and bool(hello.staged) and all(number in own for number in hello.staged)
 
 
 class Down:
@@ -74,7 +71,8 @@ class Down:
         change = in_order(change, {}, observed, lab)
         await context.allowed(change.changes, observed, context.rerouted((), seen.hellos))
         own = context.own_generations()
-        following = [h for h, hello in seen.hellos.items() if hello.active in own or _only_staged(hello, own)]
+        following = [h for h, hello in seen.hellos.items() if hello.active in own]
+        following += self._staged(seen.hellos, own, unneeded)
         others = [h for h, hello in seen.hellos.items() if hello.active is not None and hello.active not in own]
         notes = (*said, *unneeded, *((f"routes of other owners stay on {', '.join(others)}",) if others else ()))
         runs = await context.jobs.running()
@@ -107,7 +105,7 @@ class Down:
         if following:
             try:
                 with recorder.phase("routes") as phase, context.run.step("host", "all", "clear", {"hosts": following}):
-                    await session.hosts.clear(following)
+                    await session.hosts.clear(following, own)
                     phase.detail = f"cleared on {counted(len(following), 'host')}"
             except TestbedError as error:
                 restored -= len(following)
@@ -134,6 +132,22 @@ class Down:
             left=tuple(left),
             notes=notes,
         )
+
+    def _staged(self, hellos: Mapping[HostName, Hello], own: Collection[int], notes: list[str]) -> list[HostName]:
+        """Hosts that run nothing and have routes of the owner's staged, locked: others may be about to stage theirs beside them."""
+        unprovisioned = self.context.session.hosts.unprovisioned()  # an agent of an older release would clear all that is staged
+        found = []
+        for host, hello in hellos.items():
+            mine = [number for number in hello.staged if number in own]
+            if hello.active is not None or not mine or (host in unprovisioned and len(mine) < len(hello.staged)):
+                continue
+            try:
+                if self.context.lock is not None:
+                    self.context.lock.extend(Scope(frozenset({host})))
+                found.append(host)
+            except Locked as error:
+                notes.append(f"routes that were staged and never used stay on {host}: {error}")
+        return found
 
     def _hosts(self) -> set[HostName]:
         """Hosts that may run routes of the owner's, whether or not they answer."""

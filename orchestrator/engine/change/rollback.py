@@ -208,12 +208,13 @@ class Rollback:
     async def _restore_routes(
         self, diverged: Mapping[tuple[str, int | None], list[HostName]], hellos: Mapping[HostName, Hello]
     ) -> None:
+        own = self.context.own_generations()
         gone: list[HostName] = []
         for (what, was), names in diverged.items():
             if what == "stage":
                 gone += names
             elif what == "clear" or was is None:
-                await self._ask("clear", names, partial(self.hosts.clear, names))
+                await self._ask("clear", names, partial(self.hosts.clear, names, own))
             elif what == "confirm":
                 await self._ask("confirm", names, partial(self.hosts.confirm, was, names))
             else:

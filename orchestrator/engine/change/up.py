@@ -145,7 +145,7 @@ class Up:
                     if leaving:
                         self.move.asked.update(leaving)
                         with context.run.step("host", "all", "clear", {"hosts": leaving}):
-                            await self.hosts.clear(leaving)
+                            await self.hosts.clear(leaving, own)
         except (Exception, asyncio.CancelledError) as error:
             await self.turn.give_up()
             if not self.move.touched:
