@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import struct
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from contextlib import suppress
 
 from drivers.link.tap import pass_on
 from optics import Garbled, TestbedError, TimedOut, Unreachable
@@ -35,6 +38,16 @@ def discreet(error: TestbedError, secret: str) -> TestbedError:
     return type(error)(words.replace(secret, "***") if secret else words, hint=error.hint)
 
 
+def reset_at_the_end(sock: socket.socket, yes: bool) -> None:
+    """Have the connection end with a reset, whether it is closed or its process is killed; or, again, with a farewell (FIN).
+
+    After a FIN the kernel goes on sending what was not acknowledged, for minutes: a command that was given up can arrive after the
+    device was read again. A reset drops it (tcp(7), SO_LINGER with a time of 0).
+    """
+    with suppress(OSError):  # it is closed already
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", yes, 0))
+
+
 class Link(ABC):
     """Bytes to and from the device `who` at `address`.
 
@@ -47,6 +60,12 @@ class Link(ABC):
         self.address = address
         self.timeout_s = timeout_s
         self._lock = asyncio.Lock()
+
+    def _owed(self, answer: bool) -> None:  # noqa: B027 - not every transport can
+        """Called before something is sent (True), and when its answer is there (False).
+
+        While an answer is owed, the end of the connection takes back what has not reached the device, where the transport can.
+        """
 
     @property
     @abstractmethod
@@ -79,6 +98,7 @@ class Link(ABC):
             if not self.alive:
                 raise Unreachable(f"{self.who}: not connected to {self.address}")
             try:
+                self._owed(True)
                 await self._write(data)
                 pass_on(self.who, ">", data)
             except OSError as error:
@@ -112,6 +132,7 @@ class Link(ABC):
             try:
                 if discard:
                     await self._discard()
+                self._owed(True)
                 await self._write(data)
                 pass_on(self.who, ">", data)
                 while True:
@@ -127,6 +148,7 @@ class Link(ABC):
                         raise Garbled(f'{self.who}: more than {MOST_BYTES} bytes to "{question}"; last received {received!r}')
                     came = complete(chunk)
                     if came:
+                        self._owed(False)
                         return
                     if came is not None:
                         ends = loop.time() + LONGEST * silence_s

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from drivers.link.base import Dropped, farthest_s
+from drivers.link.base import Dropped, farthest_s, reset_at_the_end
 from drivers.link.tap import pass_on
 from optics import BadFile, Garbled, TimedOut, Unreachable
 
@@ -87,11 +88,21 @@ class HttpLink:
             times = httpx.Timeout(silence_s, connect=self.timeout_s)
             loop = asyncio.get_running_loop()
             began = loop.time()
+            sockets: list[socket.socket] = []
+
+            async def connected(event: str, what: Mapping[str, Any]) -> None:
+                if event == "connection.connect_tcp.complete":
+                    sockets.append(what["return_value"].get_extra_info("socket"))
+                    reset_at_the_end(sockets[-1], True)
+
+            more: dict[str, Any] = {"headers": headers, "timeout": times, "extensions": {"trace": connected}}
             try:
                 async with asyncio.timeout(self.timeout_s + farthest_s(silence_s)):
                     url = f"{self.address}{self.prefix}{path}"
                     pass_on(self.who, ">", _head(f"{method} {self.prefix}{path}", headers or {}) + body)
-                    async with client.stream(method, url, content=body or None, headers=headers, timeout=times) as response:
+                    async with client.stream(method, url, content=body or None, **more) as response:
+                        for sock in sockets:  # the device has read the request
+                            reset_at_the_end(sock, False)
                         expand = _expander(response.headers.get("content-encoding", ""))
                         async for chunk in response.aiter_raw():
                             received += expand.decompress(chunk, LONGEST_BODY + 1 - len(received)) if expand else chunk

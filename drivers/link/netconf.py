@@ -20,7 +20,7 @@ from typing import Any
 from urllib.parse import urlsplit
 from xml.sax.saxutils import quoteattr
 
-from drivers.link.base import Dropped, farthest_s
+from drivers.link.base import Dropped, farthest_s, reset_at_the_end
 from drivers.link.blocking import kept
 from drivers.link.tap import pass_on
 from optics import BadFile, Garbled, Missing, Refused, TimedOut, Unreachable
@@ -76,6 +76,7 @@ class NetconfLink:
             raise BadFile([f"{who}: address {address!r}: known form: netconf://host:port"])
         self._host = parts.hostname
         self._session: Any = None
+        self._sock: socket.socket | None = None
         self._thread: ThreadPoolExecutor | None = None
         self._lock = asyncio.Lock()
         self._ids = count(1)
@@ -105,6 +106,7 @@ class NetconfLink:
             try:
                 async with asyncio.timeout(LOGIN_S):
                     self._session = await asyncio.shield(logging_in)
+                    self._sock = sock
             except (TimeoutError, asyncio.CancelledError) as error:
                 with suppress(OSError):
                     sock.shutdown(socket.SHUT_RDWR)  # ends whatever the thread waits for
@@ -146,6 +148,7 @@ class NetconfLink:
             ends = began + farthest_s(silence_s)
             session = self._session
             try:
+                self._owed(True)
                 asked = f"<rpc xmlns={quoteattr(BASE)} message-id={quoteattr(number)}>{operation}</rpc>"
                 session.send(asked)
                 pass_on(self.who, ">", asked.encode())
@@ -153,8 +156,10 @@ class NetconfLink:
                     received = session.received
                     done, _ = await asyncio.wait({future}, timeout=max(0.0, min(silence_s, ends - loop.time())))
                     if done:
-                        pass_on(self.who, "<", future.result().encode())
-                        return future.result()
+                        answer = future.result()
+                        self._owed(False)
+                        pass_on(self.who, "<", answer.encode())
+                        return answer
                     if session.received == received or loop.time() >= ends:
                         took_s = loop.time() - began
                         raise TimedOut(f'{self.who}: no answer to "{question}" from {self.address} in {took_s:.1f} s')
@@ -174,9 +179,13 @@ class NetconfLink:
                 if future.done() and not future.cancelled():
                     future.exception()  # marks the exception as retrieved
 
+    def _owed(self, answer: bool) -> None:
+        if self._sock is not None:
+            reset_at_the_end(self._sock, answer)
+
     async def _drop(self) -> None:
         session, self._session = self._session, None
-        thread, self._thread = self._thread, None
+        thread, self._thread, self._sock = self._thread, None, None
         if thread is None:
             return
         if session is not None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import termios
 import time
+from contextlib import suppress
 from typing import Any
 
 from drivers.link.blocking import BlockingLink
@@ -22,6 +24,7 @@ class SerialLink(BlockingLink):
         self._baud = baud
         self._line: Any = None
         self._known = False
+        self._answer_owed = False
 
     def _open(self) -> None:
         try:
@@ -37,13 +40,19 @@ class SerialLink(BlockingLink):
                     raise Unreachable(f"{self.who}: cannot open {self.address}: {error}") from error
                 time.sleep(0.01)  # in the line's own thread, and bounded
             else:
-                self._known = True
+                self._known, self._answer_owed = True, False
                 return
 
     def _close(self) -> None:
         line, self._line = self._line, None
         if line is not None:
+            if self._answer_owed:  # what has not left this machine would leave it after the close, as soon as the device is ready
+                with suppress(OSError, termios.error):
+                    line.reset_output_buffer()
             line.close()
+
+    def _owed(self, answer: bool) -> None:
+        self._answer_owed = answer
 
     def _send(self, data: bytes) -> None:
         self._line.write(data)
@@ -56,8 +65,6 @@ class SerialLink(BlockingLink):
         return first + bytes(self._line.read(self._line.in_waiting))
 
     def _forget(self) -> None:
-        import termios
-
         try:
             self._line.reset_input_buffer()
         except termios.error as error:  # no OSError, though it has an errno: the other end is gone

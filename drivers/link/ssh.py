@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from drivers.link.base import Dropped, farthest_s
+from drivers.link.base import Dropped, farthest_s, reset_at_the_end
 from drivers.link.blocking import SLICE_S, BlockingLink, kept
 from drivers.link.tap import pass_on
 from optics import DeviceConfig, Garbled, Missing, TimedOut, Unreachable
@@ -165,6 +165,10 @@ class SshShell(BlockingLink):
         if transport is not None:
             transport.join(1.0)
 
+    def _owed(self, answer: bool) -> None:
+        for sock in self._dialled:
+            reset_at_the_end(sock, answer)
+
     def _send(self, data: bytes) -> None:
         self._channel.settimeout(self.timeout_s)
         self._channel.sendall(data)
@@ -192,6 +196,7 @@ class SshCommands:
         self.who, self.address, self.timeout_s = who, address, timeout_s
         self._host, self._port, self._login = host, port, login
         self._transport: Any = None
+        self._dialled: list[socket.socket] = []
         self._thread: ThreadPoolExecutor | None = None
         self._lock = asyncio.Lock()
 
@@ -215,7 +220,7 @@ class SshCommands:
     async def _connect(self) -> None:
         await self._shut()
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"link-{self.who}")
-        dialled: list[socket.socket] = []
+        self._dialled = dialled = list[socket.socket]()
 
         def work() -> Any:
             return connect(self.who, self.address, self._host, self._port, self._login, self.timeout_s, dialled.append)
@@ -241,6 +246,7 @@ class SshCommands:
 
     async def _run(self, command: str, silence_s: float) -> tuple[str, int]:
         pass_on(self.who, ">", command.encode() + b"\n")
+        self._owed(True)
         channel = await self._call(lambda: self._start(command))
         printed = b""
         began = last = time.monotonic()
@@ -260,8 +266,13 @@ class SshCommands:
         await self._call(channel.close)
         if status == -1 and not self._transport.is_active():
             raise Dropped(f'{self.who}: connection to {self.address} ended before the answer to "{command}"')
+        self._owed(False)
         pass_on(self.who, "<", printed)
         return printed.decode("utf-8", "backslashreplace"), status
+
+    def _owed(self, answer: bool) -> None:
+        for sock in self._dialled:
+            reset_at_the_end(sock, answer)
 
     def _start(self, command: str) -> Any:
         import paramiko

@@ -7,7 +7,7 @@ import os
 import socket
 from typing import ClassVar, cast
 
-from drivers.link.base import MOST_BYTES, Link
+from drivers.link.base import MOST_BYTES, Link, reset_at_the_end
 from optics import Unreachable
 
 GOODBYE_S = 1.0
@@ -69,6 +69,7 @@ class TcpLink(Link):
         self._port = port
         self._stream: _Stream | None = None
         self._transport: asyncio.Transport | None = None
+        self._answer_owed = False
 
     @property
     def alive(self) -> bool:
@@ -85,6 +86,7 @@ class TcpLink(Link):
         except OSError as error:
             why = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
             raise Unreachable(f"{self.who}: cannot connect to {self.address}: {why}") from error
+        self._answer_owed = False
         sock = self._transport.get_extra_info("socket")
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -94,6 +96,8 @@ class TcpLink(Link):
         self._transport = self._stream = None
         if transport is None or stream is None:
             return
+        if self._answer_owed:
+            transport.abort()
         transport.close()
         try:
             async with asyncio.timeout(GOODBYE_S):
@@ -101,6 +105,11 @@ class TcpLink(Link):
         except TimeoutError:
             transport.abort()
             await stream.closed
+
+    def _owed(self, answer: bool) -> None:
+        if self._transport is not None and answer is not self._answer_owed:
+            self._answer_owed = answer
+            reset_at_the_end(self._transport.get_extra_info("socket"), answer)
 
     async def _write(self, data: bytes) -> None:
         if self._transport is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from typing import Any
 
+from drivers.link.base import reset_at_the_end
 from drivers.link.blocking import BlockingLink
 from optics import Missing, Unreachable
 
@@ -65,6 +66,10 @@ class VisaLink(BlockingLink):
         resource, self._resource = self._resource, None
         if resource is not None:
             resource.close()
+
+    def _owed(self, answer: bool) -> None:
+        if (sock := self._socket()) is not None:
+            reset_at_the_end(sock, answer)
 
     def _send(self, data: bytes) -> None:
         try:
