@@ -53,52 +53,105 @@ class Series:
 
 @dataclass
 class Traffic:
-    """The total sending rate of all ports, in buckets: the mean over the sampled part of a bucket, Mb/s."""
+    """The total sending rate of all ports, in buckets: the mean over the sampled part of a bucket, Mb/s.
+
+    Buckets are kept as long as their points: samples that a job's hosts kept come home host by host, minutes of each at once.
+    """
 
     series: Series = field(default_factory=Series)
     newest: float = 0.0
-    _open: dict[float, tuple[float, dict[str, float]]] = field(default_factory=dict)
+    _buckets: dict[float, tuple[float, float]] = field(default_factory=dict)
+    """By begin: kilobits sent, and the longest time (ms) that the samples of a port cover."""
+    _reached: dict[str, float] = field(default_factory=dict)
+    """Up to when (ms) each port was sampled."""
+    _last: dict[tuple[str, bool], tuple[float, float]] = field(default_factory=dict)
+    """The last bucket of each port, and how much of it (ms) its samples cover; those that came late on their own."""
 
     @property
     def until(self) -> float:
-        """The last bucket that every port's sample has reached."""
-        return self.newest - 1.5 * BUCKET_MS
+        """The last bucket that the samples of every port have reached; ports that are no longer sampled are not waited for."""
+        now = [at for at in self._reached.values() if at > self.newest - GAP_MS]
+        return min(now, default=0.0) - BUCKET_MS
 
-    def add(self, port: str, begin: float, end: float, kilobits: float) -> None:
-        """Add the bytes a port sent between two samples."""
+    def add(self, port: str, begin: float, end: float, kilobits: float, *, late: bool = False) -> None:
+        """Add the bytes a port sent between two samples. late: newer ones of the port came before."""
         at = begin // BUCKET_MS * BUCKET_MS
+        last, had = self._last.get((port, late), (at, 0.0))
+        if not late and at > last + BUCKET_MS:
+            self._last[port, True] = last, had  # what comes late goes on from there
         while at < end:
             part = min(end, at + BUCKET_MS) - max(begin, at)
-            sent, covered = self._open.setdefault(at, (0.0, {}))
-            covered[port] = covered.get(port, 0.0) + part
-            sent += kilobits * part / (end - begin)
-            self._open[at] = sent, covered
-            self.series.set(at, sent / max(covered.values()))
+            last, had = at, part + (had if at == last else 0.0)
+            sent, covered = self._buckets.get(at, (0.0, 0.0))
+            sent, covered = sent + kilobits * part / (end - begin), max(covered, had)
+            self._buckets[at] = sent, covered
+            self.series.set(at, sent / covered)
             at += BUCKET_MS
+        self._last[port, late] = last, had
+        self._reached[port] = max(end, self._reached.get(port, 0.0))
         self.newest = max(self.newest, end)
-        if len(self._open) > 4 * GAP_MS / BUCKET_MS:
-            self._open = {t: found for t, found in self._open.items() if t > self.newest - 2 * GAP_MS}
+        if len(self._buckets) > 1.2 * WINDOW_MS / BUCKET_MS:
+            self._buckets = {t: found for t, found in self._buckets.items() if t > self.newest - WINDOW_MS}
+
+
+Sample = tuple[float, int, int]
+"""When (ms), and how many bytes a port has sent and received."""
+
+
+def _follows(before: Sample, sample: Sample) -> bool:
+    """Whether a rate can be told between two samples; not where the port came up again, or no view was sampling."""
+    return sample[1] >= before[1] and sample[2] >= before[2] and 0 < sample[0] - before[0] <= GAP_MS
 
 
 @dataclass
 class Counter:
-    """One port's most recent counters: (ms, sent, received), bytes."""
+    """One port's most recent counters, and of which times its counters are known."""
 
-    seen: deque[tuple[float, int, int]] = field(default_factory=lambda: deque(maxlen=64))
+    seen: deque[Sample] = field(default_factory=lambda: deque(maxlen=64))
+    _since: float = 0.0
+    """From when on (ms) the samples follow each other."""
+    _late: deque[Sample] = field(default_factory=lambda: deque(maxlen=1))
+    """The latest of samples that came after newer ones."""
+    _late_since: float = 0.0
+    _known: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=16))
+    """Earlier times (ms) in which samples followed each other."""
 
     def add(self, port: str, at: float, sent: int, received: int, total: Traffic) -> None:
         """Add a sample, and add to `total` the bytes sent since the previous one."""
+        sample = at, sent, received
+        if self.seen and at <= self.seen[-1][0]:
+            self._came_late(port, sample, total)
+            return
+        if self.seen and not _follows(self.seen[-1], sample):
+            self._known.append((self._since, self.seen[-1][0]))
+            self.seen.clear()
         if self.seen:
-            before, had, heard = self.seen[-1]
-            if at <= before:
-                return
-            if sent < had or received < heard or at - before > GAP_MS:  # the port came up again, or no view was sampling
-                self.seen.clear()
-            else:
-                total.add(port, before, at, (sent - had) * 8e-3)
-        self.seen.append((at, sent, received))
+            before, had, _ = self.seen[-1]
+            total.add(port, before, at, (sent - had) * 8e-3)
+        else:
+            self._since = at
+        self.seen.append(sample)
         while self.seen[0][0] < at - SMOOTH_MS and len(self.seen) > 2:
             self.seen.popleft()
+
+    def _came_late(self, port: str, sample: Sample, total: Traffic) -> None:
+        """Add what was sent since the last sample that came late, as far as its buckets are not known yet."""
+        before = self._late[-1] if self._late else None
+        self._late.append(sample)
+        if before is None or not _follows(before, sample):
+            if before is not None:
+                self._known.append((self._late_since, before[0]))
+            self._late_since = sample[0]
+            return
+        begin, end = before[0], sample[0]
+        mbps = (sample[1] - before[1]) * 8e-3 / (end - begin)
+        for since, until in sorted([*self._known, (self._since, self.seen[-1][0])]):
+            if since <= begin and until > begin - BUCKET_MS and until != begin:
+                begin = max(begin, -(-until // BUCKET_MS) * BUCKET_MS)
+            elif since > begin:
+                end = min(end, since // BUCKET_MS * BUCKET_MS)
+        if begin < end:
+            total.add(port, begin, end, mbps * (end - begin), late=True)
 
     def mbps(self, now: float) -> tuple[float, float] | None:
         """Rates sent and received (Mb/s), None if there are no recent samples."""
