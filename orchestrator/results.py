@@ -353,9 +353,9 @@ class TurnReport(JsonReport):
     meanwhile; `ride`, neither. after: the last iteration on the earlier rings, or before the pause.
 
     stood_ms: time lost beyond the usual iteration time, from the first command to the end of the first iteration after the
-    change; boundary_ms is what dark_ms and commit_ms leave of it (engine/change/standstill.py). before_ms, after_ms: an
-    iteration. worst_rank_ms: the longest time that any rank moved no byte although some were due. prepare_ms: until all ranks
-    were prepared.
+    change; boundary_ms is what dark_ms and commit_ms leave of it (engine/change/standstill.py). before_ms, after_ms: a usual
+    iteration (telemetry/names.py). worst_rank_ms: the longest time that any rank moved no byte although some were due.
+    prepare_ms: until all ranks were prepared.
     note: why the job was not changed over, empty if it was.
     """
 
@@ -413,6 +413,8 @@ class UpReport(_Counts):
     """As in `PlanReport`."""
     turn: TurnReport | None = None
     """How the job that went on came through it; None if none did, or if it was not involved."""
+    pause_ms: float | None = None
+    """The longest time between the ends of two iterations of the job, from the first command until it had continued."""
     job_change: str = ""
     """Of a dry run: what becomes of the job that runs, in words; empty if none does."""
 

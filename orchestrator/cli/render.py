@@ -98,8 +98,9 @@ def up(
         lines += [f"  {line}" for line in job(report.job).splitlines()]
     if report.turn is not None:
         lines += _turn(report.turn)
-    if pause := _pause(report.phases):
-        lines.append(f"  training   {pause}")
+    if report.pause_ms is not None and any(p.name == "job" and p.detail.startswith("stopped ") for p in report.phases):
+        how_long = f"paused for {seconds_text(report.pause_ms / 1e3)}"
+        lines.append(f"  training   {how_long}: the job was stopped and relaunched (up --job keep keeps it running)")
     if report.journal:
         lines.append(f"  journal    {path_text(report.journal)}")
     if report.confirm is not None:
@@ -107,16 +108,6 @@ def up(
     undo = f"   undo: {here(report.undo)}" if report.undo else ""
     word = {"rollback": "Rolled back", "restore": "Restored"}.get(report.verb, "Up")
     return page([*lines, f"{paint(word, 'green', colour)}: {report.plan}   run {report.run}{undo}"])
-
-
-def _pause(phases: Iterable[PhaseTime]) -> str:
-    """The pause of training while the job was stopped and another launched; empty if there was none."""
-    stopped = next((p for p in phases if p.name == "job" and p.detail.startswith("stopped ")), None)
-    resumed = next((p for p in phases if p.name == "resume"), None)
-    if stopped is None or resumed is None:
-        return ""
-    seconds = resumed.begin_s + resumed.seconds - stopped.begin_s
-    return f"paused for {seconds_text(seconds)}: the job was stopped and relaunched (up --job keep keeps it running)"
 
 
 def _turn(turn: TurnReport) -> list[str]:

@@ -37,6 +37,19 @@ class Measurement:
     events: bool = False
 
 
+USUAL = 20
+"""The usual time of an iteration is the median of so many, or of those that there are."""
+PAUSE = "the longest time between the ends of two iterations of the job, from the first command until it had continued"
+BEFORE = (
+    f"a usual iteration before: the median of the last {USUAL} that ended before the first command, each from the end of the one"
+    " before it"
+)
+AFTER = (
+    f"a usual iteration afterwards: the median of the first {USUAL} after the job's first one on its next rings (where it did not"
+    " turn: after everything was verified)"
+)
+"""What a change did to a job; every view and report uses these."""
+
 _RECONFIG_ID = Field("str", "", "groups the points of one reconfiguration: the run's id and a counter")
 _RECONFIG_PHASES = {
     "command": "first command byte sent to last command acknowledged",
@@ -47,7 +60,7 @@ _RECONFIG_PHASES = {
     "route": "last carrier to the last host's commit",
     "first_packet": "commit of the hosts with new light to an answer over every new link",
     "resume": "first packet to the end of the job's next iteration",
-    "pause": "the longest time between the ends of two iterations of the job, from the first command until it had continued",
+    "pause": PAUSE,
     "total": "first command byte sent to everything verified",
 }
 
@@ -161,8 +174,8 @@ _ALL = (
             "dark_ms": Field("float", "ms", "as in reconfig"),
             "commit_ms": Field("float", "ms", "as route_ms in reconfig"),
             "boundary_ms": Field("float", "ms", "stood_ms less dark_ms and commit_ms"),
-            "before_ms": Field("float", "ms", "a usual iteration before"),
-            "after_ms": Field("float", "ms", "a usual iteration afterwards"),
+            "before_ms": Field("float", "ms", BEFORE),
+            "after_ms": Field("float", "ms", AFTER),
             "worst_rank_ms": Field("float", "ms", "the longest time that any rank moved no byte although some were due"),
             "prepare_ms": Field("float", "ms", "until every rank had connected its next rings and ended an iteration"),
         },

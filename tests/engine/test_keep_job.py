@@ -91,6 +91,8 @@ def test_up_tells_how_long_training_paused() -> None:
         PhaseTime("job", 12.0, "ddp-mlp running", 6.9),
         PhaseTime("resume", 10.0, "ddp-mlp", 3.5),
     )
-    said = render.up(UpReport("r", "ring", "emulated", phases=phases), False)
-    assert "  training   paused for 9.5 s: the job was stopped and relaunched" in said
-    assert "training" not in render.up(UpReport("r", "ring", "emulated", phases=phases[1:]), False)
+    report = UpReport("r", "ring", "emulated", phases=phases, pause_ms=10_400.0)
+    said = render.up(report, False)
+    assert "  training   paused for 10.4 s: the job was stopped and relaunched" in said, "as the report says"
+    assert "training" not in render.up(replace(report, phases=phases[1:]), False), "it was launched, and none ran before"
+    assert "training" not in render.up(replace(report, pause_ms=None), False), "it has not continued yet"

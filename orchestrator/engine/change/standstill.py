@@ -7,13 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-USUAL = 20
-"""The usual time of an iteration is the median of so many, or of those that there are."""
+from orchestrator.telemetry.names import USUAL
 
 
 @dataclass(frozen=True, slots=True)
 class Standstill:
-    """stood_ms: time lost beyond the usual. before_ms, after_ms: usual time of an iteration on the rings before and after."""
+    """stood_ms: time lost beyond the usual. before_ms, after_ms: as `telemetry.names` defines them."""
 
     stood_ms: float | None = None
     before_ms: float | None = None

@@ -198,6 +198,7 @@ class Up:
             dark_time_scale=dark_time_scale(goal.late, context.session.traits, self.lab),
             equalise=balance,
             turn=turned,
+            pause_ms=times.pause_ns / 1e6 if times.pause_ns else None,
         )
 
     async def _resumed(self, times: Timeline) -> tuple[int, int]:

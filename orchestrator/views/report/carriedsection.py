@@ -10,6 +10,7 @@ from orchestrator.views.report.figures import MADE, one_figure
 from orchestrator.views.report.gather import Source
 from orchestrator.views.report.ledger import quoted
 from orchestrator.views.report.model import Context, Section, table
+from orchestrator.views.report.questions import before_next
 from orchestrator.views.report.svg import INK
 
 if TYPE_CHECKING:
@@ -26,7 +27,8 @@ def section(c: Context, source: Source) -> None:
     if run not in c.campaign.journals:
         return
     record = source.record
-    begin, end = round((record.started - BEFORE_S) * 1e9), round(((record.ended or record.started) + AFTER_S) * 1e9)
+    begin = round((record.started - BEFORE_S) * 1e9)
+    end = before_next(c.book, source, round(((record.ended or record.started) + AFTER_S) * 1e9))
     for name in ("shadow", "function", "collective"):
         c.book.read_more(c.campaign.journals[run], name, [(begin, end)])
     where = f"run = {quoted(run)} AND time_ns BETWEEN {begin} AND {end}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from markupsafe import Markup
 
+from orchestrator.telemetry.names import PAUSE
 from orchestrator.views.report import questions, traffic, turnsection, words
 from orchestrator.views.report.model import Context, Section, Table, table
 
@@ -86,6 +87,9 @@ def throughput(c: Context) -> None:
     c.sections.append(section)
 
 
+_TOLD, _NO_PAUSE = "as the turn recorded", "none: no job ran before and after"
+
+
 def job(c: Context) -> None:
     section = Section("job", "What it did to the job")
     answer = c.job
@@ -129,9 +133,11 @@ def job(c: Context) -> None:
         "after_n": "of",
     }
     section.tables.append(
-        table(answer, heads, none={"during_ms": "no iteration spans it", "pause_ms": "none: no job ran before and after"})
+        table(
+            answer, heads, none={"before_n": _TOLD, "after_n": _TOLD, "during_ms": "no iteration spans it", "pause_ms": _NO_PAUSE}
+        )
     )
-    section.notes.append(f"Before and after: {answer.what}. Pause: {questions.PAUSE}.")
+    section.notes.append(f"{answer.what[0].upper()}{answer.what[1:]}. Pause: {PAUSE}.")
     turnsection.section(c, section)
     c.sections.append(section)
 

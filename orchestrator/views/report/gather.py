@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,8 @@ from orchestrator.telemetry.reader import parts
 
 CHANGES = ("up", "down", "rollback", "restore", "prewire", "reroute")
 """Verbs whose runs move light; a campaign by time leaves out others (`confirm`, `job launch`)."""
+LASTING = ("turn", "adapt")
+"""Verbs whose runs move light again and again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +28,7 @@ class Source:
     faster than a real one; emulated: None if the run did not record it and its inventory no longer exists.
 
     was, now: the runs whose journals hold the iterations of the job that ran before and of the one that ran after; empty: none.
+    until: when the next change of these circuits began (wall s): what the job did from then on is not of this run.
     segments: host ports at each packet switch, as the run recorded them.
     """
 
@@ -37,6 +40,7 @@ class Source:
     devices: Mapping[str, float] | None
     was: str = ""
     now: str = ""
+    until: float = float("inf")
     segments: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
@@ -74,9 +78,10 @@ def gather(
     """Collect the records of these runs."""
     ordered = sorted({r.id: r for r in records}.values(), key=lambda r: (r.started, r.id))
     jobs = _jobs(store)
+    changes = {lab: [r for r in store.history(lab, limit=0) if _changed(r)] for lab in {record.lab for record in ordered}}
     inventories: dict[str, tuple[bool | None, Mapping[str, float] | None]] = {}
     sources = []
-    for at, record in enumerate(ordered):
+    for record in ordered:
         folder = settings.run_dir(record.id)
         noted = environment.noted(folder)
         if noted is not None:
@@ -85,34 +90,43 @@ def gather(
             if record.inventory not in inventories:
                 inventories[record.inventory] = _from_inventory(Path(record.inventory))
             emulated, devices = inventories[record.inventory]
-        later = next((r.started for r in ordered[at + 1 :] if r.lab == record.lab and r.verb in CHANGES), float("inf"))
-        was, now = _jobs_around(record, jobs.get(slice_key(record.lab, record.owner), ()), later)
-        sources.append(Source(record, folder, store.journalled(record.id)[0], noted, emulated, devices, was, now, _ports(noted)))
+        before = store.journalled(record.id)[0]
+        was, now = _jobs_around(record, before, jobs)
+        later = [r.started for r in changes[record.lab] if r.owner == record.owner and r.started > record.started]
+        until = min(later, default=float("inf"))
+        sources.append(Source(record, folder, before, noted, emulated, devices, was, now, until, _ports(noted)))
     runs = [word for source in sources for word in (source.record.id, source.was, source.now) if word]
     journals = {run: settings.run_dir(run) for run in dict.fromkeys(runs) if parts(settings.run_dir(run))}
     return Campaign(name, tuple(sources), journals, comparison or {})
 
 
-def _jobs(store: Store) -> dict[str, list[JobRecord]]:
-    """All jobs by slice, oldest first."""
-    found: dict[str, list[JobRecord]] = {}
-    number = 1
-    while (job := store.job(number)) is not None:
-        found.setdefault(job.lab, []).append(job)
-        number += 1
+def _changed(run: RunRecord) -> bool:
+    """Whether a run has changed circuits or a job's rings, as far as is known; one that was refused has not."""
+    return run.begun and run.verb in (*CHANGES, *LASTING)
+
+
+def _jobs(store: Store) -> dict[int, JobRecord]:
+    """All jobs by number, oldest first."""
+    found: dict[int, JobRecord] = {}
+    while (job := store.job(len(found) + 1)) is not None:
+        found[job.id] = job
     return found
 
 
-def _jobs_around(record: RunRecord, jobs: Sequence[JobRecord], until: float) -> tuple[str, str]:
-    """The runs that launched the job that ran when this run began, and the one that ran after it and before time `until`."""
-    old = [j for j in jobs if j.started < record.started and j.run != record.id and (j.ended is None or j.ended >= record.started)]
-    new = [j for j in jobs if record.started <= j.started < until]
-    was = old[-1] if old else None
-    if new:
-        return (was.run if was else ""), new[-1 if new[-1].run == record.id else 0].run
-    ended = record.ended or float("inf")
-    kept = was is not None and (was.ended is None or was.ended > ended)
-    return (was.run if was else ""), (was.run if was is not None and kept else "")
+def _jobs_around(record: RunRecord, before: Any, jobs: Mapping[int, JobRecord]) -> tuple[str, str]:
+    """The runs that launched the job that ran when this run began, and the one that ran when it had ended.
+
+    The latter is the one that this run launched, else the former if it went on: what anybody launched later is none of this run.
+    """
+    mine = [job for job in jobs.values() if job.lab == slice_key(record.lab, record.owner)]
+    if isinstance(before, dict) and record.verb in CHANGES:  # it asked the ranks
+        was = jobs.get(before.get("job") or 0)
+    else:
+        older = [job for job in mine if job.started < record.started and job.run != record.id]
+        was = older[-1] if older and (older[-1].ended is None or older[-1].ended >= record.started) else None
+    launched = any(job.run == record.id for job in mine)
+    kept = was is not None and (was.ended is None or was.ended > (record.ended or float("inf")))
+    return was.run if was is not None else "", record.id if launched else was.run if was is not None and kept else ""
 
 
 def _scales(devices: Any) -> Mapping[str, float] | None:

@@ -105,7 +105,7 @@ def _tiles(c: Context, source: Source) -> None:
         c.tiles.append(("job stood", turn["stood_ms"].show(), said))
     job = next(c.job.lines(), None) if c.job is not None else None
     if job is not None and job["pause_ms"]:
-        c.tiles.append(("pause of the job", job["pause_ms"].show(), "longest time without the end of an iteration"))
+        c.tiles.append(("pause of the job", job["pause_ms"].show(), "longest time between the ends of two iterations"))
     if job is not None and (job["before_ms"] or job["after_ms"]):
         c.tiles.append(
             ("iteration before / after", Markup("{} / {}").format(job["before_ms"].show(), job["after_ms"].show()), "median")

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from orchestrator.telemetry.names import AFTER, BEFORE, PAUSE, USUAL
 from orchestrator.views.report.gather import Campaign, Source
 from orchestrator.views.report.ledger import Answer, Ledger, quoted
 
 READ = ("reconfig", "reconfig_device", "phase", "verify", "iteration", "turn", "turn_rank")
 """Measurements read for every run; `circuit` and `port` are read where they are drawn."""
 PHASES = ("ack", "command", "dark", "power", "link", "route", "first_packet", "resume", "total")
-NEAR = 20
-"""Number of iterations before and after a move from which its effect on a job is computed."""
-PAUSE = "the longest time between the ends of two iterations, from the first command until the job had continued"
+NEAR = USUAL
+FOREVER_NS = 2**63 - 1
 WINDOW_S = 2.0
 """Length (s) of the intervals before and after a move for which throughput is computed."""
 
@@ -188,49 +188,86 @@ def links(book: Ledger, campaign: Campaign, source: Source) -> Answer:
     )
 
 
-def _windows(found: Sequence[Move], more: str, names: str) -> str:
-    rows = ", ".join(f"({quoted(m.id)}, {m.t0}, {m.back}, {m.t1}, {more.format(*_quoted(m))})" for m in found)
-    return f"WITH move(id, t0, back, t1, {names}) AS (VALUES {rows})"
+def _windows(found: Sequence[Move], names: str, more: Callable[[Move], str]) -> str:
+    rows = ", ".join(f"({quoted(m.id)}, {quoted(m.source.record.id)}, {m.t0}, {m.back}, {m.t1}, {more(m)})" for m in found)
+    return f"WITH move(id, run, t0, back, t1, {names}) AS (VALUES {rows})"
 
 
-def _quoted(move: Move) -> tuple[str, str, str]:
-    return quoted(move.source.record.id), quoted(move.source.was), quoted(move.source.now)
+def before_next(book: Ledger, source: Source, end: int) -> int:
+    """The time `end` (wall ns), or when the next change began if the job went on beyond it: what it did then is not of this run."""
+    if source.until * 1e9 >= end:
+        return end
+    until = round(source.until * 1e9)
+    went_on = "SELECT 1 FROM iteration WHERE run = ? AND time_ns BETWEEN ? AND ? LIMIT 1"
+    return until - 1 if book.database.execute(went_on, (source.now, until, end)).fetchall() else end
 
 
 def job(book: Ledger, found: Sequence[Move]) -> Answer | None:
-    """The effect of each move on the job: its iterations before, during and after, None if no job ran."""
+    """The effect of each move on the job: its iterations before, during and after, None if no job ran.
+
+    Where the job turned, its usual times are those that the turn recorded, as they were printed; where it was launched again, the
+    pause is the one that the reconfiguration recorded. Otherwise they are computed here, by the same definitions.
+    """
     found = [m for m in found if m.source.was or m.source.now]
     if not found:
         return None
     end = "time_ns + iter_ms * 1000000"
     begun = "iter > (SELECT MIN(iter) FROM iteration WHERE run = {0})"
-    before = f"run = was AND {begun.format('was')} AND time_ns < t0 AND {end} <= t0 ORDER BY time_ns DESC LIMIT {NEAR}"
-    after = f"run = now AND {begun.format('now')} AND time_ns >= t1 ORDER BY time_ns LIMIT {NEAR}"
-    kept = "SELECT iter_ms, time_ns FROM iteration WHERE was = now AND run = now AND time_ns"
+    # One more than is needed: an iteration counts from the end of the one before.
+    before = f"run = move.was AND {begun.format('move.was')} AND {end} <= t0 ORDER BY time_ns DESC LIMIT {NEAR + 1}"
+    after = f"run = move.now AND {begun.format('move.now')} AND time_ns >= t1 AND {end} <= next ORDER BY time_ns LIMIT {NEAR}"
+
+    def steps(some: str) -> str:
+        pause = f"({end} - LAG({end}) OVER w) / 1e6"
+        took = f"CASE WHEN LAG(iter) OVER w = iter - 1 THEN MAX(iter_ms, {pause}) ELSE iter_ms END"
+        rows = f"SELECT iter, iter_ms, time_ns FROM iteration WHERE iter_ms IS NOT NULL AND {some}"
+        return f"SELECT {took} AS took FROM ({rows}) WINDOW w AS (ORDER BY time_ns) ORDER BY time_ns DESC LIMIT {NEAR}"
+
+    told = "SELECT {0} FROM turn WHERE turn.run = move.run AND COALESCE(reconfig_id, turn.run) = id AND ok = '1'"
+
+    def usual(name: str, some: str) -> str:
+        known = told.format(f"{name}_ms")
+        return (
+            f" (SELECT CASE WHEN ({known}) IS NULL THEN COUNT(*) END FROM ({steps(some)})) AS {name}_n,"
+            f" COALESCE(({known}), (SELECT median(took) FROM ({steps(some)}))) AS {name}_ms,"
+        )
+
+    kept = "SELECT iter_ms, time_ns FROM iteration WHERE was = now AND iteration.run = now AND time_ns"
     during = (
         f"SELECT iter_ms FROM ({kept} < t0 ORDER BY time_ns DESC LIMIT 1) WHERE {end} > t0"
         f" UNION ALL SELECT iter_ms FROM ({kept} >= t0 AND time_ns < t1)"
     )
     # The end of the last iteration before the move, and of the first one after it: between them lies the longest gap.
     since = f"SELECT time_ns FROM iteration WHERE run = was AND time_ns < t0 AND {end} <= t0 ORDER BY time_ns DESC LIMIT 1"
-    until = f"SELECT {end} FROM iteration WHERE run = now AND {end} >= back ORDER BY time_ns LIMIT 1"
-    between = f"SELECT {end} AS e FROM iteration WHERE run IN (was, now) AND time_ns >= COALESCE(since, t0) AND {end} <= until"
-    sql = _windows(found, "{1}, {2}", "was, now") + (
+    until = f"SELECT {end} FROM iteration WHERE run = now AND {end} BETWEEN back AND next ORDER BY time_ns LIMIT 1"
+    between = (
+        f"SELECT {end} AS e FROM iteration WHERE iteration.run IN (was, now) AND time_ns >= COALESCE(since, t0) AND {end} <= until"
+    )
+    recorded = "SELECT pause_ms FROM reconfig r WHERE r.run = move.run AND COALESCE(r.reconfig_id, r.run) = id"
+    gaps = f"SELECT MAX(gap) / 1e6 FROM (SELECT e, e - LAG(e) OVER (ORDER BY e) AS gap FROM ({between})) WHERE e > t0"
+
+    def more(m: Move) -> str:
+        return f"{quoted(m.source.was)}, {quoted(m.source.now)}, {_next(book, m)}"
+
+    sql = _windows(found, "was, now, next", more) + (
         f", around AS MATERIALIZED (SELECT *, ({since}) AS since, ({until}) AS until FROM move) "
-        "SELECT id AS reconfig_id, was, now,"
-        f" (SELECT COUNT(*) FROM (SELECT 1 FROM iteration WHERE {before})) AS before_n,"
-        f" (SELECT median(iter_ms) FROM (SELECT iter_ms FROM iteration WHERE {before})) AS before_ms,"
-        f" (SELECT COUNT(*) FROM (SELECT 1 FROM iteration WHERE {after})) AS after_n,"
-        f" (SELECT median(iter_ms) FROM (SELECT iter_ms FROM iteration WHERE {after})) AS after_ms,"
+        f"SELECT id AS reconfig_id, was, now,{usual('before', before)}{usual('after', after)}"
         f" (SELECT MAX(iter_ms) FROM ({during})) AS during_ms,"
-        f" (SELECT MAX(gap) / 1e6 FROM (SELECT e, e - LAG(e) OVER (ORDER BY e) AS gap FROM ({between})) WHERE e > t0) AS pause_ms"
-        " FROM around ORDER BY t0"
+        f" COALESCE(({recorded}), ({gaps})) AS pause_ms"
+        " FROM around AS move ORDER BY t0"
     )
-    what = (
-        f"median iteration of the {NEAR} before the first command and of the {NEAR} after verification,"
-        " without the first one of each launch"
+    return book.query("job", f"before: {BEFORE}; after: {AFTER}", sql)
+
+
+def _next(book: Ledger, move: Move) -> int:
+    """When the next change began (wall ns), if iterations from then on would count as those after a move; else the end of time."""
+    ask = (
+        "SELECT time_ns + iter_ms * 1000000 AS e FROM iteration WHERE run = ? AND iter_ms IS NOT NULL AND e >= ?"
+        f" ORDER BY time_ns LIMIT {NEAR + 2}"
     )
-    return book.query("job", what, sql)
+    until = move.source.until * 1e9
+    found = book.database.execute(ask, (move.source.now, move.back)).fetchall()
+    return round(until) if any(end >= until for (end,) in found) else FOREVER_NS
 
 
 def pauses(book: Ledger, found: Answer) -> Answer:
@@ -257,7 +294,7 @@ def throughput(book: Ledger, found: Sequence[Move]) -> Answer | None:
     sent, took = (f"({first.format(x)} - {last.format(x)})" for x in ("tx_bytes", "time_ns"))
     before, after = f" AND time_ns < t0 AND time_ns >= t0 - {window}", f" AND time_ns >= back AND time_ns <= back + {window}"
     around = f" AND time_ns >= t0 - {window} AND time_ns <= back + {window}"
-    sql = _windows(found, "{0}", "run") + (
+    sql = _windows(found, "was", lambda m: quoted(m.source.was)) + (
         " SELECT id AS reconfig_id,"
         f" {over(whole, 'SUM(x)', before)} AS before_mbps, {over(span, 'MAX(x) / 1e6', before)} AS before_over_ms,"
         f" {over(f'{sent} * 8000.0 / NULLIF({took}, 0)', 'SUM(x)', around)} AS across_mbps,"
@@ -294,8 +331,9 @@ def near(move: Move) -> tuple[int, int]:
 def iterations(book: Ledger, move: Move, around_s: float) -> list[tuple[int, float, str]]:
     """The iterations near a move: wall ns of the begin, ms, the run that launched the job; for drawing."""
     more = round(around_s * 1e9)
+    end = min(move.t1 + more, move.source.until * 1e9)
     return book.database.execute(
         "SELECT time_ns, iter_ms, run FROM iteration WHERE run IN (?, ?) AND iter_ms IS NOT NULL"
         " AND time_ns BETWEEN ? AND ? ORDER BY time_ns",
-        (move.source.was, move.source.now, move.t0 - more, move.t1 + more),
+        (move.source.was, move.source.now, move.t0 - more, end),
     ).fetchall()

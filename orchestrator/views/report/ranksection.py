@@ -13,6 +13,7 @@ from orchestrator.views.report.figures import one_figure
 from orchestrator.views.report.gather import Source
 from orchestrator.views.report.ledger import Answer, quoted
 from orchestrator.views.report.model import Context, Section, table
+from orchestrator.views.report.questions import before_next
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -41,7 +42,7 @@ def section(c: Context, source: Source) -> None:
         return
     record = source.record
     begin = round((record.started - BEFORE_S) * 1e9)
-    end = round(((record.ended or record.started) + AFTER_S) * 1e9)
+    end = before_next(c.book, source, round(((record.ended or record.started) + AFTER_S) * 1e9))
     c.book.read_more(c.campaign.journals[run], "rank", [(begin, end)])
     where = f"run = {quoted(run)} AND time_ns BETWEEN {begin} AND {end}"
     times = ("compute_ms", "exposed_ms", "wait_ms", "iter_ms")

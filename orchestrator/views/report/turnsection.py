@@ -45,7 +45,8 @@ def _turns(c: Context, into: Section, answer: Answer) -> None:
         " hold). Job stood: time lost beyond the usual, from the first command to the end of the first iteration after the turn;"
         " boundary is what dark and commit leave of it, not below 0: a job with paths that stay goes on in the dark. Worst"
         " rank: the longest time that any rank moved no byte although some were due."
-        " Prepared in: beside the training, at no standstill."
+        " Prepared in: beside the training, at no standstill. Iteration before and after: as in the table of moves, which has them"
+        " from here; the command printed the same."
     )
     if c.few and (of_ranks := turnquestions.ranks(c.book, c.campaign)):
         heads = {"move": "move", "rank": "rank", "host": "host", "state": "state", "iteration": "latest iteration"}

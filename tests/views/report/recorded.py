@@ -9,6 +9,7 @@ from typing import Any
 
 from orchestrator.settings import Settings
 from orchestrator.store.keys import slice_key
+from orchestrator.store.run import Run
 from orchestrator.store.store import Store
 from orchestrator.telemetry import Journal, environment
 
@@ -61,6 +62,7 @@ class Lab:
         again: int = 0,
         lab: str = KEY,
         switches: Sequence[str] = (),
+        found_job: bool = True,
     ) -> str:
         """One `up`: its journal with two devices, the hosts, circuits, ports at 10 Hz around the move, and the job's iterations."""
         plan: dict[str, Any] = {"schema": "testbed.plan/1", "name": name, "links": [{"a": a, "b": b} for a, b in links]}
@@ -76,10 +78,7 @@ class Lab:
             user="ann",
             options={"rollback": True},
         )
-        run.found(
-            {"current": _current(before), "ours": {}, "others": {}, "generations": {}, "lit": [], "job": None},
-            {"hosts": list(HOSTS)},
-        )
+        self._found(run, before, lab, job=found_job)
         folder = self.settings.run_dir(run.id)
         with Journal(folder, run.id, "emulated", clock=self.clock) as journal:
             if noted:
@@ -115,9 +114,9 @@ class Lab:
             run.finish(status, 0 if status == "ok" else 6, message, {"dark_ms": dark_ms, "dark_ms_expected": 45.0, "phases": {}})
         return run.id
 
-    def iterate(self, journal: Journal, count: int, ms: float) -> None:
+    def iterate(self, journal: Journal, count: int, ms: float, first: int = 0) -> None:
         """A job's iterations, the first of a launch five times as long."""
-        for n in range(count):
+        for n in range(first, first + count):
             took = ms * 5 if n == 0 else ms + (n % 7) * 0.25
             journal.point(
                 "iteration",
@@ -215,6 +214,7 @@ class Lab:
         run = self.store.new_run(
             "up", KEY, plan_name="turned", plan_sha="cd" * 32, plan_text="{}", inventory="/nowhere", user="ann"
         )
+        self._found(run, None, KEY)
         begin = at = self.clock.now_ns
         folder, tags = self.settings.run_dir(run.id), {"job": "ddp", "workload": "train"}
         sent = 0
@@ -244,6 +244,29 @@ class Lab:
                 journal.point("turn_rank", {"job": "ddp", "rank": str(rank), "host": host}, told, sent)
         run.finish(status, 0 if status == "ok" else 6, "", {"dark_ms": 60.0, "phases": {}})
         return run.id
+
+    def keep(self, *, after: int = 30, first: int = 100, ms: float = 40.0) -> str:
+        """A change that leaves the job of the latest `up` alone; it goes on with `after` iterations."""
+        job = self.store.job(1)
+        assert job is not None
+        run = self.store.new_run("up", KEY, plan_name="kept", plan_sha="cd" * 32, plan_text="{}", inventory="/nowhere", user="ann")
+        self._found(run, None, KEY)
+        with Journal(self.settings.run_dir(job.run), job.run, "emulated", clock=self.clock) as journal:
+            self.iterate(journal, 30, ms, first)
+            sent = self.clock.now_ns
+            self.clock.now_ns += 300 * MS
+            with Journal(self.settings.run_dir(run.id), run.id, "emulated", clock=self.clock) as own:
+                self._move(own, run.id, RING, sent, 60.0)
+            self.iterate(journal, after, ms, first + 30)
+        run.finish("ok", 0, "", {"dark_ms": 60.0, "phases": {}})
+        return run.id
+
+    def _found(self, run: Run, before: tuple[str, Sequence[tuple[str, str]]] | None, lab: str, *, job: bool = True) -> None:
+        """What a run sees before it changes anything."""
+        latest = self.store.latest_job(slice_key(lab, "ann"))
+        number = latest.id if job and latest is not None and latest.ended is None else None
+        seen = {"current": _current(before), "ours": {}, "others": {}, "generations": {}, "lit": [], "job": number}
+        run.found(seen, {"hosts": list(HOSTS)})
 
     def _move(self, journal: Journal, run: str, links: Sequence[tuple[str, str]], sent: int, dark_ms: float, seq: int = 1) -> None:
         name = f"{run}/{seq}"

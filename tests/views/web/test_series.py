@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -55,7 +57,7 @@ def test_samples_from_before_a_view_was_opened_may_come_after_its_first_own_ones
     curve = [(at, value) for at, value in total.series.all() if 3000 <= at < 53_000]
     times = [at for at, _ in curve]
     assert all(abs(value - 120.0) < 1e-6 for _, value in curve) and len(curve) >= 246, "at most where they meet some are missing"
-    assert max(b - a for a, b in zip(times, times[1:], strict=False)) <= 1000, "no gap"
+    assert max(b - a for a, b in pairwise(times)) <= 1000, "no gap"
 
 
 def test_the_curve_ends_where_every_port_that_is_sampled_has_come_to() -> None:
