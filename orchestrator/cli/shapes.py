@@ -94,7 +94,7 @@ DESIGN: dict[str, Any] = {
     "not_exported?": list[str],
 }
 UP: dict[str, Any] = fields(UpReport) | {"rehearsed?": fields(RehearsalReport), "beside?": list[Beside]}
-SCOPE = {"everything": bool, "hosts": list[str], "devices": list[str], "ports": list[tuple[str, str]]}
+SCOPE = {"everything": bool, "hosts": list[str], "devices": list[str], "ports": list[tuple[str, str]], "owners": list[str]}
 LOCK = fields(Lock, "process", "seq", "asked", "ended", scope=SCOPE, words=str)
 STEP = fields(StepRecord)
 RUN = fields(RunRecord, "plan_text", tags=list[str], notes=list[Note])

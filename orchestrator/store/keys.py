@@ -25,6 +25,11 @@ def lab_of(key: str) -> str:
     return key.partition("/")[0]
 
 
+def owner_of(key: str) -> str:
+    """The owner of a slice."""
+    return key.partition("/")[2]
+
+
 def key_of(lab: Lab) -> str:
     """The key of this lab in the store and the lock directory."""
     return lab_key(lab.name, (d.address for d in lab.devices.values()))

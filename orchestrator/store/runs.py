@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -14,6 +15,9 @@ KEEP = 200
 """Default number of runs to keep."""
 MANY, LARGE_MB = 1000, 1000
 """From this many runs or megabytes on, `doctor` suggests pruning."""
+
+SENDING_S = 3600.0
+"""No run sends a device its commands for longer than this (s): a robot of 48 moves takes less."""
 
 CHANGES = ("up", "down", "rollback", "restore", "prewire")
 
@@ -33,6 +37,23 @@ def latest_begun(store: Store, lab: str, owner: str) -> RunRecord:
         if record.owner == owner and record.verb in CHANGES and record.may_have_begun:
             return record
     raise Missing("there is no run yet that could be resumed", hint="testbed history")
+
+
+def unanswered(store: Store, lab: str) -> dict[str, float]:
+    """Devices to which runs that are over sent commands without a result, unresolved since: how long (s) it is known to be over.
+
+    Of a run that died only the beginning is known, so that its last command may have been sent just now.
+    """
+    now, found = time.time(), dict[str, float]()
+    query = (
+        "SELECT runs.id, steps.subject, steps.ended FROM runs JOIN steps ON steps.run=runs.id WHERE runs.lab=?"
+        " AND runs.status<>'ok' AND runs.resolved_by='' AND steps.kind='device' AND steps.began>? AND steps.result='null'"
+    )
+    for run, device, ended in map(tuple, store.read(query, (lab, now - SENDING_S))):
+        record = store.get(run)
+        if record is not None and record.status != "running":
+            found[device] = min(found.get(device, SENDING_S), 0.0 if ended is None else max(0.0, now - ended))
+    return found
 
 
 def size(folder: Path) -> int:

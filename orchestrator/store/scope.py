@@ -1,4 +1,4 @@
-"""The scope of a lock: hosts, ports of devices, whole devices, or everything. Pure."""
+"""The scope of a lock: hosts, ports of devices, whole devices, the plans of owners, or everything. Pure."""
 
 from __future__ import annotations
 
@@ -15,20 +15,28 @@ from orchestrator.inventory.port_names import no_fibre
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Hosts, device ports and whole devices. A device covers all of its ports; `everything` covers the whole lab."""
+    """Hosts, device ports and whole devices. A device covers all of its ports; `everything` covers the whole lab.
+
+    owners: those whose plan is locked, whatever it uses: at most one run changes the plan of an owner, or makes the first one.
+    """
 
     hosts: frozenset[HostName] = frozenset()
     ports: frozenset[Port] = frozenset()
     devices: frozenset[DeviceName] = frozenset()
     everything: bool = False
+    owners: frozenset[str] = frozenset()
 
     def __bool__(self) -> bool:
-        return bool(self.everything or self.hosts or self.ports or self.devices)
+        return bool(self.everything or self.hosts or self.ports or self.devices or self.owners)
 
     def __or__(self, other: Scope) -> Scope:
         """The union."""
         return Scope(
-            self.hosts | other.hosts, self.ports | other.ports, self.devices | other.devices, self.everything or other.everything
+            self.hosts | other.hosts,
+            self.ports | other.ports,
+            self.devices | other.devices,
+            self.everything or other.everything,
+            self.owners | other.owners,
         )
 
     def __and__(self, other: Scope) -> Scope:
@@ -37,7 +45,7 @@ class Scope:
             return other if self.everything else self
         ours = frozenset(p for p in self.ports if p in other.ports or p.device in other.devices)
         theirs = frozenset(p for p in other.ports if p.device in self.devices)
-        return Scope(self.hosts & other.hosts, ours | theirs, self.devices & other.devices)
+        return Scope(self.hosts & other.hosts, ours | theirs, self.devices & other.devices, owners=self.owners & other.owners)
 
     def overlaps(self, other: Scope) -> bool:
         """Whether the two scopes overlap."""
@@ -48,12 +56,13 @@ class Scope:
         if self.everything:
             return True
         ports = all(p in self.ports or p.device in self.devices for p in other.ports)
-        return not other.everything and other.hosts <= self.hosts and other.devices <= self.devices and ports
+        rest = other.hosts <= self.hosts and other.devices <= self.devices and other.owners <= self.owners
+        return not other.everything and rest and ports
 
     def __str__(self) -> str:
         if self.everything:
             return "the whole lab"
-        parts = [_some(self.hosts, 6), _some(self.devices, 6)]
+        parts = [*(f"{owner}'s plan" for owner in sorted(self.owners)), _some(self.hosts, 6), _some(self.devices, 6)]
         labels: dict[DeviceName, list[str]] = {}
         for port in sorted(self.ports, key=lambda p: (natural(p.device), natural(p.label))):
             labels.setdefault(port.device, []).append(port.label)
@@ -67,6 +76,7 @@ class Scope:
             "hosts": sorted(self.hosts),
             "devices": sorted(self.devices),
             "ports": [[p.device, p.label] for p in sorted(self.ports)],
+            "owners": sorted(self.owners),
         }
 
 
@@ -76,7 +86,8 @@ WHOLE = Scope(everything=True)
 def scope_of_data(data: Mapping[str, Any]) -> Scope:
     """The scope of a result of `Scope.to_data`."""
     ports = frozenset(Port(device, label) for device, label in data["ports"])
-    return Scope(frozenset(data["hosts"]), ports, frozenset(data["devices"]), bool(data["everything"]))
+    owners = frozenset(data.get("owners", ()))  # not in locks of earlier versions
+    return Scope(frozenset(data["hosts"]), ports, frozenset(data["devices"]), bool(data["everything"]), owners)
 
 
 def ranges(labels: Sequence[str]) -> str:

@@ -14,11 +14,11 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from optics import CrossConnect, Port, Setting, Slot, SpectralRoute
+from optics import CrossConnect, Locked, Port, Setting, Slot, SpectralRoute
 from orchestrator.processes import process_alive, process_mark
 from orchestrator.results import Json, to_json
 from orchestrator.store.database import Database, next_number
-from orchestrator.store.keys import lab_of
+from orchestrator.store.keys import lab_of, owner_of
 from orchestrator.store.records import Belonging, CurrentPlan, JobRecord, RunRecord, StepRecord
 from orchestrator.store.run import Run, Step
 
@@ -154,13 +154,13 @@ class Store(Database):
             " WHERE substr(held.lab, 1, length(?1)+1)=?1 || '/'",
             (lab,),
         )
-        return {_setting(row): Belonging(row["lab"].partition("/")[2], row["run"], row["plan_name"]) for row in rows}
+        return {_setting(row): Belonging(owner_of(row["lab"]), row["run"], row["plan_name"]) for row in rows}
 
     def own(self, key: str, run: str, settings: Iterable[Setting]) -> None:
         """Record settings as the owner's; call before making them, so that a crash leaves none without an owner.
 
-        A spectral route that is recorded already gets the new attenuation. A setting recorded for another owner is taken from that
-        owner: it cannot be lit, or it would not be made now. Raises: as the run's fence.
+        A setting that is recorded already is from now on of `run`, a spectral route with the new attenuation. A setting recorded
+        for another owner is taken from that owner: it cannot be lit, or it would not be made now. Raises: as the run's fence.
         """
         now, settings = time.time(), list(settings)
         with self.transaction() as db:
@@ -172,16 +172,30 @@ class Store(Database):
             )
             db.executemany(
                 "INSERT INTO held(lab,device,ingress,egress,low_mhz,high_mhz,attenuation_db,run,since) VALUES(?,?,?,?,?,?,?,?,?)"
-                " ON CONFLICT DO UPDATE SET attenuation_db=excluded.attenuation_db",
+                " ON CONFLICT DO UPDATE SET attenuation_db=excluded.attenuation_db, run=excluded.run",
                 [(key, *_route(s), s.attenuation_db if isinstance(s, SpectralRoute) else 0.0, run, now) for s in settings],
             )
 
-    def disown(self, key: str, settings: Iterable[Setting]) -> None:
-        """Delete settings, whatever their attenuation; call after the device reported them gone."""
+    def disown(self, key: str, settings: Iterable[Setting], by: str = "") -> None:
+        """Delete settings, whatever their attenuation; call after the device reported them gone.
+
+        by: the run that read the device. What another run recorded stays while that one lives: its light may come later. Nothing is
+        deleted if the lab was taken from `by`: whoever has it may have made them again.
+        """
         with self.transaction() as db:
+            try:
+                self.check_fence(db, by)
+            except Locked:
+                return
+            query = (
+                "SELECT DISTINCT runs.id, runs.host, runs.pid, runs.process FROM held JOIN runs ON runs.id=held.run"
+                " WHERE held.lab=? AND runs.id<>? AND runs.exit_code IS NULL"
+            )
+            others = [row["id"] for row in db.execute(query, (key, by)) if _alive(row)]
             db.executemany(
-                "DELETE FROM held WHERE lab=? AND device=? AND ingress=? AND egress=? AND low_mhz=? AND high_mhz=?",
-                [(key, *_route(s)) for s in settings],
+                "DELETE FROM held WHERE lab=? AND device=? AND ingress=? AND egress=? AND low_mhz=? AND high_mhz=?"
+                f" AND run NOT IN ({','.join('?' * len(others))})",
+                [(key, *_route(s), *others) for s in settings],
             )
 
     def current(self, key: str) -> CurrentPlan | None:
@@ -192,7 +206,7 @@ class Store(Database):
     def currents(self, lab: str) -> dict[str, CurrentPlan]:
         """The current plans of the lab, by owner."""
         rows = self.read("SELECT * FROM current WHERE substr(lab, 1, length(?1)+1)=?1 || '/' ORDER BY lab", (lab,))
-        return {row["lab"].partition("/")[2]: _current(row) for row in rows}
+        return {owner_of(row["lab"]): _current(row) for row in rows}
 
     def set_current(
         self, key: str, run: str, *, plan_name: str, plan_sha: str, plan_text: str, links: object, generation: int, by: str = ""
@@ -287,11 +301,16 @@ def _setting(row: sqlite3.Row) -> Setting:
     return SpectralRoute(*ports, Slot(row["low_mhz"], row["high_mhz"]), row["attenuation_db"])
 
 
+def _alive(row: sqlite3.Row) -> bool:
+    """Whether the process of a run is there; taken to be, on another machine."""
+    return row["host"] != socket.gethostname() or process_alive(row["pid"], row["process"])
+
+
 def _run(row: sqlite3.Row) -> RunRecord:
     values = dict(row)
-    process = values.pop("process")
+    values.pop("process")
     values.pop("target")
     values["begun"] = values.pop("before") != "null"
-    if values["status"] == "running" and values["host"] == socket.gethostname() and not process_alive(values["pid"], process):
+    if values["status"] == "running" and not _alive(row):
         values["status"] = "died"
     return RunRecord(**{**values, "summary": json.loads(values["summary"]), "options": json.loads(values["options"])})

@@ -255,8 +255,9 @@ class Fleet:
 
     stage_warm = stage
 
-    async def watch_links(self, names: Collection[HostName]) -> None:
+    async def watch_links(self, names: Collection[HostName]) -> Mapping[HostPort, bool]:
         self.links = True
+        return {HostPort(name, port): up for name in names for port, up in self.all[name].carrier.items()}
 
     async def stream(self, ends: Mapping[HostName, str], seconds: float) -> str:
         assert len(ends) == 2 and seconds > 0

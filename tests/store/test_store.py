@@ -292,7 +292,7 @@ def test_a_spectral_route_is_ours_with_its_slot_and_its_last_attenuation(store: 
     weaker = replace(R, attenuation_db=4.0)
     store.own("lab", run.id, [weaker])
     assert store.owned("lab") == {A, weaker, other}
-    store.disown("lab", [R])
+    store.disown("lab", [R], by=run.id)
     assert store.owned("lab") == {A, other}
 
 

@@ -172,6 +172,7 @@ class Turning:
     async def retreat(self) -> str:
         """Bring all hosts that answer onto one generation; return in words which. Raises: Locked; as `session.observe`."""
         words = await self.move.retreat()
+        await self.context.settled()
         seen = await self.context.session.observe(hosts=False)
         hellos = {h: a for h, a in (await self.hosts.connect(sorted(self.wanted))).items() if isinstance(a, Hello)}
         active = {hello.active for hello in hellos.values()}

@@ -51,9 +51,15 @@ async def finish(work: Awaitable[T]) -> T:
 class Start:
     """The barrier at which all devices begin, once each has read what it needs. If one cannot, none begins and nothing changes."""
 
-    def __init__(self, devices: int, written: set[DeviceName], before: Before | None = None) -> None:
+    def __init__(
+        self,
+        devices: int,
+        written: set[DeviceName],
+        before: Before | None = None,
+        unanswered: dict[DeviceName, float] | None = None,
+    ) -> None:
         self._missing = devices
-        self._written = written
+        self._written, self._unanswered = written, {} if unanswered is None else unanswered
         self._before = before
         self._running: asyncio.Future[None] | None = None
         self._open = asyncio.Event()
@@ -89,11 +95,16 @@ class Start:
             if self._running is not None:
                 self._running.result()  # raises what `before` raised
             self._written.add(device.name)
+            self._unanswered[device.name] = time.monotonic()
 
         try:
-            return await device.apply(change, ready)
+            outcome = await device.apply(change, ready)
+            self._unanswered.pop(device.name, None)
+            return outcome
         except BaseException:
             self._failed = self._failed or not self._open.is_set()
+            if device.name in self._unanswered:  # the last command may have been sent just now
+                self._unanswered[device.name] = time.monotonic()
             raise
         finally:
             arrive()
@@ -182,9 +193,9 @@ async def _answers(
     before: Before | None,
 ) -> Applied:
     """Ask all devices at once and record every answer."""
-    start = Start(len(wanted), context.written, before)
+    start = Start(len(wanted), context.written, before, context.unanswered)
     devices, lab = context.session.devices, context.session.lab
-    starts = {d: start if together else Start(1, context.written) for d in wanted}
+    starts = {d: start if together else Start(1, context.written, unanswered=context.unanswered) for d in wanted}
     asked_all = (starts[d].apply(devices[d], c) for d, c in wanted.items())
     expected_s = max((switching_s(c, devices[d].traits) for d, c in wanted.items()), default=0.0)
     with undisturbed(expected_s), watched(context, wanted, phase):
@@ -202,7 +213,7 @@ async def _answers(
             step.end("; ".join(answer.failed.values()) if answer.failed else None)
             # A setting that the device does not hold has no owner: others may use those ports next.
             there = routes(answer.observed)
-            context.store.disown(context.slice, (s for s in asked.remove | asked.add if route(s) not in there))
+            context.disown(s for s in asked.remove | asked.add if route(s) not in there)
             scale = lab.time_scale(device)
             context.recorder.part("device", device, phase, answer.sent_ns, answer.settled_ns, _words(asked), scale)
             failed = sorted(answer.failed.items(), key=lambda item: sort_key(item[0]))
@@ -211,7 +222,7 @@ async def _answers(
         step.end(answer)
         if isinstance(answer, NotBegun) or (isinstance(answer, TestbedError) and device not in context.written):
             there = routes(asked.remove)  # a route whose attenuation changes stays owned
-            context.store.disown(context.slice, (s for s in asked.add if route(s) not in there))
+            context.disown(s for s in asked.add if route(s) not in there)
         if isinstance(answer, NotBegun):
             continue
         if isinstance(answer, TestbedError):

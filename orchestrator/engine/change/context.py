@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from drivers.watch import late_s
 from optics import Change, DeviceName, HostName, HostPort, Link, Setting
 from orchestrator.deadline import Limit
 from orchestrator.engine.change.interlock import Interlocks, rerouted
@@ -17,7 +20,7 @@ from orchestrator.plan.stored import stored_links
 from orchestrator.session import Session
 from orchestrator.store.audit import Who
 from orchestrator.store.generations import generation_owners, next_generation
-from orchestrator.store.keys import lab_of
+from orchestrator.store.keys import lab_of, owner_of
 from orchestrator.store.locks import HeldLock
 from orchestrator.store.run import Run
 from orchestrator.store.scope import of_settings
@@ -39,6 +42,8 @@ class Context:
     limit: Limit | None = None
     written: set[DeviceName] = field(default_factory=set)
     """Devices that were sent a command: they may have changed."""
+    unanswered: dict[DeviceName, float] = field(default_factory=dict)
+    """When (s, monotonic) a device was last sent a command whose result it has not reported."""
     lock: HeldLock | None = None
     interlocks: Interlocks | None = None
     adopt: tuple[str, ...] = ()
@@ -62,7 +67,7 @@ class Context:
 
     @property
     def owner(self) -> str:
-        return self.slice.partition("/")[2]
+        return owner_of(self.slice)
 
     def hosts(self) -> list[HostName]:
         """The hosts that this run has locked."""
@@ -104,17 +109,35 @@ class Context:
 
     def foreign_settings(self) -> frozenset[Setting]:
         """The circuits that other owners made."""
-        mine = self.slice.partition("/")[2]
-        return frozenset(s for s, by in self.store.owners(self.key).items() if by.owner != mine)
+        return frozenset(s for s, by in self.store.owners(self.key).items() if by.owner != self.owner)
 
     def own_generations(self) -> frozenset[int]:
         """The owner's sets of host routes; a host that runs any other set belongs to another owner's plan."""
         return frozenset(number for number, by in generation_owners(self.store, self.key).items() if by.owner == self.owner)
 
     def disown_lost(self, held: Held) -> None:
-        """Disown what no device of `held` holds any more (a run died, a device lost power), so that its ports are free."""
+        """Disown what no device of `held` holds any more (a run died, a device lost power), so that its ports are free.
+
+        Not that of a device whose commands may still have an effect: what is held then is not known.
+        """
         owned = per_device(self.store.owned(self.slice))
-        self.store.disown(self.slice, [s for d, rec in owned.items() if d in held for s in rec - among(rec, held[d])])
+        sure = {d for d in owned.keys() & held.keys() if not self.left_s(d)}
+        self.disown(s for d in sure for s in owned[d] - among(owned[d], held[d]))
+
+    def disown(self, settings: Iterable[Setting]) -> None:
+        """Disown what devices reported gone."""
+        self.store.disown(self.slice, settings, by=self.run.id)
+
+    def left_s(self, device: DeviceName) -> float:
+        """How long (s) what this device was sent may still come about; 0 if it has reported its result, or was sent nothing."""
+        if (since := self.unanswered.get(device)) is None:
+            return 0.0
+        return max(0.0, late_s(self.session.devices[device].traits) - (time.monotonic() - since))
+
+    async def settled(self) -> None:
+        """Wait until what devices were sent without an answer is in their maps, if it ever will be. Call before reading them."""
+        if wait_s := max(map(self.left_s, self.unanswered), default=0.0):
+            await asyncio.sleep(wait_s)
 
     def need(self, seconds: float, what: str) -> None:
         """Extend the deadline for work known to take `seconds` (s). Raises: TimedOut - the operator allowed less."""

@@ -24,12 +24,13 @@ from orchestrator.hosts import Hello
 from orchestrator.plan.stored import stored_links
 from orchestrator.plan.target import diff, slowest
 from orchestrator.results import DownReport
-from orchestrator.session import Session
 from orchestrator.store.scope import Scope
 
 
-async def progress_lines(session: Session, change: Transition) -> list[str]:
+async def progress_lines(context: Context, change: Transition) -> list[str]:
     """What is done and what is not, read from the devices now, one line per device."""
+    session = context.session
+    await context.settled()
 
     async def line(device: DeviceName) -> str:
         try:
@@ -154,7 +155,7 @@ class Down:
         store, key = self.context.store, self.context.slice
         current = store.current(key)
         hosts = {p.host for link in (stored_links(current.links) if current else ()) for p in (link.a, link.b)}
-        for record in store.unfinished(self.context.key, key.partition("/")[2]):
+        for record in store.unfinished(self.context.key, self.context.owner):
             before, target = store.journalled(record.id)
             if before is not None:
                 hosts.update(h for h, active in before_of(before).generations.items() if active is not None)

@@ -12,7 +12,7 @@ from orchestrator.plan.target import Target
 
 async def unrecorded(context: Context, goal: Target, error: BaseException, broken: StoreFailed) -> HandsNeeded:
     """Steps cannot be recorded, so nothing is rolled back; hosts revert unconfirmed commits. Report the present state."""
-    lines = await finish(progress_lines(context.session, goal.change))
+    lines = await finish(progress_lines(context, goal.change))
     first = str(error) if isinstance(error, TestbedError) else f"{type(error).__name__}: {error}"
     words = first if first == str(broken) else f"{first}\n{broken}"
     left = (f"make {context.store.path} writable again; testbed status then shows how far it got", *lines)
@@ -23,7 +23,7 @@ async def unrecorded(context: Context, goal: Target, error: BaseException, broke
 async def stopped(context: Context, move: Move, goal: Target, error: BaseException) -> BaseException:
     """Bring the hosts to consistent routes, read what the devices really hold, and report both; cancelled stays cancelled."""
     safe = await finish(move.retreat())
-    lines = await finish(progress_lines(context.session, goal.change))
+    lines = await finish(progress_lines(context, goal.change))
     if not isinstance(error, TestbedError):
         return error
     listed = "\n".join(f"  {n}. {line}" for n, line in enumerate([*lines, f"hosts: {safe}"], 1))

@@ -14,7 +14,7 @@ from orchestrator.inventory.lab import Lab
 from orchestrator.plan.stored import stored_links
 from orchestrator.session import Command, Session
 from orchestrator.settings import Settings
-from orchestrator.store.keys import key_of, slice_key, slice_of
+from orchestrator.store.keys import key_of, owner_of, slice_key, slice_of
 from orchestrator.store.lock_queue import BESIDE, TURNS, Lock
 from orchestrator.store.locks import HeldLock, hold, locks_of
 from orchestrator.store.one_store import StoreClaim
@@ -37,15 +37,17 @@ def plan_hosts(plan: Plan) -> set[HostName]:
 def scope_of(
     lab: Lab, settings: Settings, store: Store, *, plan: Plan | None = None, to: Snapshot | None = None, adopt: Sequence[str] = ()
 ) -> Scope:
-    """What a change by this owner touches: hosts and ports of the target plan or state, and of all that is up or unfinished."""
+    """What a change by this owner touches: hosts and ports of the target plan or state, and of all that is up or unfinished.
+
+    The owner's plan itself is part of it: while nothing is up, two plans of one owner need not have a host in common.
+    """
     key = slice_of(lab, settings)
     hosts = plan_hosts(plan) if plan is not None else set()
-    current = store.current(key)
-    scope = of_settings(lab, store.owned(key))
-    others = [slice_key(key_of(lab), word.removeprefix(OWNER)) for word in adopt if word.startswith(OWNER)]
-    for other in others:
-        scope |= of_settings(lab, store.owned(other))
-    currents = (current, to.current if to is not None else None, *map(store.current, others))
+    keys = [key, *(slice_key(key_of(lab), word.removeprefix(OWNER)) for word in adopt if word.startswith(OWNER))]
+    scope = Scope(owners=frozenset(map(owner_of, keys)))
+    for each in keys:
+        scope |= of_settings(lab, store.owned(each))
+    currents = (*map(store.current, keys), to.current if to is not None else None)
     plans = [found.links for found in currents if found is not None]
     hosts.update(port.host for links in plans for link in stored_links(links) for port in (link.a, link.b))
     job = store.latest_job(key)

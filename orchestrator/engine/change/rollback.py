@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
+from drivers.watch import late_s
 from optics import (
     Change,
     DeviceName,
@@ -116,7 +117,8 @@ class Rollback:
         devices = context.session.devices
         slow = max((switching_s(Change(d, add=s), devices[d].traits) for d, s in self.to.owned.items()), default=0.0)
         if context.limit is not None:
-            context.limit.grant(SLACK_S + RETURN_S + self.link_s + TRIES * 2 * slow)
+            late = max((late_s(devices[d].traits) for d in context.written), default=0.0)
+            context.limit.grant(SLACK_S + RETURN_S + self.link_s + TRIES * (2 * slow + late))
         with recorder.phase("rollback hosts") as phase:
             phase.detail = await self._hold_still()
         with recorder.phase("rollback switch") as phase:
@@ -282,7 +284,8 @@ class Rollback:
     async def _read(
         self, devices: Collection[DeviceName], give_up: float
     ) -> tuple[dict[DeviceName, frozenset[Setting]], dict[DeviceName, TestbedError]]:
-        """Read devices completely; changed devices that are silent are polled until `give_up`."""
+        """Read devices completely, once what was sent without an answer has settled; silent ones that were changed are polled until
+        `give_up`."""
         held: dict[DeviceName, frozenset[Setting]] = {}
         errors: dict[DeviceName, TestbedError] = {}
 
@@ -293,6 +296,8 @@ class Rollback:
             except TestbedError as error:
                 errors[device] = error
 
+        self.restarted |= self.context.unanswered.keys() & self.context.written  # perhaps that is why
+        await self.context.settled()
         await asyncio.gather(*map(read, devices))
         self.restarted |= errors.keys() & self.context.written
         while silent := [d for d, e in errors.items() if d in self.context.written and isinstance(e, (Unreachable, TimedOut))]:
@@ -355,7 +360,7 @@ class Rollback:
         for line in differences(held, self.to, held.keys(), foreign):
             words = next((words for what, words in self.said.items() if line.startswith(what)), "")
             self._left(line + (f" ({words})" if words else ""))
-        context.store.disown(context.slice, [s for d, rec in owned.items() if d in held for s in rec - among(rec, held[d])])
+        context.disown_lost(held)
         hellos = await self._hellos()
         same = [h for h, hello in hellos.items() if hello.active == self.generations[h]]
         for host in sorted(hellos.keys() - set(same)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -11,9 +12,11 @@ from pathlib import Path
 from typing import cast
 
 from optics import HandsNeeded, Interlock, Interrupted, Locked, Missing, Refused, RolledBack, StoreFailed
+from optics.plain import seconds_text
 from optics.plan import Plan
 from orchestrator.deadline import deadline
-from orchestrator.engine.background import stop_movers
+from orchestrator.engine.background import TURN, stop_movers
+from orchestrator.engine.change.apply import SLOW_S
 from orchestrator.engine.change.confirm import Confirming, keep_change
 from orchestrator.engine.change.context import Context
 from orchestrator.engine.change.decision import Mode
@@ -37,6 +40,7 @@ from orchestrator.store.fault import file_fault
 from orchestrator.store.keys import key_of, slice_of
 from orchestrator.store.locks import who
 from orchestrator.store.records import RunRecord
+from orchestrator.store.runs import unanswered
 from orchestrator.store.stalls import add_stalls
 from orchestrator.store.store import Store
 from orchestrator.store.tagouts import Tagouts
@@ -267,6 +271,7 @@ class ChangeRun:
                         )
                         for device in await rest_left(context, settings):
                             self.command.progress.note(f"{device} stopped: a killed turner had left it turning")
+                        await self._let_settle(context)
                         yield context
                 except StoreFailed as broken:
                     if run.unchanged or not self._begun(run.id):
@@ -286,6 +291,21 @@ class ChangeRun:
                     words, hint = self._interrupted(run.id, changed=not run.unchanged and self._begun(run.id))
                     run.finish("interrupted", 130, words)
                     raise Interrupted(words, hint=hint) from None
+
+    async def _let_settle(self, context: Context) -> None:
+        """Wait for what runs before this one may have sent to devices just before they ended. Raises: as `Context.need`."""
+        now = time.monotonic()
+        sent = {device: now - ago for device, ago in unanswered(self.store, context.key).items() if device in self.lab.devices}
+        if TURN.name in {run.verb for run in self.store.unfinished(context.key, context.owner)}:  # its turns are no steps
+            sent |= {s.ingress.device: now for s in self.store.owned(context.slice) if not self.lab.slow(s.ingress.device)}
+        context.unanswered |= sent
+        left = {device: left_s for device in sent if (left_s := context.left_s(device))}
+        if left:
+            words = f"what a run before may have sent to {', '.join(sorted(left))}"
+            if (longest_s := max(left.values())) > SLOW_S:
+                self.command.progress.note(f"waiting {seconds_text(longest_s)} for {words}")
+            context.need(longest_s, words)
+            await context.settled()
 
     def _begun(self, run: str) -> bool:
         record = self.store.get(run)

@@ -247,7 +247,7 @@ class Turner:
                 raise Late(f"slot {self.slot}: {start.last} was ready {late_s * 1e3:.0f} ms after its end")
             await _until(at_ns)
 
-        start = Start(len(changes), self.context.written, on_time)
+        start = Start(len(changes), self.context.written, on_time, self.context.unanswered)
         asked = (start.apply(self.devices[d], c) for d, c in changes.items())
         return dict(zip(changes, await asyncio.gather(*asked, return_exceptions=True), strict=True))
 

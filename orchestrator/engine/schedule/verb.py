@@ -41,11 +41,11 @@ from orchestrator.plan.stored import link_data, path_data, unmade
 from orchestrator.processes import process_mark
 from orchestrator.session import Command, load_lab, open_session
 from orchestrator.store.confirmations import Confirmations
-from orchestrator.store.keys import key_of, slice_of
+from orchestrator.store.keys import key_of, owner_of, slice_of
 from orchestrator.store.lock_queue import BESIDE, TURNS
 from orchestrator.store.locks import who
 from orchestrator.store.records import CurrentPlan
-from orchestrator.store.scope import reach
+from orchestrator.store.scope import Scope, reach
 from orchestrator.store.tagouts import Tagouts
 from orchestrator.telemetry.journal import Journal
 from orchestrator.telemetry.progress import Silent
@@ -141,7 +141,8 @@ def _said(file: StateFile[TurnState]) -> Iterator[None]:
 async def _running(command: Command, lab: Lab, plan: Plan) -> AsyncIterator[Context]:
     """Take the lock, record the run, keep its journal, open the lab."""
     settings, store = command.settings, command.store
-    async with holding(lab, command, reach(lab, plan.hosts), f"{TURNS}{plan.name}") as lock:
+    scope = reach(lab, plan.hosts) | Scope(owners=frozenset({owner_of(slice_of(lab, settings))}))
+    async with holding(lab, command, scope, f"{TURNS}{plan.name}") as lock:
         waiting = Confirmations(store, slice_of(lab, settings), who(settings)).pending()
         if waiting is not None:
             raise TestbedError(str(waiting), hint="testbed confirm")
