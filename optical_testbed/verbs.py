@@ -174,7 +174,8 @@ def _restored(report: DownReport) -> DownReport:
 
 
 async def rollback(lab: Opened, run: str | None = None) -> UpReport | DownReport:
-    """Restore exactly the state before a run; None: before the owner's latest change. A DownReport if no plan was up then.
+    """Restore exactly the state before a run; None: before the owner's latest change. A DownReport if no plan was up then, or if
+    there is nothing to undo, as the latest run died before it changed anything; its notes then name the change before.
 
     Raises: as `up`. Missing - there is no such run, or it changed nothing. HandsNeeded - something could not be restored.
     """

@@ -24,7 +24,9 @@ testbed rollback last
 """,
     more="""
 Without RUN, or with `last`, it undoes your newest change; a second rollback undoes the first. It also undoes what an unfinished run
-did. Commands that were refused before they changed anything do not count.
+did; if that died before it changed anything, nothing is undone, and the command for the change before it is named. A state that an
+unfinished run left is not gone back to, but the one before that run. Commands that were refused before they changed anything do not
+count.
 """,
 )
 def rollback(call: Call, run: Run = None) -> Result:

@@ -167,6 +167,8 @@ def prewire(report: PrewireReport, colour: bool, said: Container[str] = ()) -> s
 def down(report: DownReport, colour: bool, here: Callable[[str], str] = str, said: Container[str] = ()) -> str:
     """The removed and the remaining circuits. here, said: as for `up`."""
     lines = [*_phases(report.phases, said), *(here(note) for note in report.notes if note not in said)]
+    if report.nothing_to_do and report.verb == "rollback":
+        return page([*lines, f"Nothing to undo on {report.lab}   run {report.run}"])
     if report.nothing_to_do:
         return page([*lines, f"Nothing to do: no plan of yours is up on {report.lab}"])
     if report.job_stopped:

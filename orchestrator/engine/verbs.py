@@ -6,6 +6,7 @@ break and commit: hosts are armed before the light moves and commit on carrier w
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -16,6 +17,7 @@ from optics import HostName, Infeasible, Interlock, Locked, Missing
 from optics.plain import counted
 from optics.plan import Job, Plan
 from orchestrator.engine import job_verbs
+from orchestrator.engine.background import TURN
 from orchestrator.engine.change.decision import LIVE, Mode
 from orchestrator.engine.change.expiry import confirm, confirmations, settled, watch
 from orchestrator.engine.change.goal import as_saved
@@ -307,7 +309,7 @@ async def resume(command: Command, run: str) -> UpReport | DownReport | PrewireR
             return await change.down(options)
         case "rollback":
             undone = str(record.options["of"])
-            if (before := before_run(store, undone)) is not None:
+            if (before := before_run(store, lab, undone)) is not None:
                 return _slots_said(await change.back(before, options, undone), command, lab)
         case "restore":
             return _slots_said(await change.restore(options), command, lab)
@@ -340,21 +342,31 @@ def _half_done(store: Store, lab: Lab, settings: Settings, run: str) -> RunRecor
 async def rollback(command: Command, run: str | None) -> UpReport | DownReport:
     """Restore exactly the state before `run`; None or `last`: before the owner's latest change. Raises: as `up`.
 
+    A run that died before it changed anything is the latest, too: then nothing is restored, and it is done with.
+
     Missing - there is no such run, or it changed nothing. Interlock - it belongs to another owner.
     """
     lab, store, settings = load_lab(command.inventory), command.store, command.settings
     run = None if run == "last" else run  # the last that changed something, not one that was refused
     waiting = confirmations(command).pending() if run is None else None
     run = waiting.undo if waiting is not None else run
+    if run is None and (dead := _died_early(store, lab, settings)):
+        return await _done_with(command, lab, dead)
     record = chosen(store, lab, settings, run) if run is not None else latest_change(store, key_of(lab), settings.owner)
     if run is None and (lost := record.options.get("unconfirmed")):
         raise Interlock(
             f"the latest change, run {lost}, was rolled back by run {record.id} already: it was not confirmed in time",
             hint=f"to bring it up again all the same: testbed rollback {record.id}",
         )
-    before = before_run(store, record.id)
+    before = before_run(store, lab, record.id)
     if before is None:
         raise Missing(f"run {record.id} ({record.verb}) changed nothing that could be rolled back", hint="testbed history")
+    undone = str(record.options.get("of", "")) if (record.verb, record.status) == ("rollback", "ok") else ""
+    if undone and before == before_run(store, lab, undone):
+        raise Missing(
+            f"run {record.id} rolled back run {undone}, which was unfinished: no state worth going back to",
+            hint=_earlier(store, lab, settings, undone) or "testbed history",
+        )
 
     def still() -> None:
         if run is None and (now := latest_change(store, key_of(lab), settings.owner)).id != record.id:
@@ -365,6 +377,34 @@ async def rollback(command: Command, run: str | None) -> UpReport | DownReport:
 
     change = ChangeRun("rollback", lab, command, still)
     return _slots_said(await change.back(before, {"of": record.id}, record.id), command, lab)
+
+
+def _died_early(store: Store, lab: Lab, settings: Settings) -> list[RunRecord]:
+    """The owner's runs that died before they changed anything, newest first; none if another is unfinished, or came later."""
+    unfinished = [record for record in store.unfinished(key_of(lab), settings.owner) if record.verb != TURN.name]
+    if any(record.begun for record in unfinished):
+        return []
+    with suppress(Missing):
+        last = latest_change(store, key_of(lab), settings.owner)
+        return [record for record in unfinished if record.token > last.token]
+    return unfinished
+
+
+async def _done_with(command: Command, lab: Lab, dead: Sequence[RunRecord]) -> DownReport:
+    """Record that these are done with; say what would undo the change before them."""
+    words = ", ".join(f"run {record.id} ({record.what})" for record in dead)
+    earlier = _earlier(command.store, lab, command.settings, dead[-1].id) or "no change was made before"
+    note = f"{words}: died before anything was changed, so there is nothing to undo; {earlier}"
+    return await ChangeRun("rollback", lab, command).nothing([record.id for record in dead], note)
+
+
+def _earlier(store: Store, lab: Lab, settings: Settings, run: str) -> str:
+    """How to undo the change before this run; empty if there is none."""
+    try:
+        record = latest_change(store, key_of(lab), settings.owner, before=run)
+    except Missing:
+        return ""
+    return f"to undo the change before that ({record.what}): testbed rollback {record.id}"
 
 
 @settled

@@ -41,6 +41,11 @@ class RunRecord:
     begun: bool = False
 
     @property
+    def what(self) -> str:
+        """Its verb and plan."""
+        return f"{self.verb} {self.plan_name}".rstrip()
+
+    @property
     def avoid(self) -> tuple[str, ...]:
         """The words of its `--avoid`."""
         words = self.options.get("avoid")

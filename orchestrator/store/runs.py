@@ -20,15 +20,37 @@ SENDING_S = 3600.0
 """No run sends a device its commands for longer than this (s): a robot of 48 moves takes less."""
 
 CHANGES = ("up", "down", "rollback", "restore", "prewire")
+HALF = ("up", "down", "rollback", "restore", "stall")
+"""Those that leave half of a plan's light where they die; the others leave all that was lit."""
 
 
-def latest_change(store: Store, lab: str, owner: str) -> RunRecord:
-    """The owner's latest run that changed something and did not roll itself back. Raises: Missing."""
-    for record in store.history(lab, 0):
-        mine = record.owner == owner and record.verb in CHANGES and record.begun
-        if mine and record.status not in ("running", "rolled-back") and record.resolved_by != record.id:
+def latest_change(store: Store, lab: str, owner: str, before: str = "") -> RunRecord:
+    """The owner's latest run that changed something and did not roll itself back; `before`: this run. Raises: Missing."""
+    history = iter(store.history(lab, 0))
+    if before:
+        next((record for record in history if record.id == before), None)
+    for record in history:
+        change = record.begun and (record.verb in CHANGES or record.unfinished)  # of a measurement that died, half of the light
+        if change and record.owner == owner and record.status not in ("running", "rolled-back") and record.resolved_by != record.id:
             return record
     raise Missing("no change has been made yet that could be rolled back", hint="testbed history")
+
+
+def first_of(store: Store, run: RunRecord, *, half: bool) -> RunRecord:
+    """The first of the runs that `run` completed, as `resume`, the same command again and the slots of a plan do; else the run.
+
+    half: it began with half of the light of a plan. Then the first of all the owner's runs that were unfinished at that time.
+    """
+    history = store.history(run.lab, 0)  # newest first; not by id, as the clock may have been set
+    place = {record.id: number for number, record in enumerate(history)}
+    first, same = run, (run.owner, run.verb, run.plan_sha)
+    for record in history[place[run.id] + 1 :]:
+        resolved = record.resolved_by
+        completed = resolved == run.id and (record.owner, record.verb, record.plan_sha) == same
+        unfinished = place.get(resolved, len(place)) <= place[run.id] if resolved else record.unfinished
+        if record.begun and (completed or (half and unfinished and record.owner == run.owner and record.verb in HALF)):
+            first = record
+    return first
 
 
 def latest_begun(store: Store, lab: str, owner: str) -> RunRecord:

@@ -204,7 +204,7 @@ async def test_rings_alone_change_without_any_light_and_only_once(bench: Living)
 async def test_rollback_turns_the_same_job_back(bench: Living) -> None:
     first = bench.job
     run = (await bench.change(text())).run
-    before = before_run(bench.store, run)
+    before = before_run(bench.store, bench.lab, run)
     assert before is not None and before.layout == layout_of(first)
     await bench.back(before)
     assert bench.job.id == first.id and back_rings(bench) == ONE["rings"] and bench.ranks.runs["rings"] == [[0, 1, 2, 3]]

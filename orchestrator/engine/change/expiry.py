@@ -12,8 +12,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 from optics import HandsNeeded, Interlock, Interrupted, Missing, TestbedError
 from orchestrator.deadline import OUTER
-from orchestrator.engine.change.run import ChangeRun
-from orchestrator.engine.change.snapshot import before_of
+from orchestrator.engine.change.run import ChangeRun, before_run
 from orchestrator.results import ConfirmReport, DownReport, UpReport, WatchReport
 from orchestrator.session import Command, load_lab
 from orchestrator.settings import Settings
@@ -63,8 +62,10 @@ async def settle(command: Command, *, wait_s: float = WAIT_S) -> str:
     if (outer := OUTER.get()) is not None and (end := outer.when()) is not None:
         outer.reschedule(end + command.timeout_s + wait_s)
     patient = replace(settings, wait_s=max(settings.wait_s, wait_s))
-    change = ChangeRun("rollback", load_lab(command.inventory), replace(command, settings=patient))
-    before = before_of(store.journalled(found.undo)[0])
+    lab = load_lab(command.inventory)
+    change = ChangeRun("rollback", lab, replace(command, settings=patient))
+    before = before_run(store, lab, found.undo)
+    assert before is not None, "what waits to be confirmed has begun"
     try:
         report: UpReport | DownReport = await change.back(before, {"of": found.undo, "unconfirmed": found.run}, found.undo)
     except Settled:

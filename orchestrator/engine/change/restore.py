@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 from dataclasses import replace
 
-from optics import HandsNeeded, Locked, TestbedError
+from optics import HandsNeeded, Link, Locked, TestbedError
 from orchestrator.engine.change.context import Context
 from orchestrator.engine.change.functions import check
 from orchestrator.engine.change.goal import goal_hosts
@@ -35,9 +36,10 @@ def as_stored(store: Store, key: str, current: CurrentPlan, lab: Lab) -> Snapsho
     exact = {route(s): s for s in store.owned(key)}
     job = store.latest_job(key)
     held = {d: frozenset(exact.get(route(s), s) for s in found) for d, found in wanted.items()}
+    lit = receivers(stored_links(current.links))
     if job is None or job.ended is not None:
-        return Snapshot(held, current=current)
-    return Snapshot(held, current=current, job=job.id, layout=layout_of(job))
+        return Snapshot(held, current=current, lit=lit)
+    return Snapshot(held, current=current, lit=lit, job=job.id, layout=layout_of(job))
 
 
 class Restore(Up):
@@ -70,6 +72,10 @@ class Restore(Up):
         )
         lit = live_links({d: held - change.foreign[d] for d, held in seen.settings.items()}, self.lab)
         return Target(stored_links(self.links), circuits, wanted, change, lit, early)
+
+    def _lit(self, goal: Target) -> Collection[Link]:
+        """Those that had light: a device or a fibre may have lost some before."""
+        return [link for link in goal.links if {*receivers([link])} <= {*self.to.lit}]
 
     async def _equalise(self, goal: Target, held: Held) -> EqualiseReport | None:
         return None  # the previous attenuation is part of what is restored
@@ -112,7 +118,7 @@ class Restore(Up):
             observed.others,
             current,
             generations,
-            receivers(goal.links),
+            self.to.lit,
             self.to.job,
             self.to.layout,
         )

@@ -26,7 +26,7 @@ from orchestrator.engine.change.locking import holding, scope_of
 from orchestrator.engine.change.prewire import Prewire
 from orchestrator.engine.change.rest import rest_left
 from orchestrator.engine.change.restore import Restore, as_stored
-from orchestrator.engine.change.snapshot import Snapshot, before_of
+from orchestrator.engine.change.snapshot import Snapshot, before_of, whole
 from orchestrator.engine.change.stall import Stall
 from orchestrator.engine.change.up import Up
 from orchestrator.fabric.detour import link_text
@@ -40,7 +40,7 @@ from orchestrator.store.fault import file_fault
 from orchestrator.store.keys import key_of, slice_of
 from orchestrator.store.locks import who
 from orchestrator.store.records import RunRecord
-from orchestrator.store.runs import unanswered
+from orchestrator.store.runs import first_of, unanswered
 from orchestrator.store.stalls import add_stalls
 from orchestrator.store.store import Store
 from orchestrator.store.tagouts import Tagouts
@@ -62,22 +62,17 @@ def chosen(store: Store, lab: Lab, settings: Settings, run: str) -> RunRecord:
     return record
 
 
-def before_run(store: Store, run: str) -> Snapshot | None:
+def before_run(store: Store, lab: Lab, run: str) -> Snapshot | None:
     """The state to restore if `run` is rolled back, None: it changed nothing.
 
-    A run may have completed what others of the same verb and plan left unfinished, by `resume` or the same command again. An
-    unfinished state is not worth restoring, so the state before the first of them counts.
+    A run may have completed others, or begun in what they left unfinished: with half of the light of a plan, of which nobody can
+    say whether it works. Such a state is not worth restoring, so the one before the first of them counts.
     """
     record = store.get(run)
     if record is None or not record.begun:
         return None
-    same = (record.owner, record.verb, record.plan_sha)
-    of_it = [
-        r.id
-        for r in store.history(record.lab, 0)
-        if r.resolved_by == record.id and (r.owner, r.verb, r.plan_sha) == same and r.begun
-    ]
-    return before_of(store.journalled(of_it[-1] if of_it else record.id)[0])
+    half = not whole(before_of(store.journalled(run)[0]), lab)
+    return before_of(store.journalled(first_of(store, record, half=half).id)[0])
 
 
 @dataclass
@@ -198,6 +193,14 @@ class ChangeRun:
                 raise Missing("the plan was taken down meanwhile, so there is nothing to restore", hint="testbed status")
             report = await Restore(context, as_stored(self.store, key, current, self.lab)).carry_out(launch_job=True)
             return self._finished(context, replace(report, verb="restore", of=current.run, undo=""))
+
+    async def nothing(self, dead: Sequence[str], note: str) -> DownReport:
+        """Record that runs which died before they changed anything are done with."""
+        async with self._running("", {"of": dead[0]}) as context:
+            left = {run.id for run in self.store.unfinished(context.key, context.owner)}
+            context.run.finish("ok", message=note)
+            self.store.resolve(left.intersection(dead), context.run.id)
+            return DownReport(context.run.id, self.lab.name, nothing_to_do=True, notes=(note,), verb=self.verb, of=dead[0])
 
     @asynccontextmanager
     async def adapting(self, plan: Plan, text: str, options: Mapping[str, object]) -> AsyncIterator[Context]:

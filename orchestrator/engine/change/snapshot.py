@@ -6,14 +6,15 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from optics import Change, CrossConnect, DeviceName, HostName, HostPort, Port, Setting, Slot, SpectralRoute
+from optics import Change, CrossConnect, DeviceName, HostName, HostPort, Port, Setting, Slot, SpectralRoute, TestbedError
 from optics.words import short, sort_key
 from orchestrator.engine.change.job_record import layout_of
-from orchestrator.fabric.circuits import receivers
-from orchestrator.fabric.lightpath import Held, among, route
+from orchestrator.fabric.circuits import receivers, settings
+from orchestrator.fabric.lightpath import Held, among, route, routes
 from orchestrator.fabric.transition import Transition, transition
 from orchestrator.hosts import Hello
-from orchestrator.plan.stored import stored_links
+from orchestrator.inventory.lab import Lab
+from orchestrator.plan.stored import stored_circuits, stored_links
 from orchestrator.results import Json, to_json
 from orchestrator.store.records import CurrentPlan, JobRecord
 
@@ -24,9 +25,10 @@ NONE: frozenset[Setting] = frozenset()
 class Snapshot:
     """A state to go back to. owned, others: what each device that was read held, as it reported it, attenuation included.
 
-    others: circuits without an owner in this store (other owners may change theirs meanwhile). current: the plan that was up.
-    generations: which routes each host ran, None for none; hosts that did not answer are absent. lit: ports of the plan that was up
-    that had carrier. job: the number of the job that ran. layout: the rings it ran (as `layout_of`), None for its record's.
+    owned: also of devices that could not be read, as the store has it. others: circuits without an owner in this store (other
+    owners may change theirs meanwhile). current: the plan that was up. generations: which routes each host ran, None for none;
+    hosts that did not answer are absent. lit: ports of the plan that was up that had carrier. job: the number of the job that ran.
+    layout: the rings it ran (as `layout_of`), None for its record's.
     """
 
     owned: Held
@@ -64,6 +66,17 @@ def before_of(data: Any) -> Snapshot:
     )
 
 
+def whole(state: Snapshot, lab: Lab) -> bool:
+    """Whether the owner's circuits are exactly those of the plan that was up; none if none was."""
+    if state.current is None:
+        return not any(state.owned.values())
+    try:
+        wanted = settings(stored_circuits(state.current.links, lab))
+    except TestbedError:  # the inventory changed since
+        return False
+    return routes(s for held in state.owned.values() for s in held) == routes(s for held in wanted.values() for s in held)
+
+
 def found(
     observed: Held,
     owned: Held,
@@ -74,11 +87,12 @@ def found(
 ) -> Snapshot:
     """The observed state as a snapshot. foreign: other owners' circuits."""
     here = {d: among(held, owned.get(d, NONE)) for d, held in observed.items()}
+    unread = {d: held for d, held in owned.items() if d not in observed}
     ports = receivers(stored_links(current.links)) if current is not None else ()
     lit = tuple(p for p in ports if p.host in hellos and (at := hellos[p.host].ports.get(p.number)) is not None and at.carrier)
     others = {d: held - here[d] - among(held, foreign) for d, held in observed.items()}
     number, layout = (job.id, layout_of(job)) if job is not None else (None, None)
-    return Snapshot(here, others, current, {h: hello.active for h, hello in hellos.items()}, lit, number, layout)
+    return Snapshot(here | unread, others, current, {h: hello.active for h, hello in hellos.items()}, lit, number, layout)
 
 
 def hosts_of(target: Any) -> tuple[HostName, ...]:

@@ -11,7 +11,7 @@ from orchestrator.engine.change.context import Context
 from orchestrator.engine.change.snapshot import NONE, before_of, held_of
 from orchestrator.fabric.lightpath import among
 from orchestrator.session import Observation
-from orchestrator.store.keys import lab_of
+from orchestrator.store.keys import lab_of, owner_of
 from orchestrator.store.records import RunRecord
 from orchestrator.store.store import Store
 from orchestrator.verify.state import Unfinished
@@ -19,11 +19,11 @@ from orchestrator.verify.state import Unfinished
 
 def left_behind(store: Store, key: str, seen: Observation) -> tuple[Unfinished, ...]:
     """Every run of the slice `key` that did not finish and was not resolved since, newest first."""
-    current, owner = store.current(key), key.partition("/")[2]
+    current, owner = store.current(key), owner_of(key)
     foreign_now = frozenset(s for s, by in store.owners(lab_of(key)).items() if by.owner != owner)
     return tuple(
         standing(record, *store.journalled(record.id), seen, foreign_now)
-        for record in store.unfinished(lab_of(key), key.partition("/")[2])
+        for record in store.unfinished(lab_of(key), owner)
         if record.status == "died" or current is None or current.run != record.id
     )
 
@@ -44,14 +44,13 @@ def standing(
     foreign_now: Collection[Setting] = (),
 ) -> Unfinished:
     """What an unfinished run left, as the devices and hosts report now."""
-    what = f"{record.verb} {record.plan_name}".rstrip()
     if record.verb == "turn":  # there is nothing to go back to: it began in a slot and ended in one, or between two
-        return Unfinished(record.id, what, record.status, record.started, resume="testbed turn")
+        return Unfinished(record.id, record.what, record.status, record.started, resume="testbed turn")
     resume, undo = f"testbed resume {record.id}", f"testbed rollback {record.id}"
     if record.verb in ("rollback", "restore"):
         undo = ""  # it started from a state other runs left unfinished: there is nothing to go back to
     if before is None:
-        return Unfinished(record.id, what, record.status, record.started, resume=resume, begun=False)
+        return Unfinished(record.id, record.what, record.status, record.started, resume=resume, begun=False)
     observed, hellos = seen.settings, {h: hello for h, hello in seen.hellos.items() if hello.installed}
     was, wanted = before_of(before), held_of(target["settings"])
     done, missing, foreign = [], [], []
@@ -67,14 +66,16 @@ def standing(
         missing += _listed(device, "not made", make - there) + _listed(device, "not removed", still)
         kept = among(old, new)
         missing += _listed(device, "lost", kept - among(kept, held))
-        known = old | new | was.others.get(device, NONE)
+        if device not in was.others:  # it was not read, so what others made before is not known
+            continue
+        known = old | new | was.others[device]
         foreign += _listed(device, "made by others meanwhile", held - among(held, known) - among(held, foreign_now))
     if (generation := target["generation"]) is not None:
         on = [h for h, hello in hellos.items() if hello.active == generation]
         if on or any(was.generations.get(h) != hello.active for h, hello in hellos.items()):
             done.append(f"hosts: {len(on)} of {len(target['hosts'])} run the new routes")
     return Unfinished(
-        record.id, what, record.status, record.started, tuple(done), tuple(missing), tuple(foreign), resume=resume, undo=undo
+        record.id, record.what, record.status, record.started, tuple(done), tuple(missing), tuple(foreign), resume=resume, undo=undo
     )
 
 

@@ -12,6 +12,7 @@ from optics import (
     Infeasible,
     Interlock,
     Interrupted,
+    Link,
     Locked,
     NotVerified,
     Setting,
@@ -352,13 +353,10 @@ class Up:
         self, goal: Target, seen: Observation, wanted: Collection[HostName], sha: str, *, launch_job: bool
     ) -> UpReport:
         """Devices and hosts are as planned: check the carriers, launch the job if needed, write nothing to any device."""
-        ok, _, evidence = await check_link(seen.hellos, goal.links)
+        ok, _, evidence = await check_link(seen.hellos, self._lit(goal))
         if not ok:
-            words = "\n".join(evidence)
-            raise NotVerified(
-                f"the devices hold {self.plan.name}, but not every port has light:\n{words}",
-                hint="testbed verify says which side is dark",
-            )
+            words = f"the devices hold {self.plan.name}, but not every port has light:"
+            raise NotVerified("\n".join((words, *evidence)), hint="testbed verify says which side is dark")
         self.context.disown_lost(seen.settings)
         if self.current is not None and self.current.plan_sha != self.plan.sha256:  # another job, or only another text
             self.move.generation = self.current.generation
@@ -387,6 +385,9 @@ class Up:
             equalise=balance,
             turn=turned,
         )
+
+    def _lit(self, goal: Target) -> Collection[Link]:
+        return goal.links
 
     async def _turn_first(self) -> None:
         """No light moves, so the job turns before the plan is recorded: a job that cannot leaves everything as it was."""

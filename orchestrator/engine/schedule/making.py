@@ -84,7 +84,7 @@ def _of_it(store: Store, lab: Lab, run: str) -> list[str]:
 
 async def _undo(command: Command, lab: Lab, made: list[UpReport], why: str, error: BaseException) -> None:
     """Go back to before the first slot. Raises: RolledBack, Interrupted - it is done; as `ChangeRun.back` where it cannot be."""
-    before = before_run(command.store, made[-1].run)  # of all that it completed
+    before = before_run(command.store, lab, made[-1].run)  # of all that it completed
     if before is not None:
         command.progress.note(f"{why}; going back")
         await ChangeRun("rollback", lab, command).back(before, {}, made[-1].run)
