@@ -61,7 +61,8 @@ testbed job diagnose --json | jq .data.verdict
     more="""
 Reads devices, hosts and the job's ranks, and changes nothing. Where that does not explain what the job does, it sends test traffic
 over suspect links, which slows the job for some seconds; where no job runs, over all links, and runs short all-reduces. The exit
-code is 8 if a fault is named; what cannot be told is not guessed.
+code is 0 only if nothing is wrong; 8 if a fault is named (E-FAULT-FOUND), and if it cannot be told, which is not guessed
+(E-CANNOT-TELL).
 """,
 )
 def diagnose(call: Call, no_traffic: Annotated[bool, typer.Option("--no-traffic", help="Send no test traffic.")] = False) -> Result:
@@ -72,6 +73,9 @@ def diagnose(call: Call, no_traffic: Annotated[bool, typer.Option("--no-traffic"
     if verdict.wrong:
         words = f"{verdict.component}: {verdict.kind}"
         return Result(report.to_json(), text, "E-FAULT-FOUND", 8, words, verdict.next_command, ok=False)
+    if verdict.kind == "unknown":
+        words = "it cannot be told which component is at fault"
+        return Result(report.to_json(), text, "E-CANNOT-TELL", 8, words, verdict.next_command, ok=False)
     return Result(report.to_json(), text, hint=verdict.next_command)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from optics import HostName, Locked, Missing, TestbedError
 from optics.plain import counted
 from orchestrator.engine.change.iterations import LATEST, bring_home
-from orchestrator.engine.change.job_record import facts, pause_of, ranks_of
+from orchestrator.engine.change.job_record import facts, launching, pause_of, ranks_of, unlaunched
 from orchestrator.engine.change.locking import holding
 from orchestrator.engine.change.rank_records import sound
 from orchestrator.inventory.lab import Lab
@@ -97,6 +97,9 @@ async def subject(command: Command, session: Session, current: CurrentPlan, reco
             records = sound((run_dir / f"{name}.iterations.jsonl").read_bytes().splitlines())
     pause = pause_of(record)
     state = "paused" if pause is not None and pause.until > time.time() else record.state
+    if launching(record, launched := command.store.get(record.run)) and launched is not None:
+        found = replace(found, moving=moving or f"run {launched.id} ({launched.verb}) is launching job {record.name}")
+    found = replace(found, why=record.detail, unlaunched=bool(unlaunched(record)))
     ranks = ranks_of(record, session.lab)
     return replace(found, name=record.name, on_hosts=name, state=state, ranks=ranks, usual_ms=usual(records))
 

@@ -36,7 +36,7 @@ from orchestrator.store.confirmations import Confirmations
 from orchestrator.store.keys import key_of, slice_of
 from orchestrator.store.light import light_history
 from orchestrator.store.locks import locks_of, who
-from orchestrator.store.records import CurrentPlan
+from orchestrator.store.records import CurrentPlan, JobRecord
 from orchestrator.store.recoveries import recoveries
 from orchestrator.store.scope import reach
 from orchestrator.store.store import Store
@@ -71,6 +71,7 @@ async def status(command: Command) -> StatusReport:
             _job(session, store, key, settings, seen, asked),
             _uses(lab, asked),
         )
+    job = job if job is not None and _of_now(job, store.latest_job(key), current) else None
     own = {(use["segment"], use["allocation"]) for use in (job.functions if job is not None else ())}
     wanted = {} if turning else _wanted(current, lab)  # what is wanted now changes while it is compared
     owned = per_device(store.owned(key))
@@ -301,10 +302,23 @@ def _host(lab: Lab, name: HostName, seen: Observation, current: CurrentPlan | No
     return HostStatus(name, address, True, generation=hello.active, up=up, planned=len(planned), committer=True)
 
 
+def _planned(name: str, current: CurrentPlan) -> bool:
+    """Whether the job of this name is that of the plan that is up."""
+    wanted = json.loads(current.plan_text).get("job")
+    return bool(wanted) and wanted["name"] == name
+
+
+def _of_now(job: JobStatus, record: JobRecord | None, current: CurrentPlan | None) -> bool:
+    """Whether a job is of the plan that is up, runs beside it, or failed since it is up; else it is an earlier plan's."""
+    if job.state in ALIVE:
+        return True
+    since = current is not None and record is not None and (record.ended is None or record.ended >= current.since)
+    return current is not None and since and (job.state == "failed" or _planned(job.name, current))
+
+
 def _dead(job: JobStatus | None, current: CurrentPlan | None) -> list[str]:
     """Report that the job of the plan that is up has failed; empty if it has not."""
-    wanted = json.loads(current.plan_text).get("job") if current else None
-    if job is None or job.state != "failed" or not wanted or wanted["name"] != job.name:
+    if job is None or job.state != "failed" or current is None or not _planned(job.name, current):
         return []
     return [f"job {job.name} failed: {job.detail}; its output: testbed job logs; to launch it again: testbed up"]
 

@@ -30,6 +30,8 @@ CLOCK_S = 0.128
 """A clock that is wrong by more (s) is stepped and no longer slewed (STEPT of RFC 5905): nothing keeps it any more."""
 AGAIN = 4
 """Segments that a host sends again while it is looked at before its links are suspected: test traffic then decides."""
+LINES = 6
+"""Lines of why a launch failed that are evidence, after the first."""
 CRASHES = frozenset((4, 6, 7, 8, 9, 11))
 """SIGILL, SIGABRT, SIGBUS, SIGFPE, SIGKILL, SIGSEGV. With others, such as SIGTERM, launchers end the peers of a rank that ended."""
 
@@ -113,6 +115,15 @@ def dead_hosts(case: Case) -> Iterator[Verdict]:
 def _far(wire: Wire, host: HostName) -> tuple[HostPort, ...]:
     """The ports at the other end of a link of this host that receive from it."""
     return tuple(port for port in wire.receivers if host in {p.host for p in wire.ports} and port.host != host)
+
+
+def launches(case: Case) -> Iterator[Verdict]:
+    """A job whose launch failed: its ranks are not there because they never were."""
+    s = case.signals
+    if s.unlaunched and not any(beat.state == "running" for beat in s.beats.values()):
+        case.explained = True
+        first, *rest = s.why.splitlines()
+        yield Verdict(f"job {s.job}", "not-launched", (f"its launch failed: {first}", *rest[:LINES]), SURE, "testbed up")
 
 
 def dead_ranks(case: Case) -> Iterator[Verdict]:
@@ -293,6 +304,7 @@ _JUDGES: tuple[Callable[[Case], Iterator[Verdict]], ...] = (
     dead_hosts,
     dead_cables,
     dark_circuits,
+    launches,
     dead_ranks,
     crossed_fibres,
     hung_ranks,
@@ -318,6 +330,8 @@ def _nothing(case: Case) -> Verdict:
     if s.state in ("running", "failed") and ended:
         victims = f"{lost} of them because they lost a peer (exit {LOST_PEER})"
         hints.append(f"{ended} of {len(s.beats)} ranks ended, {victims}; which was first is not known")
+    if s.state == "failed" and not hints:
+        hints.append(f"the job failed: {s.why.partition(chr(10))[0]}" if s.why else "the job failed")
     if s.clocks and all(_off(reading) for reading in s.clocks.values()):
         words = f"the clocks of all {len(s.clocks)} hosts differ from this machine's by more than {CLOCK_S * 1e3:.0f} ms"
         hints.append(f"{words}: it is this one's, or all of theirs")

@@ -14,7 +14,7 @@ from orchestrator.verify.report import LinkQuality
 
 KINDS = (
     "slow-link", "lossy-link", "busy-host", "hung-rank", "dead-rank", "dead-host", "dark-circuit", "crossed-fibres", "dead-segment",
-    "clock", "none", "unknown",
+    "clock", "not-launched", "none", "unknown",
 )  # fmt: skip
 
 
@@ -22,10 +22,10 @@ KINDS = (
 class Verdict:
     """Which component is at fault. kind: one of KINDS; `none`: nothing is wrong, `unknown`: it cannot be told.
 
-    component: `host gpu05`, `link gpu05:p2 - gpu06:p1`, `rank gpu05/0`, `circuit ocs1:3->4`, `segment plane1`, or one switch of it:
-    `segment rack 1 of plane1`, `cable gpu05:p3 - plane1`, `links A and B` where two are exchanged; empty for `none` and `unknown`.
-    evidence: sentences with numbers. confidence: 0 to 1, how sure the kind of evidence makes it. next_command: what to type next,
-    empty if nothing is to be done.
+    component: `host gpu05`, `job mlp`, `link gpu05:p2 - gpu06:p1`, `rank gpu05/0`, `circuit ocs1:3->4`, `segment plane1`, or a
+    switch of it: `segment rack 1 of plane1`, `cable gpu05:p3 - plane1`, `links A and B` where two are exchanged; empty for `none`
+    and `unknown`. evidence: sentences with numbers. confidence: 0 to 1, how sure the kind of evidence makes it. next_command: what
+    to type next, empty if nothing is to be done.
     """
 
     component: str
@@ -67,7 +67,8 @@ class Signals:
     """What was read. Whatever was not read is empty or None, and supports no verdict.
 
     job: the name of the latest job, empty if none was launched; state: as `JobStatus.state`. usual_ms: its usual iteration (ms),
-    from before the iterations in `beats`. moving: a change of the lab or of the job that is under way, in words.
+    from before the iterations in `beats`. why: what is known of its end; unlaunched: it is why no rank was begun. moving: a change
+    of the lab or of the job that is under way, in words.
     plan_file: where the plan that is up is kept, as to be typed; avoid: the words of the `--avoid` that it is up with.
     silent: hosts and devices that do not answer, with their errors.
     carriers: of the planned ports. lost: where the light of a circuit (`a->b`) is lost, by the meters. missing: the settings of a
@@ -89,6 +90,8 @@ class Signals:
     moving: str = ""
     plan_file: str = ""
     avoid: tuple[str, ...] = ()
+    why: str = ""
+    unlaunched: bool = False
     silent: Mapping[str, str] = field(default_factory=dict)
     wires: tuple[Wire, ...] = ()
     carriers: Mapping[HostPort, bool] = field(default_factory=dict)

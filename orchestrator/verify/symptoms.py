@@ -51,7 +51,7 @@ FIRST, MOST = 8, 32
 class Subject:
     """What is diagnosed. name, on_hosts: of the latest job, also on its hosts; empty if there is none. state: as `JobStatus.state`,
     the store's where its ranks do not say more. usual_ms: of an iteration. moving: a change under way, in words. plan_file,
-    avoid: as in Signals."""
+    avoid, why, unlaunched: as in Signals."""
 
     plan: Plan
     links: tuple[Link, ...]
@@ -64,6 +64,8 @@ class Subject:
     moving: str = ""
     plan_file: str = ""
     avoid: tuple[str, ...] = ()
+    why: str = ""
+    unlaunched: bool = False
 
 
 def wires(subject: Subject, session: Session) -> tuple[Wire, ...]:
@@ -120,6 +122,8 @@ async def look(session: Session, subject: Subject, seen: Observation) -> Signals
         moving=subject.moving,
         plan_file=subject.plan_file,
         avoid=subject.avoid,
+        why=subject.why,
+        unlaunched=subject.unlaunched,
         silent={str(name): str(error) for name, error in seen.errors.items()},
         wires=planned,
         carriers=carriers,

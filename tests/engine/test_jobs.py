@@ -15,15 +15,15 @@ from optics import Infeasible, NotVerified, Refused
 from optics.plan import Job, Traffic, Transfer
 from orchestrator.cli import render
 from orchestrator.cli.render import status as shown
-from orchestrator.engine.change.job_record import Pause, with_pause
+from orchestrator.engine.change.job_record import Pause, spec_of, unlaunched, with_pause
 from orchestrator.engine.change.jobs import Jobs
-from orchestrator.engine.status import _dead
+from orchestrator.engine.status import _dead, _of_now
 from orchestrator.hosts.api import Beat, ClockReading, JobState, RankState, Tail
 from orchestrator.hosts.launch import job_name, rehearse, requests
 from orchestrator.inventory.lab import Lab
 from orchestrator.results import JobStatus
 from orchestrator.session import Session
-from orchestrator.store.records import CurrentPlan
+from orchestrator.store.records import CurrentPlan, JobRecord
 from orchestrator.store.store import Store
 from orchestrator.telemetry.progress import Silent
 from orchestrator.telemetry.recorder import Recorder
@@ -304,6 +304,48 @@ def test_a_dead_job_is_not_as_planned_and_a_stopped_one_is_said_to_be() -> None:
     assert not report.ok and "As planned" not in shown(report, False) and words in shown(report, False)
     stopped = StatusReport("lab", "inventory", plan="p", job=JobStatus("mlp", "stopped"))
     assert shown(stopped, False).endswith("As planned, but its job is stopped")
+
+
+def test_a_job_of_an_earlier_plan_is_told_only_while_it_runs_or_where_it_failed_since() -> None:
+    def told(state: str, plan: CurrentPlan | None, ended: float | None) -> bool:
+        record = JobRecord(1, KEY, "r", "mlp", {}, state, 0.0, ended, "")
+        return _of_now(JobStatus("mlp", state), record, plan)
+
+    own, other, none = (replace(current(job), since=100.0) for job in ({"name": "mlp"}, {"name": "new"}, None))
+    for plan in (own, other, none, None):
+        assert told("running", plan, None) and told("starting", plan, None)
+    for ended, state in ((150.0, "stopped"), (150.0, "finished"), (None, "finished")):
+        assert told(state, own, ended) and not any(told(state, plan, ended) for plan in (other, none, None))
+    assert all(told("failed", plan, 150.0) for plan in (own, other, none)) and not told("failed", None, 150.0)
+    assert not any(told(state, own, 99.0) for state in ("stopped", "finished", "failed")), "it is of an earlier plan of that name"
+
+
+async def test_a_job_that_is_being_launched_is_no_failed_one_and_nothing_is_taken_from_it(bench: Bench) -> None:
+    run = bench.store.new_run("turn", KEY, plan_name="p", owner="ann")
+    number = bench.store.add_job(KEY, run.id, "mlp", spec_of(TRAIN, bench.lab, run.id))
+    record = bench.store.job(number)
+    assert record is not None
+    status = await bench.jobs.status(record)
+    assert status.state == "starting" and status.detail.endswith(f", by run {run.id} (turn)"), status
+    assert status.detail.startswith("launching since ") and bench.store.job(number) == record
+    assert (await bench.jobs.status(replace(record, run="gone"))).state == "failed", "nobody launches it any more"
+
+
+async def test_why_a_launch_failed_is_kept_apart_from_why_a_job_did(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def refuse(*_: object, **__: object) -> None:
+        raise Refused("the tap of job mlp could not begin")
+
+    monkeypatch.setattr(bench.ranks, "launch", refuse)
+    with pytest.raises(Refused):
+        await bench.bring(TRAIN)
+    record = bench.store.latest_job(KEY)
+    assert record is not None and unlaunched(record) == "the tap of job mlp could not begin"
+    monkeypatch.undo()
+    bench.ranks.says = "2"
+    with pytest.raises(NotVerified):
+        await bench.bring(TRAIN)
+    record = bench.store.latest_job(KEY)
+    assert record is not None and record.state == "failed" and not unlaunched(record)
 
 
 def test_a_job_too_large_to_be_told_to_its_ranks_is_refused_before_anything_moves(bench: Bench) -> None:

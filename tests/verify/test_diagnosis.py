@@ -349,6 +349,20 @@ FAULTS: dict[str, tuple[Signals, str, str]] = {
         "clock",
         "host gpu02",
     ),
+    "its launch failed": (
+        Signals(
+            "ddp",
+            "failed",
+            RANKS,
+            {rank: Beat(rank, "absent", None, 0, "", math.inf, ()) for rank in RANKS},
+            wires=WIRES,
+            carriers=LIT,
+            why="the tap of job ddp could not begin\ngpu01: the shadow on gpu07 ended (exit 1)",
+            unlaunched=True,
+        ),
+        "not-launched",
+        "job ddp",
+    ),
     "no job, one host sums slowly": (
         Signals(wires=WIRES, carriers=LIT, quality=quality(), collective={("gpu03",): "an all-reduce with gpu03 reaches 20 %"}),
         "busy-host",
@@ -389,6 +403,7 @@ CANNOT: dict[str, Signals] = {
         iteration={"gpu04": 40}, phase={"gpu04": "save"}, save_s={"gpu04": 0.02}, age_s={"gpu04": 9.0}
     ),
     "a change is under way": but(stuck(), moving="run 2026-11-21-0007 (up ring-12)"),
+    "the job failed and no rank says how": but(HEALTHY, state="failed", beats={}, why="gpu05: exit 1"),
     "only two links were measured": but(SLOW, quality=dict(list(quality().items())[:2])),
 }
 

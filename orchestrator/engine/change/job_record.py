@@ -15,7 +15,7 @@ from orchestrator.hosts.shadow import tapped
 from orchestrator.inventory.lab import Lab
 from orchestrator.plan.target import Target
 from orchestrator.results import to_json
-from orchestrator.store.records import JobRecord
+from orchestrator.store.records import JobRecord, RunRecord
 
 TURNING = "turning"
 """The key of a record's spec with the number of a move that may be decided at any moment: `turning`."""
@@ -23,6 +23,8 @@ PAUSE = "pause"
 """The key with the latest pause: `pause_of`."""
 ALONE = "alone"
 """The key with why a job was launched without its shadow."""
+UNLAUNCHED = "unlaunched"
+"""The key of a record whose launch failed, so that no rank ran; its `detail` says why."""
 
 
 def spec_of(job: Job, lab: Lab, run: str) -> dict[str, Any]:
@@ -87,6 +89,16 @@ def shadowed(job: Job, record: JobRecord | None) -> bool:
 def unshadowed(record: JobRecord) -> str:
     """Why a job was launched without the shadow that it is to have; empty if it was not."""
     return str(record.spec.get(ALONE, "")) if isinstance(record.spec, dict) else ""
+
+
+def launching(record: JobRecord, run: RunRecord | None) -> bool:
+    """Whether a job is being launched at this moment, by `run`, that of its record: not all of its ranks are there yet."""
+    return record.ended is None and record.state == "starting" and run is not None and run.status == "running"
+
+
+def unlaunched(record: JobRecord) -> str:
+    """Why none of a job's ranks was begun; empty if they were."""
+    return record.detail if isinstance(record.spec, dict) and record.spec.get(UNLAUNCHED) else ""
 
 
 def new_hosts(job: Job, latest: JobRecord | None) -> list[HostName]:

@@ -23,10 +23,12 @@ from orchestrator.engine.change.attempt import Attempt
 from orchestrator.engine.change.iterations import LATEST, ahead_ns_of, bring_home, ends_before, ends_of, median_ms, saves, sent
 from orchestrator.engine.change.job_record import (
     ALONE,
+    UNLAUNCHED,
     Pause,
     facts,
     hosts_of_job,
     launched,
+    launching,
     layout_of,
     new_hosts,
     pause_of,
@@ -93,6 +95,9 @@ class Jobs:
         beats = await self.beats(record) if beats is None and ranks else beats or ()
         state, detail = state_of(record, states, len(records) + records.bad)
         launched = self.store.get(record.run)
+        if launched is not None and launching(record, launched):
+            since = time.strftime("%H:%M:%S", time.localtime(record.started))
+            state, detail = "starting", f"launching since {since}, by run {record.run} ({launched.verb})"
         if ranks and launched is not None and launched.ended is not None:  # that run samples the ports itself until it ends
             ended = state not in ALIVE
             await jobports.bring_home(self.session, name, record.run, self._run_dir(record), ranks, launched.ended, ended=ended)
@@ -296,6 +301,7 @@ class Jobs:
                     self.store.set_job_spec(number, spec)
                 await self.session.hosts.launch(job, run, resume=resume, **more)
             except TestbedError as error:
+                self.store.set_job_spec(number, spec | {UNLAUNCHED: True})
                 self.store.set_job(number, "failed", str(error), ended=True)
                 await functions.give_back(leases)
                 await self.stop_left(self.store.job(number))

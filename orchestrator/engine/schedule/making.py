@@ -13,7 +13,7 @@ from orchestrator.engine.background import TURN
 from orchestrator.engine.change.functions import check
 from orchestrator.engine.change.run import ChangeRun, before_run
 from orchestrator.engine.schedule.goals import naming
-from orchestrator.engine.schedule.process import TURNER, TurnState
+from orchestrator.engine.schedule.process import NOT_LAUNCHED, TURNER, TurnState
 from orchestrator.engine.schedule.verb import scheduled
 from orchestrator.inventory.lab import Lab
 from orchestrator.plan.stored import unmade
@@ -22,6 +22,7 @@ from orchestrator.session import Command, load_lab
 from orchestrator.store.keys import key_of, slice_of
 from orchestrator.store.store import Store
 
+LOOK_S = 0.1
 OPTIONS = {"confirm_s": "--confirm-within", "avoid": "--avoid", "relabel": "--relabel", "job": "--job"}
 """Those of `up` that a plan whose circuits move by a schedule cannot have."""
 
@@ -108,9 +109,32 @@ async def begin(command: Command, *, job: bool) -> TurnState:
 
 
 async def start(command: Command, lab: Lab, run: str, *, job: bool) -> TurnState:
-    """Start the turner in the background, and wait until slots turn. Raises: as `Kind.start`."""
-    settings, words = command.settings, ["--job"] if job else []
-    return await asyncio.to_thread(TURNER.start, settings, slice_of(lab, settings), settings.run_dir(run) / "turn.jsonl", words)
+    """Start the turner in the background, and wait until slots turn and the job that it is to launch has begun, or has not.
+
+    Raises: as `Kind.start`; Refused - slots turn, and the job was not launched; Interrupted - it was not waited for.
+    """
+    settings, slice_ = command.settings, slice_of(lab, command.settings)
+    log, more = settings.run_dir(run) / "turn.jsonl", ["--job"] if job else []
+    state = await asyncio.to_thread(TURNER.start, settings, slice_, log, more)
+    if not job:
+        return state
+    command.progress.phase("launch", f"by the turner of {state.plan}, {state.where}")
+    while not state.job:
+        if not state.alive:
+            why = f": {state.error}" if state.error else ""
+            hint = f"see {state.log}; to turn the slots and launch it: testbed up"
+            raise Refused(f"the turner of {state.plan} ended before its job was launched{why}", hint=hint)
+        try:
+            await asyncio.sleep(LOOK_S)
+        except asyncio.CancelledError:
+            words = f"interrupted: the slots of {state.plan} turn on; the launch of its job was not waited for"
+            raise Interrupted(words, hint="testbed status") from None
+        state = TURNER.read(TURNER.path(settings, slice_)) or state
+    command.progress.done("launch", state.job)
+    if state.job.startswith(NOT_LAUNCHED):
+        hint = "testbed job diagnose; to launch it: testbed job launch"
+        raise Refused(f"the slots of {state.plan} turn; its job is {state.job}", hint=hint)
+    return state
 
 
 def _together(made: list[UpReport], slots: int, state: TurnState) -> UpReport:
@@ -120,4 +144,6 @@ def _together(made: list[UpReport], slots: int, state: TurnState) -> UpReport:
     unasked = sum(report.pairs_unasked for report in made)
     asked = f", {pairs[0]}/{pairs[1]} pairs{f' ({unasked} others not asked)' if unasked else ''}" if pairs[1] else ""
     notes = (f"{counted(len(made), 'slot')} of {slots} made and verified{asked}", *last.notes)
-    return replace(last, nothing_to_do=False, writes=sum(r.writes for r in made), notes=(*notes, f"its slots turn: {state}"))
+    job = (f"job {state.job}",) if state.job else ()
+    notes += (f"its slots turn: {state}", *job)
+    return replace(last, nothing_to_do=False, writes=sum(r.writes for r in made), notes=notes)

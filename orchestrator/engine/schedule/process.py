@@ -12,6 +12,9 @@ from orchestrator.plan.stored import slot_facts, unmade
 from orchestrator.results import JsonReport
 from orchestrator.store.records import CurrentPlan
 
+NOT_LAUNCHED = "not launched"
+"""How `TurnState.job` begins where the job was not."""
+
 
 @dataclass(frozen=True, slots=True)
 class TurnState(BackgroundState):
@@ -41,7 +44,7 @@ class TurnState(BackgroundState):
         text += f", {self.late} late" if self.late else ""
         text += f", worst host {self.worst} {self.worst_ms:+.1f} ms" if self.worst else ""
         text += f", silent: {', '.join(self.silent)}" if self.silent else ""
-        text += f", job {self.job}" if self.job.startswith("not launched") else ""
+        text += f", job {self.job}" if self.job.startswith(NOT_LAUNCHED) else ""
         return f"{text}; {self.where}"
 
     @property

@@ -29,7 +29,7 @@ from orchestrator.engine.schedule.goals import (
     slot_rules,
     times_of,
 )
-from orchestrator.engine.schedule.process import TURNER, TurnReport, TurnState
+from orchestrator.engine.schedule.process import NOT_LAUNCHED, TURNER, TurnReport, TurnState
 from orchestrator.engine.schedule.stored import stored_slots
 from orchestrator.engine.schedule.turner import Notify, Turner
 from orchestrator.engine.schedule.watching import HostWatch
@@ -253,14 +253,17 @@ async def _turned(turner: Turner, plan: Plan, options: TurnOptions, command: Com
 async def _launched(turner: Turner, job: Job, command: Command) -> None:
     """Launch the plan's job while slots turn; what became of it is in the state file."""
     context, lab = turner.context, turner.context.session.lab
+    words = f"{NOT_LAUNCHED}: the turner ended meanwhile"
     try:
         async with holding(lab, command, reach(lab, job.hosts), f"job launch{BESIDE}"):
             status = await context.jobs.ensure(context.run.id, job, context.recorder, changed=True, launch=True)
-        words = f"{status.name}: {status.state}" if status is not None else ""
+        assert status is not None
+        words = f"{status.name}: {status.state}"
     except TestbedError as error:
-        words = f"not launched: {str(error).splitlines()[0]}"
-    turner.file.say(replace(turner.file.state, job=words))
-    turner.say("job", words)
+        words = f"{NOT_LAUNCHED}: {str(error).splitlines()[0]}"
+    finally:  # `up` waits for it
+        turner.file.say(replace(turner.file.state, job=words))
+        turner.say("job", words)
 
 
 def _record_current(turner: Turner, plan: Plan) -> None:

@@ -21,7 +21,7 @@ from optics import Infeasible, Missing, NotVerified, TestbedError
 from optics.plan import Congestion
 from orchestrator.deadline import OUTER
 from orchestrator.engine.background import StateFile, ready
-from orchestrator.engine.sharing.measure import SAMPLED_S, Seen, Tenant, connect, iterations, measured, several, tenants
+from orchestrator.engine.sharing.measure import SAMPLED_S, Seen, Tenant, connect, iterations, measured, none_runs, several, tenants
 from orchestrator.engine.sharing.process import COORDINATOR, CoordinateState
 from orchestrator.engine.sharing.report import JobPhases, PhasesReport, answer
 from orchestrator.results import Json, JsonReport
@@ -73,7 +73,7 @@ async def job_phases(command: Command, *, grid_ms: float = 1.0, seconds: float =
     """The phases of all running jobs of the lab, and how they fit. Changes nothing. Raises: Missing - no job runs."""
     lab = load_lab(command.inventory)
     if not (found := tenants(command.store, lab)):
-        raise Missing("no job runs on this lab", hint="testbed up with a plan that has a job")
+        raise none_runs(command.store, lab)
     paced = COORDINATOR.running(command.settings, key_of(lab)) is not None
     async with command.opened(lab, "job phases") as session:
         await connect(session, found)

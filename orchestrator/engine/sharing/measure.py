@@ -76,12 +76,19 @@ def tenants(store: Store, lab: Lab) -> list[Tenant]:
     return found
 
 
+def none_runs(store: Store, lab: Lab) -> Missing:
+    """The error for a lab on which no job runs; it says what became of the latest ones."""
+    latest = {owner: store.latest_job(slice_key(key_of(lab), owner)) for owner in store.currents(key_of(lab))}
+    words = ", ".join(f"{owner}:{record.name} {record.state}" for owner, record in latest.items() if record is not None)
+    return Missing(f"no job runs on this lab{f': {words}' if words else ''}", hint="testbed up with a plan that has a job")
+
+
 @dataclass(frozen=True, slots=True)
 class Seen:
     """What was found of one job. phases: as if it had its links to itself, empty with `error`; source: records or samples.
 
     bytes: of an iteration over each limit. now_ms: from one iteration's begin to the next as it is now. whole_ms: of it the
-    iteration itself; between_ms: what is between two.
+    iteration itself; between_ms: what is between two. ended: it does not run any more, or not yet, as `error` says.
     """
 
     tenant: Tenant
@@ -93,6 +100,7 @@ class Seen:
     between_ms: float = 0.0
     error: str = ""
     hint: str = ""
+    ended: bool = False
 
     def on(self, limit: str) -> Phases:
         """Its phases on one limit: what it sends there, while it sends."""
@@ -205,6 +213,11 @@ def iterations(beats: Sequence[Beat]) -> list[tuple[float, float, float]]:
 
 
 def _seen(tenant: Tenant, beats: Sequence[Beat], curves: Mapping[HostPort, Array], paced: bool) -> Seen:
+    if beats and not any(beat.state == "running" for beat in beats):
+        absent = all(beat.state == "absent" for beat in beats)
+        fine = all(beat.state == "exited" and beat.code == 0 for beat in beats)
+        words = "its ranks are not there: it is being launched, or they are lost" if absent else "finished" if fine else "failed"
+        return Seen(tenant, None, error=words, hint="testbed job status", ended=True)
     own = {port: curves[port] for port in tenant.use.sent if port in curves}
     total = np.sum(list(own.values()), axis=0) if own else np.zeros(0)
     now_ms, between_ms = _between(beats)

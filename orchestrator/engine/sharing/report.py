@@ -80,8 +80,10 @@ def answer(lab: str, seen: Sequence[Seen], grid_ms: float = 1.0, *, force: bool 
     """The best shifts of these jobs over all links that they share."""
     links = shared(seen)
     among = [one for one in seen if any(one.tenant.name in link.jobs for link in links)]
-    users = Counter(limit for one in seen for limit in one.tenant.use.over)
-    unknown = [one for one in seen if one.phases is None and any(users[limit] > 1 for limit in one.tenant.use.over)]
+    users = Counter(limit for one in seen if not one.ended for limit in one.tenant.use.over)
+    unknown = [
+        one for one in seen if one.phases is None and not one.ended and any(users[limit] > 1 for limit in one.tenant.use.over)
+    ]
     jobs = {one.tenant.name: _job(one) for one in seen}
     if unknown:
         first = unknown[0]

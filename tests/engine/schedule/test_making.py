@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from optics.plan import Plan
 from orchestrator.engine.background import StateFile
 from orchestrator.engine.change.unfinished import standing
 from orchestrator.engine.schedule import left, making
-from orchestrator.engine.schedule.process import TURNER, at_rest
+from orchestrator.engine.schedule.process import TURNER, TurnState, at_rest
 from orchestrator.plan.stored import stored_plan
 from orchestrator.results import UpReport
 from orchestrator.session import Command, Observation
@@ -39,6 +40,7 @@ class Made(Bench):
         self.killed_in: object = None
         self.killed_after: object = None
         self.launched: list[object] = []
+        self.turning = TurnState(8, plan="round", state="turning", alive=True)
         bench = self
 
         class Change:
@@ -69,7 +71,7 @@ class Made(Bench):
 
         async def start(*_: object, job: bool) -> object:
             bench.launched.append(job)
-            return "turning"
+            return bench.turning
 
         monkeypatch.setattr(making, "ChangeRun", Change)
         monkeypatch.setattr(making, "start", start)
@@ -200,9 +202,39 @@ def test_slots_that_turn_already_launch_no_job_and_say_so(bench: Made, monkeypat
         with pytest.raises(Refused, match="the slots of round turn already; nothing was launched") as error:
             asyncio.run(making.begin(bench.command, job=True))
         assert error.value.hint == "testbed job launch"
-        assert asyncio.run(making.begin(bench.command, job=False)) == "turning"
+        assert asyncio.run(making.begin(bench.command, job=False)) == bench.turning
 
 
 def test_pairs_that_were_asked_in_no_slot_are_said_of_all_slots() -> None:
     made = [UpReport("0001", "round", "lab", pairs_ok=5, pairs_total=5, pairs_unasked=2)] * 3
-    assert making._together(made, 3, "turn").notes[0] == "3 slots of 3 made and verified, 15/15 pairs (6 others not asked)"  # type: ignore[arg-type]
+    assert making._together(made, 3, TurnState()).notes[0] == "3 slots of 3 made and verified, 15/15 pairs (6 others not asked)"
+
+
+@pytest.mark.parametrize(
+    ("became", "error"),
+    [
+        (["", "", "mlp: running"], ""),
+        (["", "not launched: gpu01: no room"], "the slots of round turn; its job is not launched: gpu01: no room"),
+        (["", None], "the turner of round ended before its job was launched: ocs1 does not answer"),
+    ],
+)
+def test_an_up_of_a_schedule_waits_for_its_job_as_long_as_its_turner_lives_and_says_what_became_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, became: list[str | None], error: str
+) -> None:
+    bench, looks = Bench(tmp_path, monkeypatch), iter(became)
+    state = TurnState(8, plan="round", state="turning", alive=True)
+
+    def look(_: Path) -> TurnState:
+        job = next(looks)
+        return replace(state, job=job) if job is not None else replace(state, alive=False, error="ocs1 does not answer")
+
+    fake = SimpleNamespace(start=lambda *_: state, read=look, path=TURNER.path)
+    monkeypatch.setattr(making, "TURNER", fake)
+    monkeypatch.setattr(making, "LOOK_S", 0.0)
+    begin = making.start(Command(Silent(), bench.store, bench.settings), HERE, "r", job=True)
+    if error:
+        with pytest.raises(Refused, match=error):
+            asyncio.run(begin)
+    else:
+        found = asyncio.run(begin)
+        assert making._together([UpReport("r", "round", "lab")], 3, found).notes[-1] == "job mlp: running"

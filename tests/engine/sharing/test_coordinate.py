@@ -18,13 +18,16 @@ from orchestrator.cli import phasestext
 from orchestrator.engine.background import StateFile
 from orchestrator.engine.sharing import coordinate as module
 from orchestrator.engine.sharing.coordinate import CoordinateOptions, Coordinator
-from orchestrator.engine.sharing.measure import Seen, Tenant, _seen, iterations, stepped
+from orchestrator.engine.sharing.measure import Seen, Tenant, _seen, iterations, none_runs, stepped
 from orchestrator.engine.sharing.process import COORDINATOR, CoordinateState
 from orchestrator.engine.sharing.report import FITS, PhasesReport, answer
 from orchestrator.hosts import Beat
 from orchestrator.hosts.api import RankTimes
 from orchestrator.plan.sharing import Use
+from orchestrator.store.keys import key_of, slice_key
+from orchestrator.store.store import Store
 from planner.phases import Phases
+from tests.engine.schedule.fabric import HERE
 from tests.house.repository import ROOT
 
 LINK = "tree rack 1 up"
@@ -76,6 +79,30 @@ def test_an_unknown_period_is_refused_with_what_to_do() -> None:
     apart = Use({}, {"other": {}}, {"other": 1.0}, declared=True)
     other = replace(lost, tenant=replace(tenant("cat"), use=apart))
     assert answer("lab", [seen("ann", 60, 50), seen("bob", 60, 50), other]).fits, "it shares nothing"
+
+
+def ended(state: str, code: int | None = None) -> Seen:
+    over = replace(beat([(108, 60, 48)] * 12), state=state, code=code)
+    return _seen(tenant("cat"), [over, over], {}, False)
+
+
+def test_a_job_that_does_not_run_any_more_is_said_to_be_and_holds_up_no_other() -> None:
+    finished, failed, absent = ended("exited", 0), ended("exited", 75), ended("absent")
+    assert (finished.error, failed.error) == ("finished", "failed") and "launched" in absent.error
+    found = answer("lab", [seen("ann", 60, 50), seen("bob", 60, 50), finished])
+    assert found.fits and "finished" in phasestext.text(found)
+    alone = answer("lab", [seen("ann", 60, 50), finished])
+    assert not alone.links and alone.words == "no two jobs share a link: nothing to shift"
+
+
+def test_where_no_job_runs_it_is_said_what_became_of_the_latest(tmp_path: Path) -> None:
+    with Store(tmp_path / "store.sqlite3") as store:
+        key = key_of(HERE)
+        more = {"plan_name": "p", "plan_sha": "", "plan_text": "{}"}
+        store.set_current(slice_key(key, "ann"), "r", **more, links={"links": []}, generation=1)
+        assert str(none_runs(store, HERE)) == "no job runs on this lab"
+        store.set_job(store.add_job(slice_key(key, "ann"), "r", "mlp", {}), "finished", ended=True)
+        assert str(none_runs(store, HERE)) == "no job runs on this lab: ann:mlp finished"
 
 
 def test_the_time_of_an_exchange_is_that_after_the_slowest_rank_has_computed() -> None:
