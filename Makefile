@@ -6,7 +6,7 @@ SUDO   := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 NAME   ?= all
 RUNS   ?= 1000000
 
-.PHONY: demo test test-all bench drill fuzz bpf lint setup schema clean help
+.PHONY: demo test test-all test-deps bench drill fuzz bpf lint setup schema clean help
 help:
 	@echo "make demo                        run the main job on the emulated lab (about a minute)"
 	@echo "make test                        all tests except the long ones, linters and type checks included"
@@ -30,18 +30,18 @@ $(VENV)/.ready: pyproject.toml constraints.txt scripts/install-deps
 demo: setup
 	@$(SUDO) $(BIN)/python examples/demo.py
 
-test: setup lint frontend
-	@scripts/install-deps influxdb
-	@scripts/install-deps victoria-metrics || echo "no VictoriaMetrics: the InfluxDB 2 write API will not be tested"
-	@scripts/install-deps chromium || echo "no Chromium: the page of testbed ui will not be tested"
+test: setup test-deps lint frontend
 	@$(SUDO) $(BIN)/python -m pytest -n 3 || { [ $$? = 1 ] && echo "what failed beside other tests is repeated alone" && \
 		$(SUDO) $(BIN)/python -m pytest -n 0 --last-failed --last-failed-no-failures=none; }
 
-# Includes the long end-to-end tests (half an hour on two cores).
-test-all: setup lint frontend
-	@scripts/install-deps influxdb
+# curl is a referee of HTTP; a C compiler makes a stand-in for NVML; libatomic1 is linked by the Node that drives Chromium.
+test-deps:
+	@scripts/install-deps curl gcc influxdb libatomic1 libc6-dev
 	@scripts/install-deps victoria-metrics || echo "no VictoriaMetrics: the InfluxDB 2 write API will not be tested"
 	@scripts/install-deps chromium || echo "no Chromium: the page of testbed ui will not be tested"
+
+# Includes the long end-to-end tests (half an hour on two cores).
+test-all: setup test-deps lint frontend
 	@$(SUDO) $(BIN)/python -m pytest -n 2 -m "long or not long"
 
 # Grafana's own data library, for the dashboards' tests. Node is a development package, because the library needs a newer one than Debian 12 has.
