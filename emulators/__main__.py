@@ -28,7 +28,7 @@ from emulators.serve import serve, take_priority
 from emulators.transports.pty import Line
 
 START_DEADLINE_S = 60.0
-EXIT_MISSING, EXIT_BAD_FILE, EXIT_BUSY = 2, 3, 4
+EXIT_MISSING, EXIT_BAD_FILE, EXIT_BUSY, EXIT_PORT = 2, 3, 4, 5
 TRACES = ("control.sock", "lab.pid")
 FAILED = "lab.failed"
 """Next to the log, after a start that failed: why. `testbed doctor` reads it."""
@@ -43,7 +43,7 @@ class CannotStart(Exception):
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Start a lab; return the exit status: 0, 2 something is missing, 3 bad inventory, 4 a port or the lab itself is taken."""
+    """Start a lab; return the exit status: 0, 2 something is missing, 3 bad inventory, 4 it runs already, 5 a port is taken."""
     parser = argparse.ArgumentParser(
         prog="python -m emulators", description="Run the emulated optical lab of an inventory directory."
     )
@@ -209,7 +209,7 @@ def _bind(name: str, port: int) -> socket.socket:
         return listen(port)
     except OSError as problem:
         hint = f"; {_owner(port)}" if shutil.which("ss") else ""
-        raise CannotStart(f"{name}: cannot listen on 127.0.0.1:{port}: {problem.strerror}{hint}", EXIT_BUSY) from None
+        raise CannotStart(f"{name}: cannot listen on 127.0.0.1:{port}: {problem.strerror}{hint}", EXIT_PORT) from None
 
 
 def _owner(port: int) -> str:

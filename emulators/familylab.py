@@ -1,6 +1,6 @@
-"""The inventory of a lab whose devices are all of one family, from the family's own description.
+"""The inventory of a lab whose devices are of one family, or each of another, from the families' own descriptions.
 
-Port p of every host is wired to device p: the k-th host to the k-th ingress and egress of the family's faceplate. Where the family
+Port p of every host is wired to device p: the k-th host to the k-th ingress and egress of its family's faceplate. Where that family
 routes spectrum, the k-th host sends in a slot of its own; where it has one common port, a passive coupler joins the hosts' fibres
 to it.
 """
@@ -71,28 +71,21 @@ def size_for(kind: Family, hosts: int) -> str:
     return next(size for size in sizes(kind) if _hosts_on(kind, size) >= hosts)
 
 
-def texts_of(kind: Family, wanted: Wanted) -> dict[str, str]:
-    """Return devices.yml, fibres.yml and emulator.yml of a lab of one family. Raises ValueError: too many hosts for it."""
-    hosts, total = len(wanted.ssh_ports), len(wanted.device_ports)
-    size = size_for(kind, hosts)
-    names = [f"{'wss' if kind.spectral else 'ocs'}{number}" for number in range(1, total + 1)]
-    fibres = _fibres(kind, size, names, hosts, wanted.wavelengths or hosts)
-    trunks = [line for name in names for line in _trunks(kind, name)]
-    ones = {name: (kind, port) for name, port in zip(names, wanted.device_ports, strict=True)}
+def texts_of(kinds: Sequence[Family], wanted: Wanted) -> dict[str, str]:
+    """Return devices.yml, fibres.yml and emulator.yml; kinds: of each device. Raises ValueError: too many hosts for one of them."""
+    hosts = len(wanted.ssh_ports)
+    names = [f"{'wss' if kind.spectral else 'ocs'}{number}" for number, kind in enumerate(kinds, 1)]
+    ones = {name: (kind, port) for name, kind, port in zip(names, kinds, wanted.device_ports, strict=True)}
+    fitting = {name: size_for(kind, hosts) for name, (kind, _) in ones.items()}
+    fibres: list[str] = []
+    trunks: list[str] = []
+    for number, (name, (kind, _)) in enumerate(ones.items(), 1):
+        fibres += _fibres(kind, fitting[name], name, number, hosts, wanted.wavelengths or hosts)
+        trunks += _trunks(kind, name)
     return {
         "devices.yml": devices_of(ones, wanted),
-        "fibres.yml": "\n".join([*_about_fibres(kind), "fibres:", *fibres, *(["trunks:", *trunks] if trunks else []), ""]),
-        "emulator.yml": emulator_of(ones, wanted, dict.fromkeys(names, size), hosts=True),
-    }
-
-
-def texts_of_each(kinds: Sequence[Family], wanted: Wanted) -> dict[str, str]:
-    """Return the same for one device of each family, of its usual size, with no fibres: a lab of devices alone."""
-    ones = {kind.driver: (kind, port) for kind, port in zip(kinds, wanted.device_ports, strict=True)}
-    return {
-        "devices.yml": devices_of(ones, wanted),
-        "fibres.yml": "# No fibres: this lab has devices alone.\nfibres: []\n",
-        "emulator.yml": emulator_of(ones, wanted, {name: kind.size for name, (kind, _) in ones.items()}, hosts=False),
+        "fibres.yml": "\n".join([*_about_fibres(kinds), "fibres:", *fibres, *(["trunks:", *trunks] if trunks else []), ""]),
+        "emulator.yml": emulator_of(ones, wanted, fitting),
     }
 
 
@@ -138,35 +131,29 @@ def devices_of(ones: Mapping[str, tuple[Family, int]], wanted: Wanted, meter_db:
     return "\n".join([*lines, ""])
 
 
-def _about_fibres(kind: Family) -> list[str]:
-    lines = [
-        "# The cables: one duplex fibre per line, between a port of a host and a port of a device.",
-        "# enters: the device's port the host's light goes into; leaves: the port whose light reaches the host.",
-        "# Optional: loss_db (otherwise 0.35 dB/km and two connectors of 0.3 dB).",
-    ]
-    if kind.spectral:
-        lines.append(
-            "# slot: what the host's transmitter sends, centre 193.1 THz + n x 6.25 GHz, width m x 12.5 GHz; receivers take any."
-        )
-    if kind.coupler:
-        lines.append("# A passive coupler joins the fibres that enter the same port.")
-    if kind.trunks:
-        lines.append("# trunks: one fibre each, from an egress of a device to an ingress.")
-    return lines
+def _about_fibres(kinds: Sequence[Family]) -> Iterator[str]:
+    yield "# The cables: one duplex fibre per line, between a port of a host and a port of a device."
+    yield "# enters: the device's port the host's light goes into; leaves: the port whose light reaches the host."
+    yield "# Optional: loss_db (otherwise 0.35 dB/km and two connectors of 0.3 dB)."
+    if any(kind.spectral for kind in kinds):
+        yield "# slot: what the host's transmitter sends, centre 193.1 THz + n x 6.25 GHz, width m x 12.5 GHz; receivers take any."
+    if any(kind.coupler for kind in kinds):
+        yield "# A passive coupler joins the fibres that enter the same port."
+    if any(kind.trunks for kind in kinds):
+        yield "# trunks: one fibre each, from an egress of a device to an ingress."
 
 
-def _fibres(kind: Family, size: str, devices: Sequence[str], hosts: int, wavelengths: int) -> Iterator[str]:
+def _fibres(kind: Family, size: str, device: str, number: int, hosts: int, wavelengths: int) -> Iterator[str]:
     ingress, egress = _plugs(kind, size)
-    for number, device in enumerate(devices, 1):
-        yield f"  # port {number} of every host -> {device}"
-        for host in range(1, hosts + 1):
-            name = host_name(host, hosts)
-            slot = f"slot: {{n: {FIRST_N + SLOT_STEP_N * ((host - 1) % wavelengths)}, m: {SLOT_M}}}, " if kind.spectral else ""
-            yield (
-                f"  - {{name: f-{name}-p{number}, host: {name}, port: {number}, device: {device}, "
-                f'enters: "{ingress[0 if kind.coupler else host - 1]}", leaves: "{egress[host - 1]}", '
-                f"{slot}length_m: {8 + (host - 1) // 4 * 2}.0}}"
-            )
+    yield f"  # port {number} of every host -> {device}"
+    for host in range(1, hosts + 1):
+        name = host_name(host, hosts)
+        slot = f"slot: {{n: {FIRST_N + SLOT_STEP_N * ((host - 1) % wavelengths)}, m: {SLOT_M}}}, " if kind.spectral else ""
+        yield (
+            f"  - {{name: f-{name}-p{number}, host: {name}, port: {number}, device: {device}, "
+            f'enters: "{ingress[0 if kind.coupler else host - 1]}", leaves: "{egress[host - 1]}", '
+            f"{slot}length_m: {8 + (host - 1) // 4 * 2}.0}}"
+        )
 
 
 def _trunks(kind: Family, device: str) -> Iterator[str]:
@@ -175,10 +162,10 @@ def _trunks(kind: Family, device: str) -> Iterator[str]:
         yield f"  - {{name: t-{device}-{number}, {ends}, length_m: 2.0}}"
 
 
-def emulator_of(ones: Mapping[str, tuple[Family, int]], wanted: Wanted, fitting: Mapping[str, str], *, hosts: bool) -> str:
+def emulator_of(ones: Mapping[str, tuple[Family, int]], wanted: Wanted, fitting: Mapping[str, str]) -> str:
     lines = [
         "# What only the emulators read (`python -m emulators DIR`); hardware labs have no such file.",
-        f"hosts: {str(hosts).lower():<5}           # false: serve the devices alone",
+        "hosts: true            # false: serve the devices alone",
         "seed: 1                # of everything random: insertion losses, meter noise, chance faults",
         f"link_rate_mbps: {wanted.rate_mbps:<6} # per port and direction; 250 stands for 25 Gb/s at 1:100. 0: no limit",
         "mtu: 9000              # the largest packet a fibre carries, bytes",

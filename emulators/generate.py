@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import random
+import shlex
 import socket
 import sys
 from collections.abc import Sequence
@@ -19,7 +20,7 @@ from emulators.config import LEAST_QUEUE_KB, MOST_QUEUE_KB
 from emulators.electrical import parse, segments
 from emulators.families import WHERE, family
 from emulators.family import Family
-from emulators.familylab import DEFAULT_STATE, Wanted, host_name, most_hosts, texts_of, texts_of_each
+from emulators.familylab import DEFAULT_STATE, Wanted, host_name, most_hosts, texts_of
 from emulators.lookahead import texts_of_lookahead
 from emulators.ringlab import texts_of_ring
 
@@ -27,6 +28,8 @@ MAX_HOSTS = 250  # host ids are the last byte of addresses
 POLATIS_SIZES = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 CALIENT_MODULE = 8  # ports per module
 FIRST_CONTROL_PORT = 27_001  # of the functions of packet switches
+FREE = (*range(20_000, 22_000), *range(28_000, 32_000))
+"""Ports for `--free-ports`: below those that the kernel gives to outgoing connections, and none that a lab has by default."""
 
 
 def polatis_size(hosts: int) -> int:
@@ -54,9 +57,9 @@ def generate(out: Path, wanted: Wanted) -> None:
 
 
 def free_ports(count: int) -> tuple[int, ...]:
-    """Return loopback ports free a moment ago, below the range the kernel gives to outgoing connections."""
+    """Return loopback ports free a moment ago."""
     held: list[socket.socket] = []
-    for port in random.sample(range(20_000, 32_000), 12_000):
+    for port in random.sample(FREE, len(FREE)):
         with suppress(OSError):
             held.append(socket.create_server(("127.0.0.1", port)))
         if len(held) == count:
@@ -185,14 +188,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m emulators.generate", description="Write the inventory of an emulated lab.")
     parser.add_argument("--hosts", type=int, help="number of hosts, 1 to 250 (default 12, with --driver as many as fit, at most 8)")
     parser.add_argument(
-        "--ports", type=int, help="fabric ports per host, each on its own device, 1 to 8 (default 4, with --driver 1)"
+        "--ports", type=int, help="fabric ports per host, each on its own device, 1 to 8 (default 4, with --driver 1 each)"
     )
     parser.add_argument(
         "--driver",
         action="append",
         choices=sorted(WHERE),
         metavar="NAME",
-        help="a lab whose devices all are of this driver; given several times: one device of each, and no hosts",
+        help="a lab whose devices are of this driver; given several times: of a device of each, at a port of every host of its own",
     )
     parser.add_argument(
         "--look-ahead", action="store_true", help="a patch-panel robot behind a 1x2 switch per port (default 6 hosts of 2 ports)"
@@ -261,9 +264,11 @@ def main(arguments: list[str] | None = None) -> int:
                 f"--ports {options.ports}: on a ring of {options.wavelengths} wavelengths a host has {2 * options.wavelengths}"
             )
         options.ports = 2 * options.wavelengths
-    if options.wavelengths < 0 or (options.wavelengths and not (options.driver and family(options.driver[0]).spectral)):
+    if len(options.driver or ()) > 1 and options.ports not in (None, len(options.driver)):
+        parser.error(f"--ports {options.ports}: a host has one port at a device of each --driver, {len(options.driver)} here")
+    if options.wavelengths < 0 or (options.wavelengths and not any(family(driver).spectral for driver in options.driver or ())):
         parser.error("--wavelengths is a number above 0, for a --driver that routes spectrum")
-    options.ports = options.ports or (2 if options.look_ahead else 1 if options.driver else 4)
+    options.ports = options.ports or (2 if options.look_ahead else len(options.driver or ()) or 4)
     try:
         options.electrical = tuple(parse(text) for text in options.electrical)
         if not (sum(spec.ports for spec in options.electrical) <= 8 and options.rack >= 1):
@@ -278,7 +283,8 @@ def main(arguments: list[str] | None = None) -> int:
         words = write_families(kinds, options) if kinds and not options.ring else write(options)
     except ValueError as problem:
         parser.error(str(problem))
-    print(f"{options.out}: {words}")
+    testbed = f"testbed --inventory {shlex.quote(str(options.out))}"
+    print(f"{options.out}: {words}\nnext: {testbed} up --topology PLAN, which starts the lab, or {testbed} lab start")
     return 0
 
 
@@ -325,9 +331,8 @@ def write_default(options: argparse.Namespace) -> str:
 
 
 def write_families(kinds: Sequence[Family], options: argparse.Namespace) -> str:
-    """Write a lab of one family, or one device of each of several; return what it has. Raises ValueError: they cannot be wired."""
-    many = len(kinds) > 1
-    hosts, total = (1, len(kinds)) if many else (options.hosts, options.ports)
+    """Write a lab of one family, or of several; return what it has. Raises ValueError: it cannot be wired."""
+    hosts, total = options.hosts, options.ports
     if options.free_ports:
         ports = free_ports(hosts + total)
         ssh, devices = ports[:hosts], ports[hosts:]
@@ -338,12 +343,11 @@ def write_families(kinds: Sequence[Family], options: argparse.Namespace) -> str:
     state = options.state or f"{DEFAULT_STATE.rpartition('/')[0]}/{options.out.name}"
     wanted = Wanted(ssh, devices, state, options.settle_s or 0.0, options.rate_mbps, lab=options.out.name)
     wanted = replace(wanted, wavelengths=options.wavelengths)
+    texts = texts_of(kinds if len(kinds) > 1 else [*kinds] * total, wanted)
     options.out.mkdir(parents=True, exist_ok=True)
-    texts = texts_of_each(kinds, wanted) if many else texts_of(kinds[0], wanted)
-    (options.out / "hosts.yml").write_text(hosts_yml(wanted if not many else replace(wanted, device_ports=devices[:1])))
-    for name, text in texts.items():
+    for name, text in {"hosts.yml": hosts_yml(wanted), **texts}.items():
         (options.out / name).write_text(text)
-    return f"{total} devices, no hosts" if many else f"{hosts} hosts, {hosts * total} fibres, {total} devices"
+    return f"{hosts} hosts, {hosts * total} fibres, {total} devices"
 
 
 def write_ring(options: argparse.Namespace) -> str:

@@ -41,7 +41,7 @@ def texts_of_ring(kind: Family, wanted: Wanted) -> dict[str, str]:
     return {
         "devices.yml": devices_of(ones, wanted, METER_BIAS_DB),
         "fibres.yml": "\n".join([*_fibres(hosts, count, adds, drops), *_trunks(hosts, line_out, line_in, adds[-1], drops[-1]), ""]),
-        "emulator.yml": emulator_of(ones, wanted, dict.fromkeys(names, kind.size), hosts=True),
+        "emulator.yml": emulator_of(ones, wanted, dict.fromkeys(names, kind.size)),
     }
 
 

@@ -138,7 +138,7 @@ def test_a_busy_port_is_named_before_anything_is_made(inventory: Path) -> None:
     port = int((inventory / "hosts.yml").read_text().split("ansible_port: ")[1].split()[0])
     with socket.create_server(("127.0.0.1", port)):
         done = start(inventory)
-    assert done.returncode == 4
+    assert done.returncode == 5
     assert f"error: gpu01: cannot listen on 127.0.0.1:{port}: Address already in use" in done.stderr
     assert str(os.getpid()) in done.stderr  # ... and who has it
     assert not list((inventory.parent / "state").iterdir())

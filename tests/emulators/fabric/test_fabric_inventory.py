@@ -8,6 +8,7 @@ import pytest
 
 from emulators.config import BadInventory, read_config
 from emulators.families import WHERE, family
+from emulators.familylab import most_hosts
 from emulators.generate import Wanted, calient_aid, generate, main, polatis_size
 from emulators.lab import build_devices
 
@@ -80,13 +81,21 @@ def test_a_lab_of_any_family_reads_back_and_its_devices_have_the_ports(tmp_path:
     assert len(config.trunks) == 2 * len(kind.trunks)
 
 
-def test_a_lab_of_each_family_has_one_device_of_each_and_no_hosts(tmp_path: Path) -> None:
-    words = [word for driver in sorted(WHERE) for word in ("--driver", driver)]
-    assert main([*words, "--state", str(tmp_path / "state"), "--out", str(tmp_path / "lab")]) == 0
-    config = read_config(tmp_path / "lab")
-    assert {name: device.driver for name, device in config.devices.items()} == {driver: driver for driver in WHERE}
-    assert not config.with_hosts
-    assert len(build_devices(config)) == len(WHERE)
+def test_a_lab_of_several_families_has_a_port_of_every_host_at_a_device_of_each(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for drivers in (sorted(WHERE)[:8], sorted(WHERE)[-8:]):
+        words = [word for driver in drivers for word in ("--driver", driver)]
+        assert main([*words, "--free-ports", "--state", str(tmp_path / "state"), "--out", str(tmp_path / "lab")]) == 0
+        config = read_config(tmp_path / "lab")
+        assert [device.driver for device in config.devices.values()] == drivers and len(build_devices(config)) == 8
+        assert config.with_hosts and len(config.hosts) == min(8, *(most_hosts(family(driver)) for driver in drivers))
+        at = {(fibre.host, fibre.port): config.devices[fibre.device].driver for fibre in config.fibres}
+        assert at == {(host, port): driver for host in config.hosts for port, driver in enumerate(drivers, 1)}
+    assert "next: testbed --inventory " in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        main(["--driver", "rome-cli", "--driver", "rotor", "--ports", "3", "--out", str(tmp_path / "no")])
+    assert "--ports 3: a host has one port at a device of each --driver, 2 here" in capsys.readouterr().err
 
 
 def test_hosts_send_on_as_many_wavelengths_in_turn_as_are_wanted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
