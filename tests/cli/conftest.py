@@ -6,7 +6,8 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -334,5 +335,10 @@ def check_golden(name: str, text: str) -> None:
 
 
 @pytest.fixture
-def golden() -> Callable[[str, str], None]:
-    return check_golden
+def golden(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str, str], None]]:
+    """Compares what is printed in UTC; wherever this machine is."""
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", "UTC")
+        time.tzset()
+        yield check_golden
+    time.tzset()

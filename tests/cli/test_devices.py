@@ -3,25 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import time
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
-
-import pytest
 
 from orchestrator.results import CircuitPower, DeviceDiff, EqualiseReport
 from orchestrator.verify.state import DevicesReport, DeviceView
 from tests.cli.conftest import REPORTS
-
-
-@pytest.fixture(autouse=True)
-def utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    with monkeypatch.context() as patch:
-        patch.setenv("TZ", "UTC")
-        time.tzset()
-        yield
-    time.tzset()
 
 
 def test_devices_show_ports_light_abilities_and_the_time_they_need(cli: Any, golden: Callable[[str, str], None]) -> None:
