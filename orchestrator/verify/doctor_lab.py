@@ -239,7 +239,9 @@ def leftover_labs() -> list[Probe]:
     found: dict[str, list[int]] = {}
     for pid, _, words in processes():
         folder = inventory_of(words)
-        if folder is not None and not (folder / "emulator.yml").exists():
+        if folder is None or (folder / "emulator.yml").exists():
+            continue
+        if not Path(f"/proc/{pid}/root/{folder}/emulator.yml").exists():  # in a container it is where the lab sees it
             found.setdefault(str(folder), []).append(pid)
     return [
         Probe(

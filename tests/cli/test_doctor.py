@@ -394,6 +394,18 @@ def test_a_lab_whose_inventory_is_gone_is_told_with_its_process(tmp_path: Path) 
     assert not [c for c in doctorlab.leftover_labs() if str(folder) in c.detail]
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes mount namespaces")
+def test_a_lab_in_a_container_which_alone_sees_its_inventory_is_not_left_over(tmp_path: Path) -> None:
+    folder = tmp_path / "lab"
+    script = f'mount -t tmpfs t {tmp_path} && mkdir {folder} && : > {folder}/emulator.yml && exec "$@"'
+    pretend = [sys.executable, "-c", "import sys; print(flush=True); sys.stdin.read()", "-m", "emulators", str(folder)]
+    command = ["unshare", "--mount", "--propagation", "private", "sh", "-c", script, "sh", *pretend]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as lab:
+        assert lab.stdout is not None and lab.stdout.readline() and not folder.exists()
+        assert not [c for c in doctorlab.leftover_labs() if str(folder) in c.detail]
+        lab.communicate(timeout=10)
+
+
 @contextmanager
 def answering(*replies: bytes) -> Iterator[int]:
     """A TCP server that answers its n-th line with the n-th of `replies`, and with nothing after the last."""
