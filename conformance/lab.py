@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,6 +28,8 @@ SETTLE_S = 0.02
 """Switching time of the devices (s): long enough to be seen, short enough for hundreds of changes."""
 BOOT_S = 0.1
 PATIENCE_S = "0.6"
+FREE = (*range(20_000, 22_000), *range(28_000, 32_000))
+"""Loopback ports for labs: below those that the kernel gives to outgoing connections, and none of a lab with fixed ports."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,23 +85,24 @@ def hosts_lab(driver: str, hosts: int) -> Iterator[Lab]:
     """Run a lab of one family with real hosts, which needs root. Raises: Missing - with the lab's own message."""
     folder = Path(tempfile.mkdtemp(prefix="testbed-lab-"))
     try:
-        generate(folder / "lab", folder / "state", driver, hosts)
+        generate(folder / "lab", folder / "state", [driver], hosts)
         with running(folder / "lab"):
             yield Lab(folder / "lab", folder / "state", _configs(folder / "lab"))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def generate(out: Path, state: Path, driver: str, hosts: int | None) -> None:
-    """Write the inventory of a lab of one family with the emulators' generator; hosts: None or 0 for its default number.
+def generate(out: Path, state: Path, drivers: Sequence[str], hosts: int | None) -> None:
+    """Write the inventory of a lab of one or more families with the emulators' generator; hosts: None or 0 for its default number.
 
-    Raises: Missing - the driver has no emulator, or its device cannot serve that many hosts; the message is the generator's.
+    Raises: Missing - a driver has no emulator, or its device cannot serve that many hosts; the message is the generator's.
     """
-    words = ["--free-ports", "--driver", driver, "--out", str(out), "--state", str(state)]
+    words = ["--free-ports", *(f"--driver={driver}" for driver in drivers), "--out", str(out), "--state", str(state)]
     try:
         _python("-m", "emulators.generate", *words, *(["--hosts", str(hosts)] if hosts else []))
     except Missing as error:
-        raise Missing(f"no lab of {driver}: {str(error).rpartition('error: ')[2]}", hint="testbed driver list") from None
+        said = str(error).rpartition("error: ")[2]
+        raise Missing(f"no lab of {' and '.join(drivers)}: {said}", hint="testbed driver list") from None
 
 
 def _write(folder: Path, drivers: tuple[str, ...], emulated: Mapping[str, Mapping[str, object]]) -> dict[str, DeviceConfig]:
@@ -151,10 +154,10 @@ def _entry(driver: str, family: Mapping[str, Any], state: Path, port: int) -> di
 
 
 def free_ports(count: int) -> list[int]:
-    """Loopback ports that were free just now, below the range that the kernel uses for outgoing connections."""
+    """Loopback ports that were free just now."""
     with ExitStack() as held:
         found: list[int] = []
-        for port in random.sample(range(20_000, 32_000), 12_000):
+        for port in random.sample(FREE, len(FREE)):
             if len(found) == count:
                 break
             with suppress(OSError):

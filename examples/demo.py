@@ -83,7 +83,8 @@ def main() -> int:
     began = time.monotonic()
     code = 0
     try:
-        run("lab", "start")
+        run("lab", "start", "--free-ports")
+        os.environ["TESTBED_INVENTORY"] = ask("lab", "start", "--free-ports")["inventory"]
         demo()
         run("down", "--yes")
     except Failed as failure:

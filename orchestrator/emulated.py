@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -23,15 +22,14 @@ from orchestrator.inventory.folders import absent
 from orchestrator.processes import Daemon, process_mark
 from orchestrator.trust import believed, require_own
 
-PLAN = "ring.json"
-MAX_LOSS_DB = 14.0
-"""What a ring may lose (dB): two wavelength-selective switches one after the other, and their fibres, lose about 10."""
-_KEPT = "made-for.json"
-
 START_S = 60.0
 STOP_S = 20.0
 ASK_S = 5.0
 _LOG_TAIL = 15
+
+
+class PortTaken(Locked):
+    """Another program, perhaps another lab, listens on a port of the emulated lab."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +174,8 @@ def start(inventory: Path, timeout_s: float = START_S) -> Started:
     """Start the lab and wait until it is ready; it runs in the background and outlives this process.
 
     Raises: Missing - the inventory is not an emulated one, or this machine lacks something. BadFile - the inventory is wrong.
-    Locked - a port is taken. TimedOut - not ready within `timeout_s` (s); it is stopped again. TestbedError - the lab's message.
+    PortTaken. Locked - it runs, and does not answer. TimedOut - not ready within `timeout_s` (s); it is stopped again.
+    TestbedError - the lab's message.
     """
     inventory = inventory.resolve()
     if not inventory.exists() and (wrong := absent(inventory)) is not None:
@@ -216,7 +215,9 @@ def start(inventory: Path, timeout_s: float = START_S) -> Started:
     if ended.returncode == 3:
         raise BadFile(words.splitlines())
     if ended.returncode == 4:
-        raise Locked(f"emulated lab: {words}", hint="testbed lab status")
+        raise Locked(f"emulated lab: {words}", hint="testbed lab stop")
+    if ended.returncode == 5:
+        raise PortTaken(f"emulated lab: {words}", hint="testbed lab start --free-ports")
     raise TestbedError(f"emulated lab: {words}", hint=f"see {folder / 'lab.log'}")
 
 
@@ -282,69 +283,3 @@ def _find(content: object, key: str) -> str:
     if isinstance(content.get(key), str):
         return str(content[key])
     return next((found for value in content.values() if (found := _find(value, key))), "")
-
-
-def family_lab(state_dir: Path, driver: str, hosts: int | None) -> Path:
-    """The inventory directory of the lab of `driver`; the same one as last time if it had as many hosts. 0 hosts: the device alone.
-
-    A running lab with another number of hosts is stopped first. Raises: Missing - the driver has no emulator, or its device
-    cannot serve so many hosts; with the generator's message.
-    """
-    folder = state_dir / "labs" / driver
-    asked = {"driver": driver, "hosts": hosts}
-    if _made_for(folder) == asked:
-        return folder
-    if is_emulated(folder):
-        stop(folder)
-    fresh = folder.parent / ".new" / driver  # the lab takes its name from the folder
-    shutil.rmtree(fresh, ignore_errors=True)
-    fresh.mkdir(parents=True, mode=0o700)
-    try:
-        _generate(fresh, folder / "state", driver, hosts)
-        (fresh / PLAN).write_text(ring(fresh), encoding="utf-8")
-        (fresh / _KEPT).write_text(json.dumps(asked), encoding="utf-8")
-        shutil.rmtree(folder, ignore_errors=True)
-        fresh.rename(folder)
-    finally:
-        shutil.rmtree(fresh, ignore_errors=True)
-    return folder
-
-
-def made(state_dir: Path, driver: str) -> Path:
-    """The existing inventory directory of the lab of `driver`. Raises: Missing - it was never generated."""
-    folder = state_dir / "labs" / driver
-    if not is_emulated(folder):
-        raise Missing(f"there is no lab of {driver}", hint=f"testbed lab start --driver {driver}")
-    return folder
-
-
-def ring(inventory: Path) -> str:
-    """A plan that sends every host's light to the next one, in a ring: one-way links, since a host has one port here."""
-    import yaml
-
-    fibres = yaml.safe_load((inventory / "fibres.yml").read_text(encoding="utf-8"))["fibres"]
-    hosts = list(dict.fromkeys(fibre["host"] for fibre in fibres))
-    links = [{"a": f"{host}:p1", "b": f"{hosts[(at + 1) % len(hosts)]}:p1", "kind": "simplex"} for at, host in enumerate(hosts)]
-    plan = {
-        "schema": "testbed.plan/1",
-        "name": f"ring-{len(hosts)}",
-        "links": links if len(hosts) > 1 else [],
-        "acceptance": {"max_loss_db": MAX_LOSS_DB},
-    }
-    return json.dumps(plan, indent=2) + "\n"
-
-
-def _generate(out: Path, state: Path, driver: str, hosts: int | None) -> None:
-    from conformance.lab import generate
-
-    generate(out, state, driver, hosts)
-    if hosts == 0:
-        page = out / "emulator.yml"
-        page.write_text(page.read_text(encoding="utf-8").replace("hosts: true", "hosts: false"), encoding="utf-8")
-
-
-def _made_for(folder: Path) -> object:
-    try:
-        return json.loads((folder / _KEPT).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None

@@ -15,16 +15,24 @@ from orchestrator.cli.completing import cables, faulty
 if TYPE_CHECKING:
     from orchestrator.results import Json
 
-Driver = Annotated[str | None, typer.Option("--driver", metavar="NAME", help="The lab of this driver's devices.")]
+Driver = Annotated[
+    list[str] | None,
+    typer.Option("--driver", metavar="NAME", help="The lab of this driver's devices; given several times: of a device of each."),
+]
 Cable = Annotated[str, typer.Argument(metavar="FIBRE", help="Name of the cable in fibres.yml.", autocompletion=cables)]
 Hosts = Annotated[
     int | None, typer.Option("--hosts", metavar="N", min=0, help="With --driver: number of hosts; 0: only the device.")
 ]
 
 
-def _lab_of(call: Call, driver: str | None) -> Path:
-    """The chosen inventory, or the one made for `driver`."""
-    from orchestrator.emulated import made
+FreePorts = Annotated[
+    bool, typer.Option("--free-ports", help="Where other programs have the lab's ports, start a copy of it on free ones.")
+]
+
+
+def _lab_of(call: Call, driver: Sequence[str] | None) -> Path:
+    """The chosen inventory, or the one made for the drivers."""
+    from orchestrator.made_labs import made
 
     return made(call.settings.state_dir, driver) if driver else call.settings.inventory
 
@@ -39,21 +47,29 @@ app = typer.Typer(name="lab", help="The emulated lab (`up` starts it automatical
     examples="""
 testbed lab start
 testbed lab start --inventory inventory/emulated
+testbed lab start --free-ports                      beside other labs of this machine
 testbed lab start --driver rome-cli --hosts 4       devices of one driver, with a plan
+testbed lab start --driver polatis-scpi --driver rome-cli
 """,
+    more="With several --driver, port 1 of every host is at a device of the first, port 2 at one of the second, and so on.",
 )
-def start(call: Call, driver: Driver = None, hosts: Hosts = None) -> Result:
+def start(call: Call, driver: Driver = None, hosts: Hosts = None, free_ports: FreePorts = False) -> Result:
     from optics.plain import seconds_text
     from orchestrator import emulated as labproc
     from orchestrator.cli.call import Usage
-    from orchestrator.emulated import PLAN, family_lab
+    from orchestrator.made_labs import PLAN, start_family, start_on_free_ports
     from orchestrator.results import path_text
 
     if hosts is not None and not driver:
         raise Usage("--hosts can only be used with --driver", hint="add --driver NAME")
     call.note("starting the emulated lab ...")
-    inventory = family_lab(call.settings.state_dir, driver, hosts) if driver else call.settings.inventory
-    started = labproc.start(inventory, min(labproc.START_S, call.settings.timeout_s))
+    inventory, timeout_s = call.settings.inventory, min(labproc.START_S, call.settings.timeout_s)
+    if driver:  # its ports are always free ones
+        inventory, started = start_family(call.settings.state_dir, driver, hosts, timeout_s)
+    elif free_ports:
+        inventory, started = start_on_free_ports(inventory, call.settings.state_dir, timeout_s)
+    else:
+        started = labproc.start(inventory, timeout_s)
     about = labproc.ask(inventory, "status")
     words = "already running" if started.already else f"started in {seconds_text(started.seconds)}"
     data: dict[str, Json] = {
@@ -64,15 +80,16 @@ def start(call: Call, driver: Driver = None, hosts: Hosts = None) -> Result:
         "inventory": str(inventory),
     }
     text = f"lab      {labproc.about(about)} {words}, pid {started.pid}, log {path_text(started.state_dir / 'lab.log')}"
-    if not driver:
+    if inventory.resolve() == call.settings.inventory.resolve():
         return Result(data, text)
     call.inventory = str(inventory)  # the next command is for this lab
-    export = f"export TESTBED_INVENTORY={inventory}"
+    text += f"\nexport TESTBED_INVENTORY={shlex.quote(str(inventory))}"
+    if not driver:
+        return Result(data, text, hint="testbed up --topology PLAN")
     if not about["hosts"]:
-        return Result(
-            data, f"{text}\n{export}", hint="testbed driver conform " + f"{driver} --device {next(iter(about['devices']))}"
-        )
-    return Result(data | {"plan": str(inventory / PLAN)}, f"{text}\n{export}", hint=f"testbed up --topology {inventory / PLAN}")
+        device, facts = next(iter(about["devices"].items()))
+        return Result(data, text, hint=f"testbed driver conform {facts['driver']} --device {device}")
+    return Result(data | {"plan": str(inventory / PLAN)}, text, hint=f"testbed up --topology {inventory / PLAN}")
 
 
 @verb(
@@ -112,9 +129,8 @@ def status(call: Call, driver: Driver = None) -> Result:
         return Result({"running": False, "emulated": False} | listed_too, text)
     if not labproc.is_running(inventory):
         text = "\n".join([f"lab      {inventory.name} is not running" if also else "lab      not running", *also])
-        again = f"testbed lab start --driver {driver}" if driver else "testbed lab start"
-        hint = f"testbed lab status --inventory {shlex.quote(str(others[0][1]))}" if others else again
-        return Result({"running": False, "emulated": True} | listed_too, text, hint=hint)
+        again = f"testbed lab start --driver {' --driver '.join(driver)}" if driver else "testbed lab start"
+        return Result({"running": False, "emulated": True} | listed_too, text, hint=again)
     about = labproc.ask(inventory, "status")
     glass = labproc.ask(inventory, "glass")
     about.pop("ok", None)

@@ -275,7 +275,7 @@ def ports_taken(lab: Lab) -> Probe:
         return Probe("ports", "ok", f"{len(wanted)} free for the emulated lab", area="inventory")
     whose = "\n".join(f"{name} wants 127.0.0.1:{port}: taken{_listener(port)}" for name, port in taken[:4])
     more = f"\nand {len(taken) - 4} more" if len(taken) > 4 else ""
-    fix = "stop what is named; or make a lab on other ports: python -m emulators.generate --free-ports --out DIR"
+    fix = "stop what is named, or start a copy of the lab on other ports: testbed lab start --free-ports"
     return Probe("ports", "fail", whose + more, fix, "other inventories", "reach")
 
 

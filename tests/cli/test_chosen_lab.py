@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,10 @@ import pytest
 from optics import HandsNeeded, Unreachable
 from orchestrator import emulated as labproc
 from orchestrator.cli.call import Call
+from orchestrator.plan.reader import read_plan
+from orchestrator.plan.target import target
 from orchestrator.results import Awaiting
+from orchestrator.session import load_lab
 from orchestrator.verify.state import Unfinished
 from tests.cli.test_lab import inventory
 
@@ -75,10 +79,50 @@ def test_lab_status_lists_all_labs_that_run(cli: Any, inventory: Path, monkeypat
     monkeypatch.setenv("TESTBED_INVENTORY", str(cli.home / "other"))
     said = cli("lab", "status")
     assert "lab      other is not running\n" in said.out and f"also     {inventory.resolve()}, pid {pid}\n" in said.out
-    assert "next: testbed lab status --inventory " in said.err
+    assert said.err == "next: testbed lab start\n", "never a lab of somebody else"
     data = cli("lab", "status", "--json").json["data"]
     assert {"pid": pid, "inventory": str(inventory.resolve())} in data["others"] and data["running"] is False
     assert f"pid {pid}" not in cli("lab", "status", "-i", "other").out
+
+
+def test_a_lab_whose_ports_are_taken_names_the_way_on_and_starts_as_a_copy_on_free_ones(cli: Any, inventory: Path) -> None:
+    files = {path.name: path.read_text() for path in inventory.iterdir()}
+    port = int(files["devices.yml"].partition("127.0.0.1:")[2].partition('"')[0])
+    with socket.create_server(("127.0.0.1", port)):
+        said = cli("lab", "start")
+        assert said.code == 4 and "E-LOCKED emulated lab: ocs1: cannot listen on " in said.err
+        assert said.err.splitlines()[-1] == "next: testbed lab start --free-ports"
+        started = cli("lab", "start", "--free-ports", "--json").json["data"]
+        copy = Path(started["inventory"])
+        try:
+            assert copy.parent == cli.home / "state" / "labs" and Path(started["state_dir"]) == copy / "state"
+            assert cli("lab", "start", "--free-ports").err.splitlines()[-1].startswith(f"next: testbed --inventory {copy} up ")
+            again = cli("lab", "start", "--free-ports", "--json").json["data"]
+            assert (again["pid"], again["already"]) == (started["pid"], True)
+            addresses = [cli("lab", "status", "-i", at, "--json").json["data"] for at in (copy, inventory)]
+            assert addresses[0]["lab"]["devices"]["ocs1"]["address"] != f"tcp://127.0.0.1:{port}" and not addresses[1]["running"]
+            assert load_lab(copy).hosts["gpu01"].ssh.port != load_lab(inventory).hosts["gpu01"].ssh.port
+        finally:
+            assert cli("lab", "stop", "-i", copy).out == "lab      stopped\n"
+    assert {path.name: path.read_text() for path in inventory.iterdir()} == files
+    assert cli("lab", "start", "--free-ports", "--json").json["data"]["inventory"] == str(inventory.resolve()), "its own are free"
+
+
+def test_several_drivers_make_one_lab_with_a_port_of_every_host_at_each(cli: Any) -> None:
+    drivers = ("--driver", "polatis-scpi", "--driver", "waveshaper-http")
+    try:
+        started = cli("lab", "start", *drivers, "--hosts", "0", "--json")
+        assert started.code == 0, started.err
+        folder = Path(started.json["data"]["inventory"])
+        devices = cli("lab", "status", *drivers, "--json").json["data"]["lab"]["devices"]
+        assert [devices[name]["driver"] for name in ("ocs1", "wss2")] == ["polatis-scpi", "waveshaper-http"]
+    finally:
+        assert cli("lab", "stop", *drivers).out == "lab      stopped\n"
+    lab = load_lab(folder)
+    plan = read_plan((folder / "ring.json").read_text(), "ring.json", lab)
+    wanted = target(plan, lab, {device: frozenset() for device in lab.devices}, ()).wanted
+    assert {device: len(settings) for device, settings in wanted.items()} == dict.fromkeys(("ocs1", "wss2"), len(lab.hosts))
+    assert "there is no lab of waveshaper-http and polatis-scpi\n" in cli("lab", "stop", *drivers[2:], *drivers[:2]).err
 
 
 @pytest.mark.usefixtures("cli")
