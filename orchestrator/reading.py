@@ -58,7 +58,7 @@ def text_of(path: Path, most: int = MAX_BYTES) -> str:
 
 
 @contextmanager
-def attentive(what: str) -> Iterator[None]:
+def attentive(what: str, done: str = "read") -> Iterator[None]:
     """Let Ctrl-C, SIGTERM and the command's --timeout end the body, which awaits nothing.
 
     An event loop would notice them only after the body. Signals that the process ignores stay ignored.
@@ -73,7 +73,7 @@ def attentive(what: str) -> Iterator[None]:
         raise KeyboardInterrupt
 
     def late(number: int, frame: FrameType | None) -> None:
-        raise TimedOut(f"{what}: not read after {allowed_s:g} s", hint="nothing was changed; --timeout 10m allows more")
+        raise TimedOut(f"{what}: not {done} after {allowed_s:g} s", hint="nothing was changed; --timeout 10m allows more")
 
     wanted: dict[signal.Signals, Callable[[int, FrameType | None], None]] = {}
     if allowed_s is not None and signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0):  # no other timer is running

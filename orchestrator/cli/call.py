@@ -119,6 +119,18 @@ class Call:
         ALLOWED_S.set(found.timeout_s)
         return found
 
+    @contextmanager
+    def timed(self) -> Iterator[None]:
+        """Keep a `--timeout` that was given in work that awaits nothing. Raises: TimedOut. KeyboardInterrupt - Ctrl-C, SIGTERM."""
+        from orchestrator.reading import ALLOWED_S, attentive
+
+        token = ALLOWED_S.set(self.settings.timeout_s if self.settings.origins.get("timeout", "default") != "default" else None)
+        try:
+            with attentive(self.verb, "finished"):
+                yield
+        finally:
+            ALLOWED_S.reset(token)
+
     @property
     def colour(self) -> bool:
         """Whether stdout gets colours: it is a terminal, and NO_COLOR is not set (https://no-color.org)."""
@@ -279,6 +291,20 @@ def _example(line: str) -> str:
     return f"  {line}" if len(line) <= HELP_COLUMNS or not purpose else f"  {command}\n      {purpose}"
 
 
+MOST = 2**63 - 1
+"""Largest whole number on a command line: what SQLite, a journal and the programs on hosts have room for."""
+
+
+def _bounded_numbers(ctx: typer.Context, given: Mapping[str, Any]) -> None:
+    """Raises: Usage - a whole number is too large to be kept anywhere."""
+    for parameter in ctx.command.params:
+        value = given.get(parameter.name or "")
+        for number in value if isinstance(value, list) else [value]:
+            if isinstance(number, int) and not -MOST <= number <= MOST:
+                name = parameter.opts[0] if parameter.opts[0].startswith("-") else parameter.metavar
+                raise Usage(f"{name}: {number} is too large, the most is {MOST}", hint=f"{ctx.command_path} --help")
+
+
 def verb(app: typer.Typer, name: str, short: str, *, examples: str, more: str = "") -> Callable[[Callable[..., Result]], Any]:
     """Register a verb: a function of a `Call` and its own options, to which the common options are added.
 
@@ -299,6 +325,7 @@ def verb(app: typer.Typer, name: str, short: str, *, examples: str, more: str = 
                 return None
             for option in COMMON:
                 setattr(call, option, given.pop(option) or root.get(option) or getattr(call, option))
+            _bounded_numbers(ctx, given)
             try:
                 result = function(call, **given)
             except TestbedError as error:

@@ -86,7 +86,7 @@ def _made(call: Call, campaign: Campaign) -> Report:
     from orchestrator.views.report.figures import prepare
 
     prepare(call.settings.cache_dir)
-    with call.progress() as progress:
+    with call.progress() as progress, call.timed():
         progress.phase("report", f"{len(campaign.sources)} runs")
         made = page.write(campaign, lambda what: progress.update("report", 0, 0, what))
         progress.done("report", f"{len(made.drawings)} figures, {len(made.answers)} tables")

@@ -261,9 +261,7 @@ def note(
     text: Annotated[str | None, typer.Option("--message", "-m", metavar="TEXT", help="Add this note.")] = None,
     tag: Annotated[list[str] | None, typer.Option("--tag", help="Add this tag; may be repeated.")] = None,
     untag: Annotated[list[str] | None, typer.Option("--untag", metavar="TAG", help="Remove this tag.")] = None,
-    drop: Annotated[
-        list[int] | None, typer.Option("--drop", metavar="N", min=1, max=2**63 - 1, help="Remove the note of this number.")
-    ] = None,
+    drop: Annotated[list[int] | None, typer.Option("--drop", metavar="N", min=1, help="Remove the note of this number.")] = None,
 ) -> Result:
     from optics.plain import counted
     from orchestrator.results import to_json

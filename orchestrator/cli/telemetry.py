@@ -294,7 +294,8 @@ def query(call: Call, run: Annotated[str, _RUN], sql: Annotated[str, typer.Argum
     from orchestrator.telemetry import tables
 
     trouble: list[str] = []
-    names, rows = tables.query(_dirs(call, run), sql, trouble)
+    with call.timed():
+        names, rows = tables.query(_dirs(call, run), sql, trouble)
     shown = [names, *(tuple("-" if cell is None else _cell(cell) for cell in row) for row in rows)]
     found = [dict(zip(names, row, strict=True)) for row in rows]
     data: dict[str, Json] = {"columns": list(names), "rows": cast("Json", found), "trouble": cast("Json", trouble)}
@@ -326,10 +327,11 @@ def export(
 
     trouble: list[str] = []
     try:
-        if kind is Kind.tensorboard:
-            made, counts = tensorboard.export(_dirs(call, run), out, trouble), "scalars"
-        else:
-            made, counts = tables.export(_dirs(call, run), out, kind.value, trouble), "rows"
+        with call.timed():
+            if kind is Kind.tensorboard:
+                made, counts = tensorboard.export(_dirs(call, run), out, trouble), "scalars"
+            else:
+                made, counts = tables.export(_dirs(call, run), out, kind.value, trouble), "rows"
     except OSError as error:
         raise Usage(f"export: {out}: {error.strerror or error}", hint="choose another --out") from error
     rows = [("file", counts), *((str(path), str(count)) for path, count in made.items())]

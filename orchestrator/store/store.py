@@ -78,7 +78,7 @@ class Store(Database):
         """The latest runs, newest first."""
         rows = self.read(
             "SELECT * FROM runs WHERE ?1 IS NULL OR lab=?1 ORDER BY rowid DESC LIMIT ?2",  # not by the wall clock, which may be set
-            (lab, limit if limit > 0 else -1),
+            (lab, limit if 0 < limit < 1 << 63 else -1),
         )
         return [_run(row) for row in rows]
 

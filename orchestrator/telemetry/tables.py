@@ -7,6 +7,7 @@ import math
 import re
 import sqlite3
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -70,19 +71,39 @@ def query(run_dirs: Sequence[Path], sql: str, trouble: list[str] | None = None) 
     with opened(run_dirs, wanted, trouble) as database:
         database.set_authorizer(lambda action, *_: sqlite3.SQLITE_OK if action in _READING else sqlite3.SQLITE_DENY)
         try:
-            cursor = database.execute(sql)
-            if cursor.description is None:
-                raise BadFile(["the SQL is not a SELECT"])
-            return tuple(column[0] for column in cursor.description), cursor.fetchall()
+            return answer(database, sql)
         except (sqlite3.Error, sqlite3.Warning, OverflowError) as error:
             hint = f"the tables are {', '.join(MEASUREMENTS)}; docs/reference/telemetry.md lists their columns"
             raise BadFile([f"the SQL is wrong: {error}"], hint=hint) from None
 
 
+def answer(database: sqlite3.Connection, sql: str) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
+    """The column names and rows of one SELECT. Raises: BadFile - it is none; as sqlite3.
+
+    It is carried out in a thread: signals, of Ctrl-C and of --timeout, are handled between statements of Python, and one statement
+    of SQL may take forever.
+    """
+
+    def work() -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
+        cursor = database.execute(sql)
+        if cursor.description is None:
+            raise BadFile(["the SQL is not a SELECT"])
+        return tuple(column[0] for column in cursor.description), cursor.fetchall()
+
+    with ThreadPoolExecutor(1) as thread:
+        future = thread.submit(work)
+        try:
+            return future.result()
+        finally:
+            while not future.done():  # an interrupt that comes before the statement has begun has no effect
+                database.interrupt()
+                wait([future], 0.05)
+
+
 @contextmanager
 def opened(run_dirs: Sequence[Path], wanted: Sequence[str], trouble: list[str] | None = None) -> Iterator[sqlite3.Connection]:
     """An in-memory database with a table per measurement; those in `wanted` are filled from the journals of these runs."""
-    database = sqlite3.connect(":memory:")
+    database = sqlite3.connect(":memory:", check_same_thread=False)
     try:
         database.create_aggregate("percentile", 2, Percentile)  # type: ignore[arg-type]
         database.create_aggregate("median", 1, Median)  # type: ignore[arg-type]

@@ -74,6 +74,24 @@ def test_a_note_of_somebody_else_is_removed_only_when_confirmed(cli: Any, runs: 
     assert cli("note", "0001", "--drop", "1", "--yes", "--json").json["data"]["runs"][0]["notes"] == []
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["history", "--limit", "{}"],
+        ["history", "--prune", "--dry-run", "--keep", "{}"],
+        ["note", "last", "--drop", "{}"],
+        ["queue", "drop", "{}"],
+        ["lab", "fault", "remove", "ocs1", "{}"],
+        ["design", "topoopt", "--seed", "{}"],
+    ],
+)
+def test_a_whole_number_that_nothing_has_room_for_is_refused_by_the_name_of_its_option(cli: Any, words: list[str]) -> None:
+    said = cli(*(word.format(10**20) for word in words))
+    name = words[-2] if words[-2].startswith("--") else {"drop": "N", "ocs1": "NUMBER"}[words[-2]]
+    assert said.code == 2 and f"{name}: {10**20} is too large, the most is {2**63 - 1}" in said.err
+    assert cli(*(word.format(2**63 - 1) for word in words)).code != 1, "what fits is no unexpected error"
+
+
 def test_a_run_with_a_tag_is_not_pruned(cli: Any, runs: list[str]) -> None:
     cli("note", "0001", "--tag", "paper-fig3", "-m", "x")
     cli("note", "0003", "-m", "forgotten with its run")

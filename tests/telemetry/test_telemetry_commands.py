@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import json
 import os
+import signal
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -136,6 +138,38 @@ def test_query_answers_in_sql_and_only_reads(typed: Typed) -> None:
     ):
         assert "the SQL" in typed("query", "r", text, code=3)
     assert not (typed.home / "x.db").exists()
+
+
+ENDLESS = "WITH RECURSIVE t(n) AS (SELECT 1 UNION ALL SELECT n+1 FROM t) SELECT count(*) FROM t"
+
+
+@pytest.mark.timeout(60, method="thread")  # the command needs the timer of signals
+def test_a_query_that_does_not_end_is_ended_by_the_timeout(typed: Typed) -> None:
+    fill(typed.runs / "r", 1)
+    said = typed("query", "r", ENDLESS, "--timeout", "0.2s", code=5)
+    assert "E-TIMED-OUT telemetry query: not finished after 0.2 s" in said
+    assert typed.json("query", "r", "SELECT count(*) AS n FROM port", "--timeout", "1m")["rows"] == [{"n": 1}]
+
+
+def test_a_query_that_does_not_end_is_ended_by_ctrl_c(typed: Typed) -> None:
+    fill(typed.runs / "r", 1)
+    begun, main_thread = threading.Event(), threading.main_thread().ident
+    assert main_thread is not None
+
+    def strike() -> None:
+        begun.wait(20)
+        signal.pthread_kill(main_thread, signal.SIGINT)
+
+    def seen(at: int) -> int:
+        begun.set()
+        return at
+
+    thread = threading.Thread(target=strike)
+    thread.start()
+    with pytest.raises(KeyboardInterrupt), tables.opened([], []) as database:
+        database.create_function("seen", 1, seen)
+        tables.answer(database, ENDLESS.replace("n+1", "seen(n)+1"))
+    thread.join()
 
 
 def test_a_torn_journal_is_read_as_far_as_it_is_whole(typed: Typed) -> None:
