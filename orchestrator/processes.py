@@ -113,6 +113,22 @@ def process_alive(pid: int, mark: str) -> bool:
     return True
 
 
+def lock_holder(fd: int) -> Daemon | None:
+    """The process that has locked this open file with flock(2), exclusively; None if it is not one that this user may look at."""
+    try:
+        lines = Path("/proc/locks").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return None
+    own = os.fstat(fd)
+    for line in lines:  # proc_locks(5): `1: FLOCK ADVISORY WRITE 4711 fe:00:2173260 0 EOF`; some file systems show another device
+        words = line.split()
+        if words[1:4] == ["FLOCK", "ADVISORY", "WRITE"] and words[5].rpartition(":")[2] == str(own.st_ino):
+            with suppress(OSError):
+                if any(os.path.samestat(path.stat(), own) for path in Path(f"/proc/{words[4]}/fd").iterdir()):
+                    return Daemon(int(words[4]), process_mark(int(words[4])))
+    return None
+
+
 def boot_id() -> str:
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()

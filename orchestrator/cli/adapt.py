@@ -80,5 +80,6 @@ def _stopped(call: Call) -> Result:
     stopped = ADAPTER.stop(call.settings, own_slice(call))
     if stopped is None:
         return Result({"stopped": False}, "No adapter was running")
-    text = f"Adapter of {stopped.plan} stopped (pid {stopped.pid}) after {stopped.turns} turns"
+    did = "" if stopped.unreadable else f" after {stopped.turns} turns"
+    text = f"Adapter{stopped.of} stopped (pid {stopped.pid}){did}"
     return Result({"stopped": True, "adapter": to_json(stopped)}, text)

@@ -30,7 +30,7 @@ def _stop_guard(call: Call) -> None:
     from orchestrator.engine.guard.process import GUARD
 
     if (stopped := GUARD.stop(call.settings, own_slice(call))) is not None:
-        call.note(f"guard of {stopped.plan} stopped (pid {stopped.pid})")
+        call.note(f"guard{stopped.of} stopped (pid {stopped.pid})")
 
 
 def wanted(path: Path | None, call: Call, file: Path | None = None) -> Path:

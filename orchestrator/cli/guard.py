@@ -69,7 +69,7 @@ def _stopped(call: Call) -> Result:
     stopped = GUARD.stop(call.settings, own_slice(call))
     if stopped is None:
         return Result({"stopped": False}, "No guard was running")
-    text = f"Guard of {stopped.plan or 'no plan'} stopped (pid {stopped.pid})"
+    text = f"Guard{stopped.of or ('' if stopped.unreadable else ' of no plan')} stopped (pid {stopped.pid})"
     hint = ""
     if stopped.around:
         text += f"; traffic stays rerouted around {', '.join(stopped.around)}"

@@ -88,5 +88,6 @@ def _stopped(call: Call) -> Result:
         text = f"No turner was running; what the last one left is at rest in slot {report.slot} of {report.slots}"
         return Result({"stopped": True, "turner": report.to_json()}, text, hint="testbed turn")
     left = TURNER.read(TURNER.path(call.settings, own_slice(call))) or stopped
-    text = f"Turner of {left.plan} stopped (pid {left.pid}); in slot {left.slot} of {left.slots}"
+    where = f"; in slot {left.slot} of {left.slots}" if left.slots else ""
+    text = f"Turner{left.of} stopped (pid {left.pid}){where}"
     return Result({"stopped": True, "turner": to_json(left)}, text, hint="testbed turn")

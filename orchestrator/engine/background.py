@@ -20,11 +20,13 @@ from types import TracebackType
 from typing import Any, Generic, TypeVar
 
 from optics import Locked, TestbedError, TimedOut
-from orchestrator.processes import Daemon, process_mark, spawn
+from orchestrator.processes import Daemon, lock_holder, process_mark, spawn
 from orchestrator.settings import Settings
+from orchestrator.trust import user_name
 
 START_S = 20.0
 STOP_S = 15.0
+UNREADABLE = "runs, but its file cannot be read"
 READER_S = 1.0
 """Who reads the state has it locked for microseconds, or for as long as a busy machine lets it stand there."""
 
@@ -34,6 +36,7 @@ class BackgroundState:
     """What such a process reports of itself; kinds add fields. Times in wall seconds. log: the file of its events.
 
     keeper, mark: the process that starts it again when it is killed, 0 without one. alive: it runs, or is about to.
+    Of one that runs and whose file is damaged only the process is known, or nothing; it mends the file when it next says something.
     """
 
     pid: int = 0
@@ -58,7 +61,21 @@ class BackgroundState:
         """The process, and whose it is."""
         return f"pid {self.pid} of {self.user}@{self.host}"
 
+    @property
+    def unreadable(self) -> bool:
+        """It runs, and nobody can read what it reported."""
+        return self.state == UNREADABLE
+
+    @property
+    def of(self) -> str:
+        """Which plan's, in words, if that is known."""
+        return f" of {self.plan}" if self.plan else ""
+
     def __str__(self) -> str:
+        return f"{self.state}, {self.where if self.pid else 'its process is not known'}" if self.unreadable else self.words()
+
+    def words(self) -> str:
+        """What it reported, in words."""
         return f"{self.state}, {self.where}"
 
 
@@ -106,20 +123,31 @@ class Kind(Generic[S]):
                 if (found := self._parsed(os.pread(fd, 65536, 0))) is not None:
                     return replace(found, alive=alive or (found.state != "ended" and found.kept.alive))
                 time.sleep(0.01)
-            return None
+            return self._unread(fd) if alive else None
         finally:
             os.close(fd)
+
+    def _unread(self, fd: int) -> S:
+        """What is known of a process that holds this file, in which there is nothing to read: the lock knows who it is."""
+        holder = lock_holder(fd)
+        state = UNREADABLE if os.fstat(fd).st_size else "starting"  # it locks the file before it writes
+        if holder is None:
+            return self.state(state=state, alive=True)
+        user = ""
+        with suppress(OSError):  # it may have ended since
+            user = user_name(Path(f"/proc/{holder.pid}").stat().st_uid)
+        return self.state(holder.pid, user, socket.gethostname(), state=state, alive=True)
 
     def _parsed(self, text: bytes) -> S | None:
         try:
             data = json.loads(text.partition(b"\n")[0])
         except ValueError:
             return None
-        known = {f.name for f in fields(self.state)}
         if not isinstance(data, Mapping):
             return None
+        known = {f.name: f.default for f in fields(self.state)}
         found: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items() if k in known}
-        return self.state(**found)
+        return self.state(**found) if all(_fits(value, known[name]) for name, value in found.items()) else None
 
     def running(self, settings: Settings, slice_: str) -> S | None:
         """The state of the process that runs now, None if none does."""
@@ -142,7 +170,7 @@ class Kind(Generic[S]):
         while time.monotonic() < give_up:
             there = self.running(settings, slice_)
             old = left is not None and there is not None and (there.pid, there.since) == (left.pid, left.since)
-            if there is not None and not old and there.state not in ("starting", "ended"):
+            if there is not None and not old and there.state not in ("starting", "ended", UNREADABLE):
                 Daemon.detach(process)
                 return there
             if process.poll() is not None:
@@ -160,6 +188,9 @@ class Kind(Generic[S]):
         """
         if (there := self.running(settings, slice_)) is None:
             return None
+        if not there.pid:
+            words = f"a {self.noun} {UNREADABLE}, and its process is another user's, or on another machine"
+            raise TestbedError(words, hint=f"end it where it runs; its lock is on {self.path(settings, slice_)}")
         if there.host != socket.gethostname():
             raise TestbedError(f"the {self.noun} runs on {there.host} (pid {there.pid})", hint="stop it there")
         try:
@@ -171,6 +202,12 @@ class Kind(Generic[S]):
         if not ended:
             raise TimedOut(f"the {self.noun} (pid {there.pid}) does not end", hint=f"see {there.log}")
         return there
+
+
+def _fits(value: object, default: object) -> bool:
+    """Whether a value that was read is of the kind of a field with this default."""
+    kinds = (int, float) if isinstance(default, float) else (int, type(None)) if default is None else type(default)
+    return isinstance(value, kinds)
 
 
 def _own_error(begin: str, said: str, hint: str) -> TestbedError:
@@ -251,7 +288,7 @@ def stop_movers(settings: Settings, slice_: str) -> list[str]:
     for kind in MOVERS:
         there = kind.running(settings, slice_)
         if there is not None and there.pid != os.getpid() and kind.stop(settings, slice_) is not None:
-            stopped.append(f"{kind.noun} of {there.plan} stopped (pid {there.pid})")
+            stopped.append(f"{kind.noun}{there.of} stopped (pid {there.pid})")
     return stopped
 
 

@@ -61,7 +61,11 @@ async def status(command: Command) -> StatusReport:
     async with command.opened(lab, "status") as session:
         seen, identities = await asyncio.gather(session.observe(), _identities(session))
         turner = TURNER.read(TURNER.path(settings, key))
-        turner = turner if turner is not None and current is not None and turner.plan == current.plan_name else None
+        turner = (
+            turner
+            if turner is not None and current is not None and (turner.plan == current.plan_name or turner.unreadable)
+            else None
+        )
         turning = turner is not None and turner.alive
         circuits = stored_circuits(current.links, lab) if current and not turning else ()
         links = stored_links(current.links) if current else ()
@@ -89,7 +93,7 @@ async def status(command: Command) -> StatusReport:
     tags = Tagouts(store, key_of(lab), who(settings)).listed()
     waiting = Confirmations(store, key, who(settings)).pending()
     watcher = GUARD.read(GUARD.path(settings, key))
-    if watcher is not None and (current is None or watcher.run != current.run):
+    if watcher is not None and not watcher.unreadable and (current is None or watcher.run != current.run):
         watcher = None
     return StatusReport(
         lab=lab.name,
@@ -148,7 +152,7 @@ async def verify(
         )
     if (turner := TURNER.running(settings, key)) is not None:
         raise Interlock(
-            f"the slots of {turner.plan} turn ({turner}), and each was verified when it was made",
+            f"the slots of {current.plan_name} turn ({turner}), and each was verified when it was made",
             hint="to verify the one that is there: testbed turn --stop, then testbed verify",
         )
     plan = stored_plan(current.plan_text, current.plan_name, current.links, lab)

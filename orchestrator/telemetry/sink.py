@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from optics.errors import Locked, Missing, TestbedError, TimedOut
-from orchestrator.processes import LOWLY, Daemon, process_mark, spawn
+from orchestrator.processes import LOWLY, Daemon, lock_holder, process_mark, spawn
 from orchestrator.settings import Settings
 from orchestrator.telemetry import influxd, tail
 from orchestrator.telemetry.influx import Influx
@@ -270,19 +270,18 @@ def ensure(settings: Settings) -> None:
 
 def stop(state_dir: Path, target: Target) -> bool:
     """Stop the sink and wait until it is gone; False if none runs. Unsent lines are sent when a sink runs again."""
-    alive, state = status(state_dir, target)
-    if not alive:
+    try:
+        fd = os.open(lock_path(state_dir, target), os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
         return False
-    give_up, signalled = time.monotonic() + STOP_S, ""
-    while _held(lock_path(state_dir, target)):
-        _, state = status(state_dir, target)  # a sink that has just started has not published its process yet
-        if state.mark and state.mark != signalled and process_mark(state.pid) == state.mark:
-            signalled = state.mark
-            with suppress(ProcessLookupError):
-                os.kill(state.pid, signal.SIGTERM)
-        if time.monotonic() > give_up:
-            raise TimedOut(f"the telemetry sink (pid {state.pid}) does not end", hint="it ends when the server answers it")
-        time.sleep(0.02)
+    try:  # the lock tells which process it is: one that has just started has not published that yet
+        there = lock_holder(fd)
+    finally:
+        os.close(fd)
+    if there is None:
+        return False
+    if not there.end(STOP_S):
+        raise TimedOut(f"the telemetry sink (pid {there.pid}) does not end", hint="it ends when the server answers it")
     return True
 
 

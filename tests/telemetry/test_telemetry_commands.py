@@ -153,12 +153,11 @@ def test_a_query_that_does_not_end_is_ended_by_the_timeout(typed: Typed) -> None
 
 def test_a_query_that_does_not_end_is_ended_by_ctrl_c(typed: Typed) -> None:
     fill(typed.runs / "r", 1)
-    begun, main_thread = threading.Event(), threading.main_thread().ident
-    assert main_thread is not None
+    begun, before = threading.Event(), signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def strike() -> None:
         begun.wait(20)
-        signal.pthread_kill(main_thread, signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)
 
     def seen(at: int) -> int:
         begun.set()
@@ -166,9 +165,12 @@ def test_a_query_that_does_not_end_is_ended_by_ctrl_c(typed: Typed) -> None:
 
     thread = threading.Thread(target=strike)
     thread.start()
-    with pytest.raises(KeyboardInterrupt), tables.opened([], []) as database:
-        database.create_function("seen", 1, seen)
-        tables.answer(database, ENDLESS.replace("n+1", "seen(n)+1"))
+    try:
+        with pytest.raises(KeyboardInterrupt), tables.opened([], []) as database:
+            database.create_function("seen", 1, seen)
+            tables.answer(database, ENDLESS.replace("n+1", "seen(n)+1"))
+    finally:
+        signal.signal(signal.SIGINT, before)
     thread.join()
 
 

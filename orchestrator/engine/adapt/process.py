@@ -23,7 +23,7 @@ class AdaptState(BackgroundState):
     failures: int = 0
     last: str = ""
 
-    def __str__(self) -> str:
+    def words(self) -> str:
         did = f"{self.turns} turns, {self.skipped} skipped, {self.failures} failed"
         return f"{self.state}, {self.where}; iteration {self.iteration}: {did}; {self.last}"
 

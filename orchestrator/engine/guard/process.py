@@ -25,7 +25,7 @@ class GuardState(BackgroundState):
     silent: tuple[str, ...] = ()
     jobs: str = ""
 
-    def __str__(self) -> str:
+    def words(self) -> str:
         where = self.where + (f", recovers the job up to {self.jobs}" if self.jobs else "")
         if not self.around:
             return f"{self.state}, {where}"
@@ -55,5 +55,7 @@ def recovers_as(settings: Settings, slice_: str, budget: str) -> None:
     there = GUARD.running(settings, slice_)
     if there is None or there.jobs == budget:
         return
+    if there.unreadable:
+        raise Locked(f"a guard watches this plan already: it {there}", hint="testbed guard --stop, then the same again")
     does = f"recovers the job up to {there.jobs}, not {budget}" if there.jobs else "does not recover the job"
     raise Locked(f"a guard watches this plan already, and {does} ({there.where})", hint="testbed guard --stop, then the same again")

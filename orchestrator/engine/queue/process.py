@@ -17,7 +17,7 @@ class QueueState(BackgroundState):
 
     last: str = ""
 
-    def __str__(self) -> str:
+    def words(self) -> str:
         return f"{self.state}, {self.where}" + (f"; {self.last}" if self.last else "")
 
 

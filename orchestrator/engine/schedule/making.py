@@ -101,7 +101,7 @@ async def begin(command: Command, *, job: bool) -> TurnState:
     lab = load_lab(command.inventory)
     there = TURNER.running(command.settings, slice_of(lab, command.settings))
     if job and there is not None:
-        raise Refused(f"the slots of {there.plan} turn already; nothing was launched", hint="testbed job launch")
+        raise Refused(f"the slots{there.of} turn already; nothing was launched", hint="testbed job launch")
     current, plan, _ = scheduled(command, lab)
     if job:
         await check(plan.job, lab, command.store.latest_job(slice_of(lab, command.settings)))

@@ -38,7 +38,7 @@ class TurnState(BackgroundState):
     job: str = ""
     error: str = ""
 
-    def __str__(self) -> str:
+    def words(self) -> str:
         text = f"{self.state}: slot {self.slot} of {self.slots}, cycle {self.cycle}"
         text += f", duty {self.duty:.3f} (planned {self.planned_duty:.3f})" if self.duty else ""
         text += f", {self.late} late" if self.late else ""

@@ -24,7 +24,7 @@ class CoordinateState(BackgroundState):
     corrections: int = 0
     last: str = ""
 
-    def __str__(self) -> str:
+    def words(self) -> str:
         return f"{self.state}, {self.where}; {self.last}"
 
 

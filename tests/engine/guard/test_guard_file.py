@@ -12,12 +12,17 @@ import threading
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from optics import Locked, TestbedError
+from orchestrator.engine.adapt.process import ADAPTER
 from orchestrator.engine.background import StateFile
-from orchestrator.engine.guard.process import GUARD, GuardState
+from orchestrator.engine.guard.process import GUARD, GuardState, recovers_as
+from orchestrator.engine.queue.process import QUEUE
+from orchestrator.engine.schedule.process import TURNER
+from orchestrator.engine.sharing.process import COORDINATOR
 
 
 def state(**more: object) -> GuardState:
@@ -66,8 +71,12 @@ class Places:
         self.data_dir, self.user, self.owner = folder, "ann", "ann"
 
 
-def hold(folder: Path, ready: Connection) -> None:
-    with StateFile(GUARD, GUARD.path(Places(folder), "lab/ann"), replace(state(), pid=os.getpid())):  # type: ignore[arg-type]
+KINDS: list[Any] = [GUARD, TURNER, ADAPTER, COORDINATOR, QUEUE]
+
+
+def hold(folder: Path, ready: Connection, kind: Any = GUARD) -> None:
+    own = kind.state(os.getpid(), "ann", socket.gethostname(), 1.0, "ring", "2026-11-21-0007", "working")
+    with StateFile(kind, kind.path(Places(folder), "lab/ann"), own):
         ready.send("held")
         signal.sigwait({signal.SIGTERM})
 
@@ -85,6 +94,55 @@ def test_stopping_waits_until_the_guard_is_gone_and_none_running_is_no_error(tmp
     assert GUARD.stop(places, "lab/ann") is None  # type: ignore[arg-type]
     here.close()
     there.close()
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+@pytest.mark.parametrize("text", [b"\xff\xfe no JSON", b"[1]\n", b'{"pid": "12", "state": "watching"}\n', b'{"log": 7}\n'])
+def test_a_process_whose_file_is_damaged_is_still_seen_and_stopped(tmp_path: Path, kind: Any, text: bytes) -> None:
+    places = Places(tmp_path)
+    here, there = multiprocessing.Pipe()
+    process = multiprocessing.get_context("fork").Process(target=hold, args=(tmp_path, there, kind))
+    process.start()
+    try:
+        assert here.recv() == "held"
+        kind.path(places, "lab/ann").write_bytes(text)
+        seen = kind.running(places, "lab/ann")
+        assert seen is not None and seen.alive and seen.unreadable and seen.pid == process.pid
+        assert str(seen).startswith(f"runs, but its file cannot be read, pid {process.pid} of ")
+        assert str(kind.start(places, "lab/ann", tmp_path / "log")) == str(seen), "no second one is started"
+        stopped = kind.stop(places, "lab/ann")
+        assert stopped is not None and stopped.pid == process.pid
+        process.join(5)
+        assert kind.running(places, "lab/ann") is None
+    finally:
+        process.kill()
+        process.join()
+        here.close()
+        there.close()
+
+
+def test_a_process_whose_file_is_damaged_and_whose_lock_tells_nothing_is_not_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    places = Places(tmp_path)
+    path = GUARD.path(places, "lab/ann")  # type: ignore[arg-type]
+    monkeypatch.setattr("orchestrator.engine.background.lock_holder", lambda fd: None)
+    with StateFile(GUARD, path, state()):
+        path.write_text("x")
+        assert str(GUARD.running(places, "lab/ann")) == "runs, but its file cannot be read, its process is not known"  # type: ignore[arg-type]
+        with pytest.raises(TestbedError, match="its process is another user's, or on another machine"):
+            GUARD.stop(places, "lab/ann")  # type: ignore[arg-type]
+        with pytest.raises(Locked, match="a guard watches this plan already: it runs, but its file cannot be read"):
+            recovers_as(places, "lab/ann", "3/h")  # type: ignore[arg-type]
+
+
+def test_a_process_that_has_the_lock_and_has_not_written_yet_is_starting(tmp_path: Path) -> None:
+    path = tmp_path / "guard.json"
+    path.touch()
+    with path.open() as writer:
+        fcntl.flock(writer, fcntl.LOCK_EX)
+        seen = GUARD.read(path)
+    assert seen is not None and (seen.state, seen.pid, seen.alive) == ("starting", os.getpid(), True)
 
 
 def test_a_guard_of_another_machine_is_to_be_stopped_there(tmp_path: Path) -> None:
