@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from string import Template
 
-from optics import BadFile
+from optics import Usage
+from optics.plain import did_you_mean
 
 PROTOCOLS: Mapping[str, tuple[str, str]] = {
     "scpi": ("tcp://HOST:5025", "> *IDN?\n< $name,MODEL,0001,1.0\n> :SIZE?\n< 16,16"),
@@ -31,14 +32,14 @@ TEMPLATES = Path(__file__).parent / "templates"
 def scaffold(name: str, protocol: str, out: Path) -> list[Path]:
     """Write the package of driver `name` into the folder `out`, which must be absent or empty; return the files.
 
-    Raises: BadFile - an invalid name, an unknown protocol, a folder that is not empty.
+    Raises: Usage - an invalid name, an unknown protocol, a folder that is not empty.
     """
     if not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", name):
-        raise BadFile([f"{name!r} is not a driver name: wanted lower-case letters, digits and single dashes, such as acme-scpi"])
+        raise Usage(f"{name!r} is not a driver name: wanted lower-case letters, digits and single dashes, such as acme-scpi")
     if protocol not in PROTOCOLS:
-        raise BadFile([f"--protocol {protocol}: unknown; choose one of {', '.join(PROTOCOLS)}"])
+        raise Usage(f"--protocol {protocol}: not one of {', '.join(PROTOCOLS)}{did_you_mean(protocol, PROTOCOLS)}")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise BadFile([f"{out}: already exists and is not empty"], hint="name another folder: --out DIR")
+        raise Usage(f"{out}: already exists and is not empty", hint="name another folder: --out DIR")
     package = name.replace("-", "_") + "_testbed"
     address, transcript = PROTOCOLS[protocol]
     words = {

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         TimedOut,
         Unreachable,
         Untrusted,
+        Usage,
     )
 
 __all__ = [
@@ -70,6 +71,7 @@ __all__ = [
     "TimedOut",
     "Unreachable",
     "Untrusted",
+    "Usage",
     "environment",
     "main",
     "own_first",

@@ -341,6 +341,7 @@ async def telemetry(lab: Opened, run: str = "last", measurement: str | Sequence[
     """
     from optics.errors import Missing
     from optics.plain import did_you_mean
+    from orchestrator.store.runs import named
     from orchestrator.store.store import Store
     from orchestrator.telemetry.names import MEASUREMENTS
     from orchestrator.telemetry.reader import read
@@ -352,9 +353,7 @@ async def telemetry(lab: Opened, run: str = "last", measurement: str | Sequence[
                 f"there is no measurement {name!r}{did_you_mean(name, MEASUREMENTS)}", hint=f"there are {', '.join(MEASUREMENTS)}"
             )
     with Store(lab.settings.store_path, shared=lab.settings.store is not None) as store:
-        record = store.get(run)
-    if record is None:
-        raise Missing(f"there is no run {run!r}", hint="testbed history")
+        record = named(store, run)
     trouble: list[str] = []
     return Rows(record.id, tuple(read(lab.settings.run_dir(record.id), only, trouble)), tuple(trouble))
 

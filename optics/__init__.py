@@ -18,6 +18,7 @@ from optics.errors import (
     TestbedError,
     TimedOut,
     Unreachable,
+    Usage,
 )
 from optics.spectrum import Slot
 from optics.words import (
@@ -81,5 +82,6 @@ __all__ = [
     "TimedOut",
     "Traits",
     "Unreachable",
+    "Usage",
     "clash",
 ]

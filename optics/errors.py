@@ -20,6 +20,13 @@ class TestbedError(Exception):
         self.hint = hint
 
 
+class Usage(TestbedError, ValueError):
+    """The command line or a call is wrong: an option, an argument or an environment variable, which the message names."""
+
+    code = "E-USAGE"
+    exit_code = 2
+
+
 class BadFile(TestbedError, ValueError):
     """The user's plan or inventory is wrong. `problems` holds every one of them as `file:line:col: where: what`."""
 

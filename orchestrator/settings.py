@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
 
-from optics.errors import BadFile
+from optics.errors import BadFile, Usage
 from optics.plain import reason
 from orchestrator.trust import SHARED, believed, read_own, require_own_folder, require_own_inventory
 
@@ -40,6 +40,8 @@ KEYS = {
     "telemetry.influx.retention": "how long InfluxDB keeps points (30d), if testbed creates the database",
 }
 """Every setting, with its meaning."""
+_OPTIONS = {"inventory": "--inventory", "timeout": "--timeout", "wait": "--wait", "owner": "--as", "verify.pairs": "--pairs"}
+"""Settings that are options of commands as well."""
 _PLACES = ("inventory", "data_dir", "store", "state_dir", "lock_dir", "safe_plan")
 _PREFIX = "telemetry."
 """Not part of the variable's name: telemetry.influx.url is TESTBED_INFLUX_URL, the same word as in Grafana's provisioning."""
@@ -122,7 +124,7 @@ def duration(text: str) -> float:
     try:
         seconds = float(clean) * factor
     except ValueError:
-        raise ValueError(f"{text!r} is not a duration such as 90s, 2m or 500ms") from None
+        raise ValueError(f"{text!r} is not a duration: a number with ms, s, m, h or d, such as 90s or 2m") from None
     if not 0 < seconds < 1e9:
         raise ValueError(f"{text!r} is not a duration above zero")
     return seconds
@@ -151,7 +153,9 @@ def _bounds(values: Mapping[str, str], origins: Mapping[str, str], problems: lis
             found[key] = int(text)
         else:
             also = " or all" if key == "verify.pairs" else ""
-            problems.append(f"{origins[key]}: {key}: wanted a whole number from 1 to {most}{also}, found {values[key][:40]!r}")
+            problems.append(
+                f"{_named(origins[key], key)}: wanted a whole number from 1 to {most}{also}, found {values[key][:40]!r}"
+            )
     return Bounds(found["verify.pairs"], found["hosts.at_once"] or BOUNDS.at_once)
 
 
@@ -160,8 +164,9 @@ def load(
 ) -> Settings:
     """Collect the settings.
 
-    Raises: BadFile - a settings file does not parse, has an unknown key or a wrong value; all at once. Untrusted - a settings file,
-    the inventory or one of this program's directories belongs to a user who is not trusted.
+    Raises: BadFile - a settings file does not parse, has an unknown key or a wrong value; all at once. Usage - an option or a
+    variable has a wrong value. Untrusted - a settings file, the inventory or one of this program's directories belongs to a user
+    who is not trusted.
     """
     from platformdirs import PlatformDirs
 
@@ -191,27 +196,29 @@ def load(
         try:
             timeout = duration(values["timeout"])
         except ValueError as error:
-            problems.append(f"{origins['timeout']}: timeout: {error}")
+            problems.append(f"{_named(origins['timeout'], 'timeout')}: {error}")
     wait = 0.0
     if "wait" in values:
         try:
             wait = duration(values["wait"])
         except ValueError as error:
-            problems.append(f"{origins['wait']}: wait: {error}")
+            problems.append(f"{_named(origins['wait'], 'wait')}: {error}")
     user = _user()
     owner = values.get("owner", user)
     if not re.fullmatch(r"[\w.-]{1,64}", owner):
-        problems.append(f"{origins['owner']}: owner: {owner!r} is no name of letters, digits, - _ .")
+        problems.append(f"{_named(origins['owner'], 'owner')}: {owner!r} is no name of letters, digits, - _ .")
     influx = _influx(values, origins, problems)
     sample_hz = 10.0
     if "telemetry.sample_hz" in values:
         try:
             sample_hz = frequency(values["telemetry.sample_hz"])
         except ValueError as error:
-            problems.append(f"{origins['telemetry.sample_hz']}: telemetry.sample_hz: {error}")
+            problems.append(f"{_named(origins['telemetry.sample_hz'], 'telemetry.sample_hz')}: {error}")
     bounds = _bounds(values, origins, problems)
     if problems:
-        raise BadFile(problems)
+        files = (str(cwd / PROJECT_FILE), *dict(lasting))
+        of_files = any(line.startswith(files) for line in problems)
+        raise BadFile(problems) if of_files else Usage("\n".join(problems))
     state = Path(values["state_dir"]).expanduser() if "state_dir" in values else Path(dirs.user_state_dir)
     data = Path(values["data_dir"]).expanduser() if "data_dir" in values else Path(dirs.user_data_dir)
     for folder in (state, data, Path(dirs.user_cache_dir)):
@@ -239,6 +246,11 @@ def load(
     )
 
 
+def _named(origin: str, key: str) -> str:
+    """A setting as whoever gave it knows it: `--timeout`, `TESTBED_TIMEOUT`, `/home/ann/testbed.toml: timeout`."""
+    return {"flag": _OPTIONS.get(key, key), "environment": variable(key)}.get(origin, f"{origin}: {key}")
+
+
 def variable(key: str) -> str:
     """The environment variable of a settings key."""
     return f"TESTBED_{key.removeprefix(_PREFIX).replace('.', '_').upper()}"
@@ -246,7 +258,7 @@ def variable(key: str) -> str:
 
 def _influx(values: Mapping[str, str], origins: Mapping[str, str], problems: list[str]) -> InfluxSettings:
     found = {key.rpartition(".")[2]: value for key, value in values.items() if key.startswith("telemetry.influx.")}
-    said = {name: origins[f"telemetry.influx.{name}"] + f": telemetry.influx.{name}" for name in found}
+    said = {name: _named(origins[f"telemetry.influx.{name}"], f"telemetry.influx.{name}") for name in found}
     default = InfluxSettings()
     url = found.get("url", default.url)
     if not re.fullmatch(r"none|auto|https?://[^\s@?#]+", url):
@@ -286,7 +298,7 @@ def _trusted(layers: Iterable[tuple[str, Mapping[str, str]]], problems: list[str
     try:
         return believed(names.replace(",", " ").split())
     except ValueError as error:
-        problems.append(f"{origin}: trust: {error}")
+        problems.append(f"{_named(origin, 'trust')}: {error}")
         return believed()
 
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec, TypeVa
 import typer
 
 from optics.errors import HandsNeeded, Missing, TestbedError, Unreachable
+from optics.errors import Usage as Usage  # of every verb
 from optics.plain import printable
 from orchestrator.cli.tones import coloured
 from orchestrator.engine.invoke import GRACE_S, bounded, invoked, start_lab
@@ -82,13 +83,6 @@ def unanswered(data: Mapping[str, Json], text: str, silent: Mapping[str, str], h
     unreachable = silent_words([name for name in silent if name not in lacking])
     words = f"{unreachable}; {words}" if words else unreachable
     return Result(data, text, Unreachable.code, Unreachable.exit_code, words, hint, ok=False)
-
-
-class Usage(TestbedError):
-    """The command line is wrong; the message names the flag."""
-
-    code = "E-USAGE"
-    exit_code = 2
 
 
 @dataclass

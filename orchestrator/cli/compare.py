@@ -9,7 +9,7 @@ import typer
 
 from orchestrator.cli.call import Call, Result, Usage, verb
 from orchestrator.cli.measuring import Tenant, bounded, page_of, progress_of
-from orchestrator.cli.shared import own_slice, seconds
+from orchestrator.cli.shared import one_of, own_slice, seconds
 
 if TYPE_CHECKING:
     from orchestrator.engine.scenario.record import Record
@@ -83,8 +83,7 @@ def compare(
             raise Usage("compare: two plans are required", hint="testbed compare A.json B.json")
         if len(plans) > len(c.LETTERS):
             raise Usage(f"compare: at most {len(c.LETTERS)} plans")
-        if leave not in states:
-            raise Usage(f"--leave: wanted {', '.join(states)}, got {leave}")
+        one_of(leave, states, "--leave")
         lab = load_lab(call.settings.inventory)
         scenario = c.scenario_of(plans, job=job, repeats=repeats, iterations=iterations, watchdog_s=watchdog_s)
         _ask(call, len(plans) * repeats)

@@ -10,7 +10,7 @@ import typer
 
 from orchestrator.cli.call import Call, Result, Usage, verb
 from orchestrator.cli.events import EventPrinter
-from orchestrator.cli.shared import Foreground, Jsonl, seconds
+from orchestrator.cli.shared import Foreground, Jsonl, one_of, seconds
 
 if TYPE_CHECKING:
     from orchestrator.engine.sharing.process import CoordinateState
@@ -46,8 +46,7 @@ def coordinate(
     for_: Annotated[str, typer.Option("--for", metavar="TIME", help="How long ports are sampled.")] = "3s",
     log: Annotated[Path | None, typer.Option("--log", metavar="FILE", help="Also append events to this file.")] = None,
 ) -> Result:
-    if by not in BY:
-        raise Usage(f"coordinate: --by takes {', '.join(BY)}, got {by!r}", hint="testbed coordinate --by shift")
+    one_of(by, BY, "--by")
     if by in ("off", "mltcp") and (force or foreground):
         words = f"coordinate: --by {by} cannot be combined with --force or --foreground"
         raise Usage(words, hint=f"testbed coordinate --by {by}")

@@ -16,7 +16,7 @@ from typer.main import get_command
 from orchestrator.cli import designmore, designperiodic, interchange
 from orchestrator.cli.call import Call, Result, Usage, verb
 from orchestrator.cli.completing import workloads
-from orchestrator.cli.shared import write_file
+from orchestrator.cli.shared import one_of, write_file
 
 if TYPE_CHECKING:
     from optics.plan import Plan
@@ -103,15 +103,6 @@ SHORT = {
 ALPHA_US, DOMAIN, PATIENCE = 0.0, 2, 10_000
 PROGRESS_S = 0.1
 """The progress of a search is shown at most this often."""
-
-
-def one_of(value: str, known: tuple[str, ...], option: str) -> str:
-    """Raises: Usage - `value` is not one of these."""
-    if value not in known:
-        from optics.plain import did_you_mean
-
-        raise Usage(f"{option} {value}: not one of {', '.join(known)}{did_you_mean(value, known)}", hint=f"{option} {known[0]}")
-    return value
 
 
 def exported(found: Design, lab: Lab, folder: Path) -> tuple[list[str], list[str]]:

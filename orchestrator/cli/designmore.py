@@ -25,19 +25,18 @@ COUNTED = 2
 def predicted(call: Call, run: str) -> Result:
     """Prediction and measurement of a run's job. The port counters of a running job are read first.
 
-    Raises: Usage - no such run; Missing - nothing to compare.
+    Raises: Missing - no such run, or nothing to compare.
     """
     from optics.errors import TestbedError
     from orchestrator.cli import designtext
     from orchestrator.engine.profile import count_hops, job_profile, versus
     from orchestrator.results import to_json
     from orchestrator.session import load_lab
+    from orchestrator.store.runs import named
 
     with call.store() as store:
         job = store.latest_job(own_slice(call))
-        record = store.get(job.run if run == "last" and job is not None else run)
-    if record is None:
-        raise Usage(f"{call.verb}: no run {run!r}", hint="testbed history")
+        record = named(store, job.run if run == "last" and job is not None else run)
     lab = load_lab(call.settings.inventory)
     of_run = (record.id, record.plan_name, record.plan_text, call.settings.run_dir(record.id), lab)
     running = False

@@ -11,7 +11,7 @@ import typer
 
 from orchestrator.cli.call import Call, Result, Usage, verb
 from orchestrator.cli.completing import workloads
-from orchestrator.cli.shared import write_file
+from orchestrator.cli.shared import one_of, write_file
 
 if TYPE_CHECKING:
     from orchestrator.plan.design.periodic import PeriodicDesign
@@ -83,8 +83,7 @@ def periodic(
     if workload is None:
         hint = f"testbed {call.verb} --workload examples/workloads/dlrm.yaml --dwell 0.45 --out plan.json"
         raise Usage(f"{call.verb}: no workload given", hint=hint)
-    if pattern not in PATTERNS:
-        raise Usage(f"--pattern {pattern}: not one of {', '.join(PATTERNS)}", hint=f"--pattern {PATTERNS[0]}")
+    one_of(pattern, PATTERNS, "--pattern")
     if dwell is not None and not 0 < dwell <= 3600:
         raise Usage(f"--dwell {dwell:g}: wanted a time above 0, at most 3600 s", hint="--dwell 0.45")
     lab = load_lab(call.settings.inventory)

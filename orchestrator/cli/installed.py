@@ -34,22 +34,20 @@ def examples_home() -> Path:
 
 
 def _copy(home: Path, to: Path) -> list[Path]:
-    """Copy the examples into an empty or new directory. Raises: BadFile."""
+    """Copy the examples into an empty or new directory. Raises: Usage - there is something."""
     import shutil
-
-    from optics.errors import BadFile
 
     found = [path for path in sorted((home / "examples").rglob("*")) if path.is_file()]
     wanted = [path for path in found if "__pycache__" not in path.parts and path.suffix in _KINDS]
     try:
         if to.exists() and (not to.is_dir() or any(to.iterdir())):
-            raise BadFile([f"{to}: exists and is not an empty directory"], hint="choose another one; nothing was written")
+            raise Usage(f"{to}: exists and is not an empty directory", hint="choose another one; nothing was written")
         for path in wanted:
             target = to / path.relative_to(home)
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, target)
     except OSError as error:
-        raise BadFile([f"{to}: {error.strerror}"], hint="choose another directory: testbed examples --copy DIR") from error
+        raise Usage(f"{to}: {error.strerror}", hint="choose another directory: testbed examples --copy DIR") from error
     return [path.relative_to(home) for path in wanted]
 
 

@@ -58,7 +58,7 @@ def new(
     from drivers.registry import known_drivers
 
     if name in known_drivers():
-        raise BadFile([f"there is a driver {name!r} already"], hint="testbed driver list")
+        raise Usage(f"there is a driver {name!r} already", hint="testbed driver list")
     folder = out or Path(name)
     try:
         files = scaffold(name, protocol, folder)

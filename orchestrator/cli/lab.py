@@ -396,7 +396,9 @@ def swap(
     ends: Annotated[str, typer.Option("--ends", help="Which connectors to swap.", metavar="both|enters|leaves")] = "both",
 ) -> Result:
     from orchestrator import emulated as labproc
+    from orchestrator.cli.shared import one_of
 
+    one_of(ends, ("both", "enters", "leaves"), "--ends")
     inventory = _emulated(call)
     _cables(inventory, one, other, swapped=True)
     plugged = labproc.ask(inventory, "fibre.swap", a=one, b=other, ends=ends)["plugged"]

@@ -15,7 +15,7 @@ import typer
 from typer.main import get_command
 
 from optics.errors import BadFile, HandsNeeded, TestbedError
-from optics.plain import indented, json_safe, printable
+from optics.plain import did_you_mean, indented, json_safe, printable
 from orchestrator.cli.call import API, COMMON, AsJson, Inventory, NoColor, Owner, Result, Timeout, Yes
 from orchestrator.cli.listing import VERBS, Listing
 from orchestrator.cli.tones import coloured
@@ -136,8 +136,19 @@ def failure(error: BaseException) -> Result:
     if hasattr(error, "format_message"):  # typer's own usage errors; their class has moved between its versions
         context = getattr(error, "ctx", None)
         hint = f"{context.command_path} --help" if context is not None else "testbed --help"
-        return Result({}, "", "E-USAGE", 2, error.format_message(), hint, ok=False)
+        return Result({}, "", "E-USAGE", 2, _reworded(error.format_message()), hint, ok=False)
     return Result({}, "", "E-UNEXPECTED", 1, f"{type(error).__name__}: {error}", _traceback(error), ok=False)
+
+
+def _reworded(message: str) -> str:
+    """A usage error of typer; of a value that is none of those accepted, in the words of `shared.one_of`."""
+    import re
+
+    found = re.fullmatch(r"(?s)Invalid value for '(.*)': Value error, '(.*)' is not one of (.*)\.", message)
+    if found is None:
+        return message
+    name, value, known = found[1].partition("' / '")[0], found[2], re.findall(r"'([^']+)'", found[3])
+    return f"{f'{name} ' if name.startswith('-') else ''}{value}: not one of {', '.join(known)}{did_you_mean(value, known)}"
 
 
 def _traceback(error: BaseException) -> str:

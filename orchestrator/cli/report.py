@@ -111,10 +111,11 @@ def _chosen(
 ) -> tuple[Campaign, str]:
     """The chosen runs, and a note on those left out because they are of other labs.
 
-    Raises: Usage - there are none; BadFile - a campaign's file is not one.
+    Raises: Usage, Missing - there are none; BadFile - a campaign's file is not one.
     """
     from orchestrator.engine.scenario.record import read_record, record_file
     from orchestrator.store.notes import tagged
+    from orchestrator.store.runs import named
     from orchestrator.views.report.gather import CHANGES, gather
 
     settings = call.settings
@@ -152,18 +153,19 @@ def _chosen(
     if not run:
         record, others = _newest(call, store)
         return gather([record], store, settings, record.id), others
-    records = [_run(store, word) for word in run]
+    records = [named(store, word, "run or campaign") for word in run]
     name = f"Campaign of {len(records)} runs" if len(records) > 1 else records[0].id
     return gather(records, store, settings, name), ""
 
 
 def _newest(call: Call, store: Store) -> tuple[RunRecord, str]:
-    """The lab's newest run that brought a plan up; else the newest that tried; else the newest. Raises: Usage - there are none."""
+    """The lab's newest run that brought a plan up, or tried to; else the newest. Raises: Missing - there are none."""
+    from orchestrator.store.runs import named
     from orchestrator.views.report.words import stood
 
     found, others = _of_one_lab(call, store.history(limit=0))
     lighting = [r for r in found if r.verb in LIGHTING]
-    return next((r for r in lighting if stood(r)), None) or next(iter(lighting or found), None) or _run(store, "last"), others
+    return next((r for r in lighting if stood(r)), None) or next(iter(lighting or found), None) or named(store, "last"), others
 
 
 def _of_one_lab(call: Call, found: list[RunRecord]) -> tuple[list[RunRecord], str]:
@@ -184,15 +186,6 @@ def _of_one_lab(call: Call, found: list[RunRecord]) -> tuple[list[RunRecord], st
     lab = lab if lab in labs else found[0].lab
     left = ", ".join(f"{n} of {other}" for other, n in labs.items() if other != lab)
     return [r for r in found if r.lab == lab], f"runs of {lab} alone; left out: {left}"
-
-
-def _run(store: Store, word: str) -> RunRecord:
-    record = store.get(word)
-    if record is None:
-        near = [r.id for r in store.history(limit=5)]
-        words = f"no run or campaign {word!r}; the latest runs are {', '.join(near)}" if near else "there are no runs yet"
-        raise Usage(f"report: {words}", hint="testbed history")
-    return record
 
 
 def _place(call: Call, campaign: Campaign, out: Path | None) -> Path:

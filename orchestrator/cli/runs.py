@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from orchestrator.results import Json
     from orchestrator.store.notes import Note
     from orchestrator.store.records import RunRecord
-    from orchestrator.store.store import Store
 
 
 def wall(record: RunRecord) -> float | None:
@@ -45,16 +44,6 @@ def _prune(call: Call, keep: int | None, dry_run: bool) -> Result:
         call.confirm(f"Remove {what}, with their journals?")
         pruning.forget(store, call.settings, found.going)
     return Result(data, "\n".join([*lines, f"Removed {what}"]))
-
-
-def _named(call: Call, store: Store, run: str) -> RunRecord:
-    """The run of this name. Raises: Usage - there is none."""
-    record = store.get(run)
-    if record is None:
-        near = [r.id for r in store.history(limit=5)]
-        latest = f"; the latest are {', '.join(near)}" if near else "; there are none yet"
-        raise Usage(f"{call.verb}: no run {run!r}{latest}", hint="testbed history")
-    return record
 
 
 MOST_LISTED = 12
@@ -184,11 +173,12 @@ def show(
     from orchestrator.engine.rehearsal.report import kept
     from orchestrator.results import Json, path_text, to_json
     from orchestrator.store.notes import notes_of, tags_of
+    from orchestrator.store.runs import named
     from orchestrator.telemetry.reader import read
     from orchestrator.views.waterfall import bar_json, bars, iterations
 
     with call.store() as store:
-        record = _named(call, store, run)
+        record = named(store, run)
         done = store.steps(record.id)
         tags, notes = tags_of(store, [record.id])[record.id], notes_of(store, [record.id])[record.id]
     directory = call.settings.run_dir(record.id)
@@ -266,6 +256,7 @@ def note(
     from optics.plain import counted
     from orchestrator.results import to_json
     from orchestrator.store.notes import all_tags, annotate, check_text, notes_of, tags_of
+    from orchestrator.store.runs import named
 
     change = text is not None or tag or untag or drop
     if change and not run:
@@ -275,15 +266,15 @@ def note(
             found = all_tags(store)
             words = [f"{name}   {counted(number, 'run')}" for name, number in found.items()]
             return Result({"tags": to_json(dict(found))}, "\n".join(words) or "No tags yet")
-        named = list(dict.fromkeys(_named(call, store, word).id for word in run))
+        chosen = list(dict.fromkeys(named(store, word).id for word in run))
         said = "" if text is None else check_text(text)
-        before = [found for each in notes_of(store, named).values() for found in each if found.number in (drop or ())]
+        before = [found for each in notes_of(store, chosen).values() for found in each if found.number in (drop or ())]
         if others := sorted({found.user for found in before} - {call.settings.user}):
             call.confirm(f"Remove a note by {', '.join(others)}?")
-        annotate(store, named, call.settings.user, text=said, tags=tag or (), untag=untag or (), drop=drop or ())
-        notes, tags = notes_of(store, named), tags_of(store, named)
+        annotate(store, chosen, call.settings.user, text=said, tags=tag or (), untag=untag or (), drop=drop or ())
+        notes, tags = notes_of(store, chosen), tags_of(store, chosen)
     lines = []
-    for each in named:
+    for each in chosen:
         lines += [f"run {each}   {', '.join(tags[each]) or 'no tags'}", *_note_lines(notes[each])]
-    data = [{"run": each, "tags": to_json(tags[each]), "notes": to_json(notes[each])} for each in named]
+    data = [{"run": each, "tags": to_json(tags[each]), "notes": to_json(notes[each])} for each in chosen]
     return Result({"runs": cast("Json", data)}, "\n".join(lines))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -42,6 +43,17 @@ def seconds(option: str, text: str, example: str) -> float:
         return duration(text)
     except ValueError as error:
         raise Usage(f"{option}: {error}", hint=f"{option} {example}") from None
+
+
+def one_of(value: str, known: Collection[str], option: str) -> str:
+    """The value. Raises: Usage - it is not one of these."""
+    if value not in known:
+        from optics.plain import did_you_mean
+
+        raise Usage(
+            f"{option} {value}: not one of {', '.join(known)}{did_you_mean(value, known)}", hint=f"{option} {next(iter(known))}"
+        )
+    return value
 
 
 def moment(flag: str, text: str | None) -> float | None:

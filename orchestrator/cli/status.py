@@ -9,7 +9,7 @@ import typer
 
 from orchestrator.cli.call import Call, Result, Usage, engine, silent_words, unanswered, verb
 from orchestrator.cli.completing import rungs
-from orchestrator.cli.shared import ExitCode, Pairs, seconds, write_file
+from orchestrator.cli.shared import ExitCode, Pairs, one_of, seconds, write_file
 from orchestrator.engine.invoke import is_stopped_lab
 
 app = typer.Typer()
@@ -89,9 +89,8 @@ def verify(
             raise Usage("--stall checks no rung", hint="testbed verify --stall, then testbed verify with the other options")
         return _stall(call, stall, dark or [], history, svg)
 
-    if unknown := [name for name in rung or () if name not in RUNGS]:
-        raise Usage(f"there is no rung {unknown[0]}", hint=f"one of {', '.join(RUNGS)}")
-    report = call.work(engine.verify, rungs=tuple(rung or ()), qualify=qualify, collective=collective, beside_job=beside_job)
+    rungs = tuple(one_of(name, RUNGS, "--rung") for name in rung or ())
+    report = call.work(engine.verify, rungs=rungs, qualify=qualify, collective=collective, beside_job=beside_job)
     data, text = report.to_json(), render.verify(report, call.colour)
     if report.ok:
         return Result(data, text)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
+from optics.errors import Missing
 from optics.plain import counted
 from orchestrator.cli.call import Call, Result, Usage, verb
 from orchestrator.cli.completing import runs
@@ -31,7 +32,8 @@ class Kind(StrEnum):
 
 
 def _dirs(call: Call, run: str) -> list[Path]:
-    """The directories of the named runs. Raises: Usage - there are none, or without a journal."""
+    """The directories of the named runs. Raises: Missing - there are none, or without a journal."""
+    from orchestrator.store.runs import named
     from orchestrator.telemetry.reader import parts
 
     runs = call.settings.state_dir / "runs"
@@ -41,11 +43,10 @@ def _dirs(call: Call, run: str) -> list[Path]:
         found = [Path(run)]
     else:
         with call.store() as store:
-            record = store.get(run)
-        name = record.id if record is not None else run
-        found = [runs / name] if "/" not in name and parts(runs / name) else []
+            name = run if "/" not in run and parts(runs / run) else named(store, run).id
+        found = [runs / name] if parts(runs / name) else []
     if not found:
-        raise Usage(f"{call.verb}: no journal of run {run!r}", hint="testbed history")
+        raise Missing("there are no journals yet" if run == "all" else f"run {name} has no journal", hint="testbed history")
     return found
 
 
@@ -56,7 +57,10 @@ def _target(call: Call, url: str | None = None) -> Target | None:
     if url is not None:
         if url in ("none", "auto"):
             raise Usage("--to: must be http://HOST:PORT")
-        load(env={"TESTBED_INFLUX_URL": url})  # refuses malformed URLs, and passwords in them
+        try:
+            load(env={"TESTBED_INFLUX_URL": url})  # refuses malformed URLs, and passwords in them
+        except Usage as error:
+            raise Usage(f"--to: {str(error).partition(': ')[2]}") from None
     return target_of(call.settings, url)
 
 

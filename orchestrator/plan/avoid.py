@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from optics import BadFile, HostName, HostPort, Infeasible, Link, Port
+from optics import HostName, HostPort, Infeasible, Link, Port, Usage
 from optics.plain import did_you_mean, summary
 from optics.plan import Avoid, LinkEnd, Plan, WantedLink, host_of
 from orchestrator.inventory.lab import Lab
@@ -14,7 +14,7 @@ from orchestrator.plan.ports import assign_ports
 
 
 def avoiding(plan: Plan, words: Sequence[str], lab: Lab) -> Plan:
-    """The plan without what `words` name. Raises: BadFile - as `read_avoid`."""
+    """The plan without what `words` name. Raises: Usage - as `read_avoid`."""
     if not words:
         return plan
     avoid = read_avoid(words, lab)
@@ -25,7 +25,7 @@ def avoiding(plan: Plan, words: Sequence[str], lab: Lab) -> Plan:
 def read_avoid(words: Sequence[str], lab: Lab) -> Avoid:
     """What the operator wants to avoid: a host port (gpu03:p1), a device port (ocs1:17), a fibre, a trunk or a device.
 
-    Raises: BadFile - listing all names that are not in the lab.
+    Raises: Usage - listing all names that are not in the lab.
     """
     problems: list[str] = []
     ports: set[HostPort] = set()
@@ -34,7 +34,7 @@ def read_avoid(words: Sequence[str], lab: Lab) -> Avoid:
         if not _named(word, lab, ports, trunks):
             problems.append(f"--avoid {word}: {_unknown(word, lab)}")
     if problems:
-        raise BadFile(problems, hint="name a host port (gpu03:p1), a device port (ocs1:17), a fibre, a trunk or a device")
+        raise Usage("\n".join(problems), hint="name a host port (gpu03:p1), a device port (ocs1:17), a fibre, a trunk or a device")
     usual = tuple(str(host_port(word, lab) or word) for word in words)
     return Avoid(usual, frozenset(ports), frozenset(trunks))
 

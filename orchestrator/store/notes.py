@@ -7,7 +7,7 @@ import time
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from optics.errors import BadFile
+from optics.errors import Missing, Usage
 from optics.plain import counted
 from orchestrator.store.database import Database
 
@@ -28,21 +28,21 @@ class Note:
 
 
 def check_tag(tag: str) -> str:
-    """The tag. Raises: BadFile - it is none."""
+    """The tag. Raises: Usage - it is none."""
     if not _TAG.fullmatch(tag):
-        raise BadFile([f"tag {tag[:80]!r}: letters, digits and . _ : - (the first a letter or a digit), at most 64 characters"])
+        raise Usage(f"tag {tag[:80]!r}: letters, digits and . _ : - (the first a letter or a digit), at most 64 characters")
     return tag
 
 
 def check_text(text: str) -> str:
-    """The text of a note, without space around it. Raises: BadFile - it is empty, too long or no text."""
+    """The text of a note, without space around it. Raises: Usage - it is empty, too long or no text."""
     text = text.strip()
     try:
         text.encode()
     except UnicodeEncodeError:  # of a terminal with another encoding
-        raise BadFile(["the note is not UTF-8"]) from None
+        raise Usage("the note is not UTF-8") from None
     if not text or len(text) > MOST_TEXT:
-        raise BadFile([f"a note has 1 to {MOST_TEXT} characters, not {len(text)}"])
+        raise Usage(f"a note has 1 to {MOST_TEXT} characters, not {len(text)}")
     return text
 
 
@@ -58,7 +58,7 @@ def annotate(
 ) -> None:
     """Add a note and tags to runs, and remove tags and notes (by number); all of it or nothing.
 
-    Raises: BadFile - a tag or the text is none, a run is not in the store, or has no note of such a number.
+    Raises: Usage - a tag or the text is none. Missing - a run is not in the store, or has no note of such a number.
     """
     tags, untag = [check_tag(tag) for tag in tags], [check_tag(tag) for tag in untag]
     text = check_text(text) if text else ""
@@ -66,7 +66,7 @@ def annotate(
         left = set(drop)
         for run in runs:
             if db.execute("SELECT 1 FROM runs WHERE id=?", (run,)).fetchone() is None:
-                raise BadFile([f"there is no run {run!r}"], hint="testbed history")
+                raise Missing(f"there is no run {run!r}", hint="testbed history")
             if text:
                 db.execute("INSERT INTO notes(run,at,user,text) VALUES(?,?,?,?)", (run, time.time(), user, text))
             db.executemany(
@@ -76,7 +76,7 @@ def annotate(
             left -= {n for n in drop if db.execute("DELETE FROM notes WHERE run=? AND number=?", (run, n)).rowcount}
         if left:
             words = f"no {counted(len(left), 'note').partition(' ')[2]} {', '.join(map(str, sorted(left)))} of the given runs"
-            raise BadFile([words], hint="testbed note RUN lists them with their numbers")
+            raise Missing(words, hint="testbed note RUN lists them with their numbers")
 
 
 def notes_of(store: Database, runs: Collection[str]) -> dict[str, list[Note]]:

@@ -18,10 +18,27 @@ MANY, LARGE_MB = 1000, 1000
 
 SENDING_S = 3600.0
 """No run sends a device its commands for longer than this (s): a robot of 48 moves takes less."""
+LISTED = 5
+"""Of the latest runs, in an error."""
 
 CHANGES = ("up", "down", "rollback", "restore", "prewire")
 HALF = ("up", "down", "rollback", "restore", "stall")
 """Those that leave half of a plan's light where they die; the others leave all that was lit."""
+
+
+def named(store: Store, run: str, noun: str = "run") -> RunRecord:
+    """The run of this id, ending of an id, or `last`. Raises: Missing - none, or several; the message lists runs."""
+    record = store.get(run)
+    if record is None:
+        found = [one.id for one in store.history(limit=0)]
+        alike = [one for one in found if run and one.endswith(run)]
+        if alike:
+            raise Missing(
+                f"{len(alike)} runs end in {run!r}, the latest are {', '.join(alike[:LISTED])}", hint="give more of its id"
+            )
+        latest = f"the latest are {', '.join(found[:LISTED])}" if found else "there are no runs yet"
+        raise Missing(f"there is no {noun} {run!r}; {latest}", hint="testbed history")
+    return record
 
 
 def latest_change(store: Store, lab: str, owner: str, before: str = "") -> RunRecord:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from optics import BadFile, DeviceName, HostName, Port, Setting
+from optics import DeviceName, HostName, Port, Setting, Usage
 from optics.plain import did_you_mean, natural, summary
 from orchestrator.inventory.lab import Lab
 from orchestrator.inventory.port_names import no_fibre
@@ -144,7 +144,7 @@ def read_scope(lab: Lab, hosts: Sequence[str] = (), ports: Sequence[str] = (), d
     """The scope an operator names: hosts `gpu01,gpu02`, ports `ocs1:1-16` or `ocs1:4,ocs2:7`, devices; by default the whole lab.
 
     A host covers everything its fibres reach. A range may include ports that are not cabled.
-    Raises: BadFile - a name the lab does not know; all of them at once.
+    Raises: Usage - a name the lab does not know; all of them at once.
     """
     problems: list[str] = []
     named = [_known(h, lab.hosts, "host", problems) for h in _split(hosts)]
@@ -161,7 +161,7 @@ def read_scope(lab: Lab, hosts: Sequence[str] = (), ports: Sequence[str] = (), d
             if device in lab.devices and not any(Port(device, one) in lab.cabled for one in labels):
                 problems.append(f"--ports {word}: {no_fibre(word, lab)}")
     if problems:
-        raise BadFile(problems)
+        raise Usage("\n".join(problems))
     scope = reach(lab, named) | of_ports(lab, chosen) | Scope(devices=frozenset(whole))
     return scope or WHOLE
 

@@ -7,7 +7,7 @@ import secrets
 import time
 from dataclasses import dataclass
 
-from optics import BadFile, DeviceName, HostPort, Missing, Port
+from optics import DeviceName, HostPort, Missing, Port, Usage
 from optics.errors import Interlock
 from optics.plain import did_you_mean, natural, printable
 from orchestrator.inventory.lab import Lab
@@ -51,7 +51,7 @@ class Place:
 
 
 def place_of(subject: str, lab: Lab) -> Place:
-    """Find the subject an operator named. Raises: BadFile - the lab has no such name, or it is ambiguous."""
+    """Find the subject an operator named. Raises: Usage - the lab has no such name, or it is ambiguous."""
     found: list[tuple[str, Place]] = []
     fibres = {fibre.name: fibre for fibre in lab.fibres.values()}
     if subject in lab.hosts:
@@ -69,24 +69,22 @@ def place_of(subject: str, lab: Lab) -> Place:
     name, colon, label = subject.partition(":")
     if colon and label and name in lab.devices:
         if why := no_fibre(subject, lab):
-            raise BadFile([f"{subject}: {why}"], hint=f'or tag the whole device out: testbed tagout {name} --reason "..."')
+            raise Usage(f"{subject}: {why}", hint=f'or tag the whole device out: testbed tagout {name} --reason "..."')
         found.append(("port", Place(frozenset({Port(name, label)}))))
     if colon and label and name in lab.hosts:
         port = host_port(subject, lab)
         if port is None or str(port) != subject:
             has = ", ".join(f"p{number}" for number in lab.hosts[name].ports)
-            raise BadFile([f"{subject}: {name} has no port {label} (it has {has})" + (f"; did you mean {port}?" if port else "")])
+            raise Usage(f"{subject}: {name} has no port {label} (it has {has})" + (f"; did you mean {port}?" if port else ""))
         found.append(("port", _at_host(lab, port)))
     if len(found) == 1:
         return found[0][1]
     if found:
-        raise BadFile([f"{subject} names a {' and a '.join(kind for kind, _ in found)} of this lab; name one of its ports instead"])
+        raise Usage(f"{subject} names a {' and a '.join(kind for kind, _ in found)} of this lab; name one of its ports instead")
     names = sorted({*lab.hosts, *lab.devices, *fibres, *(t.name for t in lab.trunks), *lab.segments, *cables}, key=natural)
-    raise BadFile(
-        [
-            f"{subject} is not a fibre, device, device:port, packet switch, host or host:pN of this lab"
-            + did_you_mean(name if colon else subject, names)
-        ]
+    raise Usage(
+        f"{subject} is not a fibre, device, device:port, packet switch, host or host:pN of this lab"
+        + did_you_mean(name if colon else subject, names)
     )
 
 

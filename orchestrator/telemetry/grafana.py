@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 
-from optics.errors import BadFile, Garbled, Missing, Refused, Unreachable
+from optics.errors import Garbled, Missing, Refused, Unreachable, Usage
 
 if TYPE_CHECKING:
     from orchestrator.results import Json
@@ -49,11 +49,11 @@ class GrafanaApi:
     def __init__(self, url: str, token: str, *, timeout_s: float = TIMEOUT_S) -> None:
         parts = urlsplit(url)
         if not re.fullmatch(r"https?://([^\s/@?#]+@)?[\w.:\[\]-]+(/[^\s]*)?", url) or not parts.hostname or not _port(parts.netloc):
-            raise BadFile([f"{url!r} is not the URL of a Grafana"], hint="such as http://grafana.lab:3000")
+            raise Usage(f"{url!r} is not the URL of a Grafana", hint="such as http://grafana.lab:3000")
         if parts.username or parts.password or parts.query or parts.fragment:
-            raise BadFile([f"the URL of Grafana has more than host and path: {parts.hostname}"], hint="the token goes into --token")
+            raise Usage(f"the URL of Grafana has more than host and path: {parts.hostname}", hint="the token goes into --token")
         if not token.isascii() or not token.isprintable() or " " in token:
-            raise BadFile(["the token is not one of Grafana's"], hint="make one under Administration, Service accounts")
+            raise Usage("the token is not one of Grafana's", hint="make one under Administration, Service accounts")
         self.url = url.rstrip("/")
         self._token = token
         self._timeout_s = timeout_s

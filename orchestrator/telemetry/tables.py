@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from optics.errors import BadFile, Missing
+from optics.errors import Missing, Usage
 from orchestrator.atomic import whole
 from orchestrator.telemetry.lineprotocol import INT_MAX, INT_MIN, Point
 from orchestrator.telemetry.names import MEASUREMENTS, Measurement
@@ -64,7 +64,7 @@ def columns(known: Measurement) -> tuple[str, ...]:
 def query(run_dirs: Sequence[Path], sql: str, trouble: list[str] | None = None) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
     """Run one SELECT over the journals of these runs, a table per measurement; return the column names and rows.
 
-    Only measurements named in the text are read. Raises: BadFile - the SQL is wrong, or does more than read.
+    Only measurements named in the text are read. Raises: Usage - the SQL is wrong, or does more than read.
     """
     words = set(re.findall(r"\w+", sql))
     wanted = tuple(name for name in MEASUREMENTS if name in words)
@@ -74,11 +74,11 @@ def query(run_dirs: Sequence[Path], sql: str, trouble: list[str] | None = None) 
             return answer(database, sql)
         except (sqlite3.Error, sqlite3.Warning, OverflowError) as error:
             hint = f"the tables are {', '.join(MEASUREMENTS)}; docs/reference/telemetry.md lists their columns"
-            raise BadFile([f"the SQL is wrong: {error}"], hint=hint) from None
+            raise Usage(f"the SQL is wrong: {error}", hint=hint) from None
 
 
 def answer(database: sqlite3.Connection, sql: str) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
-    """The column names and rows of one SELECT. Raises: BadFile - it is none; as sqlite3.
+    """The column names and rows of one SELECT. Raises: Usage - it is none; as sqlite3.
 
     It is carried out in a thread: signals, of Ctrl-C and of --timeout, are handled between statements of Python, and one statement
     of SQL may take forever.
@@ -87,7 +87,7 @@ def answer(database: sqlite3.Connection, sql: str) -> tuple[tuple[str, ...], lis
     def work() -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
         cursor = database.execute(sql)
         if cursor.description is None:
-            raise BadFile(["the SQL is not a SELECT"])
+            raise Usage("the SQL is not a SELECT")
         return tuple(column[0] for column in cursor.description), cursor.fetchall()
 
     with ThreadPoolExecutor(1) as thread:

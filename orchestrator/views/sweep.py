@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from optics.errors import BadFile
+from optics.errors import Missing, Usage
 from optics.plain import counted, did_you_mean, reason
 from orchestrator.engine.sweep.record import Record
 from orchestrator.plan.sweep.values import CHANCE, Label
@@ -143,20 +143,20 @@ class Asked:
     only: Mapping[str, str] = field(default_factory=dict)
 
     def of(self, rows: Sequence[Row]) -> list[Row]:
-        """The rows to draw. Raises: BadFile - over a parameter, rows that differ in yet another one would be one line."""
+        """The rows to draw. Raises: Usage - over a parameter, rows that differ in yet another one would be one line."""
         found = [row for row in rows if all(str(row.labels.get(name)) == value for name, value in self.only.items())]
         for name in found[0].labels if found and self.x in found[0].labels else ():
             values = list(dict.fromkeys(str(row.labels.get(name)) for row in found))
             if name not in (self.x, self.by) and len(values) > 1:
                 words = f"--figure: {name} differs, too ({', '.join(values[:8])}): choose one, or give it as by"
-                raise BadFile(
-                    [words], hint=f"testbed sweep show --figure x={self.x},y={self.y},by={self.by or name},{name}={values[0]}"
+                raise Usage(
+                    words, hint=f"testbed sweep show --figure x={self.x},y={self.y},by={self.by or name},{name}={values[0]}"
                 )
         return found
 
 
 def asked(text: str, record: Record, values: Sequence[str]) -> Asked:
-    """Read `x=dark_ms,y=lost_ms,by=plan,method=ring`. Raises: BadFile - a part is missing, or names nothing that there is."""
+    """Read `x=dark_ms,y=lost_ms,by=plan,method=ring`. Raises: Usage - a part is missing, or names nothing that there is."""
     given = dict(part.partition("=")[::2] for part in text.split(","))
     parameters = [name for name in record.parameters if name not in CHANCE]
     only = {name: value for name, value in given.items() if name not in ("x", "y", "by")}
@@ -168,24 +168,24 @@ def asked(text: str, record: Record, values: Sequence[str]) -> Asked:
         if given.get(name) and given[name] not in known:
             problems.append(f"--figure: {name}={given[name]}: wanted one of {', '.join(known)}{did_you_mean(given[name], known)}")
     if problems:
-        raise BadFile(problems, hint="testbed sweep show --figure x=ports,y=iteration_ms,by=method")
+        raise Usage("\n".join(problems), hint="testbed sweep show --figure x=ports,y=iteration_ms,by=method")
     return Asked(given["x"], given["y"], given.get("by", ""), only)
 
 
 def drawn(wanted: Asked, rows: Sequence[Row], record: Record, path: Path, cache_dir: Path) -> None:
-    """Draw a figure into a file. Raises: BadFile - nothing to draw, or not a kind of file that can be drawn, or not writable."""
+    """Draw a figure into a file. Raises: Missing - nothing to draw. Usage - no kind of file that can be drawn, or not writable."""
     from orchestrator.atomic import whole
     from orchestrator.views.report.figures import one_figure, prepare, style
 
     if path.suffix not in KINDS:
-        raise BadFile([f"{path}: wanted a file that ends with {', '.join(KINDS)}"])
+        raise Usage(f"--out {path}: wanted a file that ends with {', '.join(KINDS)}")
     lines: dict[Label, list[tuple[Label, Middle]]] = {}
     for row in wanted.of(rows):
         at = row.values[wanted.x].value if wanted.x in row.values else row.labels.get(wanted.x)
         if wanted.y in row.values and at is not None:
             lines.setdefault(row.labels.get(wanted.by, ""), []).append((at, row.values[wanted.y]))
     if not lines:
-        raise BadFile([f"{record.name}: no trial that is done has {wanted.y} and {wanted.x}"], hint="testbed sweep show")
+        raise Missing(f"{record.name}: no trial that is done has {wanted.y} and {wanted.x}", hint="testbed sweep show")
     places = list(dict.fromkeys(at for line in lines.values() for at, _ in line))
     words = any(isinstance(at, str) for at in places)
     prepare(cache_dir)
@@ -228,7 +228,7 @@ def drawn(wanted: Asked, rows: Sequence[Row], record: Record, path: Path, cache_
         with style(), whole(path) as fresh:
             figure.savefig(fresh, format=path.suffix[1:], dpi=200, facecolor="white")
     except OSError as error:
-        raise BadFile([f"{path}: {reason(error)}"]) from error
+        raise Usage(f"{path}: {reason(error)}") from error
 
 
 def _ends(found: Iterable[Middle]) -> str:

@@ -163,7 +163,6 @@ def test_the_common_options_may_stand_before_or_after_the_verb(cli: Any) -> None
         (("up", "-t", "plan.json", "--confirm-within", "13h"), "--confirm-within: must be from 1 s to 12 h, not 13h"),
         (("job",), ""),
         (("job", "logs", "--lines", "none"), "--lines"),
-        (("show", "0099"), "no run '0099'; there are none yet"),
         (("down",), "there is no terminal"),
         (("schema", "moon"), "moon"),
     ],
@@ -246,7 +245,8 @@ def test_verify_takes_rungs_by_name_and_says_which_there_are(cli: Any) -> None:
     assert cli("verify", "--rung", "map", "--rung", "light", "--beside-job").code == 0
     assert cli.calls[-1][2]["rungs"] == ("map", "light") and cli.calls[-1][2]["beside_job"] is True
     said = cli("verify", "--rung", "lihgt", "--json")
-    assert said.code == 2 and said.json["code"] == "E-USAGE" and "collective" in said.json["hint"]
+    assert said.code == 2 and said.json["code"] == "E-USAGE"
+    assert said.json["message"].endswith("collective; did you mean light?")
 
 
 def test_what_down_could_not_restore_is_a_numbered_list(cli: Any) -> None:
@@ -421,3 +421,37 @@ def test_spares_are_checked_before_a_stopped_lab_is_started_for_the_plan(cli: An
     assert said.code == 2 and "--spares nosuch: nosuch is not in the lab" in said.err and "next:" in said.err
     assert not started and not cli.calls
     assert cli("up", *at).code == 0 and started
+
+
+def test_every_verb_says_in_the_same_words_that_there_is_no_such_run(cli: Any) -> None:
+    asked = (
+        ("show", "9999"),
+        ("note", "9999", "--tag", "x"),
+        ("telemetry", "query", "9999", "SELECT 1"),
+    )
+    for argv in asked:
+        body = cli(*argv, "--json")
+        assert (body.code, body.json["code"], body.json["hint"]) == (2, "E-MISSING", "testbed history"), argv
+        assert body.json["message"] == "there is no run '9999'; there are no runs yet", argv
+
+
+def test_an_option_that_cannot_be_read_is_wrong_usage_and_no_bad_file(cli: Any) -> None:
+    asked = {
+        (
+            "up",
+            "-t",
+            "plan.json",
+            "--timeout",
+            "5minutes",
+        ): "--timeout: '5minutes' is not a duration: a number with ms, s",
+        ("status", "--as", "a/b"): "--as: 'a/b' is no name",
+        ("verify", "--pairs", "none"): "--pairs: wanted a whole number from 1 to 100000000 or all, found 'none'",
+        ("telemetry", "replay", "last", "--to", "here"): "--to: wanted none, auto or http://HOST:PORT; found 'here'",
+        ("up", "-t", "plan.json", "--job", "lve"): "--job lve: not one of live, restart, keep; did you mean live?",
+        ("schema", "plam"): "plam: not one of plan, scenario, sweep, data; did you mean plan?",
+        ("coordinate", "--by", "shft"): "--by shft: not one of shift, mltcp, together, off; did you mean shift?",
+        ("driver", "new", "acme", "--protocol", "scp"): "--protocol scp: not one of scpi, tl1, http, cli; did you mean scpi?",
+    }
+    for argv, words in asked.items():
+        body = cli(*argv, "--json")
+        assert (body.code, body.json["code"]) == (2, "E-USAGE") and words in body.json["message"], (argv, body.json)

@@ -17,7 +17,7 @@ from conformance.replay import Replay
 from conformance.scaffold import PROTOCOLS, scaffold
 from conformance.transcript import MASK, PAUSE_S, Recorder, read_transcript
 from drivers.registry import open_device
-from optics import BadFile, DeviceConfig
+from optics import BadFile, DeviceConfig, Usage
 
 ROOT = Path(__file__).parents[2]
 
@@ -57,14 +57,14 @@ def test_a_scaffolded_transcript_is_one(protocol: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["Acme", "a;b", "-a", "a--b", "a\nb", ""])
 def test_a_name_that_could_not_be_typed_is_refused(name: str, tmp_path: Path) -> None:
-    with pytest.raises(BadFile, match="not a driver name"):
+    with pytest.raises(Usage, match="not a driver name"):
         scaffold(name, "scpi", tmp_path / "x")
     assert not (tmp_path / "x").exists()
 
 
 def test_nothing_is_overwritten(tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("mine")
-    with pytest.raises(BadFile, match="not empty"):
+    with pytest.raises(Usage, match="not empty"):
         scaffold("acme-x", "scpi", tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
 

@@ -19,7 +19,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from optics.errors import BadFile, Garbled, Missing, Refused, TestbedError, Unreachable
+from optics.errors import Garbled, Missing, Refused, TestbedError, Unreachable, Usage
 from orchestrator.cli.main import run
 from orchestrator.telemetry import provisioning
 from orchestrator.telemetry.grafana import GrafanaApi, Note
@@ -272,13 +272,13 @@ def test_nobody_there_is_unreachable_and_asked_once() -> None:
     ],
 )
 def test_a_url_that_is_none_or_holds_secrets_is_refused(url: str) -> None:
-    with pytest.raises(BadFile) as caught:
+    with pytest.raises(Usage) as caught:
         GrafanaApi(url, TOKEN)
     assert "pw" not in str(caught.value)
 
 
 def test_a_token_that_would_break_the_header_is_refused() -> None:
-    with pytest.raises(BadFile) as caught:
+    with pytest.raises(Usage) as caught:
         GrafanaApi("http://grafana:3000", "glsa_x\r\nX-Evil: 1")
     assert "Evil" not in str(caught.value)
 

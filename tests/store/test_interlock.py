@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from optics import BadFile, Change, CrossConnect, HostPort, Interlock, Link, Missing, Port, SpectralRoute
+from optics import Change, CrossConnect, HostPort, Interlock, Link, Missing, Port, SpectralRoute, Usage
 from orchestrator.engine.change.interlock import Interlocks, moves, rerouted, tagged
 from orchestrator.inventory.lab import Lab, read_lab
 from orchestrator.inventory.segments import Segment
@@ -91,7 +91,7 @@ def test_a_tag_whose_place_nobody_knows_stands_in_the_way_of_everything() -> Non
     ],
 )
 def test_what_the_lab_does_not_have_cannot_be_tagged(subject: str, said: str) -> None:
-    with pytest.raises(BadFile) as caught:
+    with pytest.raises(Usage) as caught:
         place_of(subject, switches())
     assert said in str(caught.value)
 

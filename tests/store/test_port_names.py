@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from optics import BadFile, HostPort, Port
+from optics import BadFile, HostPort, Port, Usage
 from orchestrator.cli import main
 from orchestrator.inventory.lab import read_lab
 from orchestrator.plan.avoid import read_avoid
@@ -22,7 +22,7 @@ DEVICES = 'lab: l\ndevices:\n  ocs1: {driver: polatis-scpi, address: "tcp://192.
 
 @pytest.mark.parametrize("label", WRONG)
 def test_a_port_that_is_not_there_cannot_be_tagged_out(label: str) -> None:
-    with pytest.raises(BadFile) as refused:
+    with pytest.raises(Usage) as refused:
         place_of(f"west:{label}", joined())
     assert not label or "no fibre" in str(refused.value)
 
@@ -31,14 +31,14 @@ def test_a_port_that_is_not_there_cannot_be_tagged_out(label: str) -> None:
     ("subject", "near"), [("west:01", "west:1"), ("gpu01:p01", "gpu01:p1"), ("gpu01:1", "gpu01:p1"), ("gpu01:p\u0661", "gpu01:p1")]
 )
 def test_another_spelling_of_a_port_gets_the_one_of_the_inventory(subject: str, near: str) -> None:
-    with pytest.raises(BadFile, match=f"did you mean {near}\\?"):
+    with pytest.raises(Usage, match=f"did you mean {near}\\?"):
         place_of(subject, joined())
     assert place_of(near, joined())
 
 
 @pytest.mark.parametrize("label", ["01", "99", "../../x", "98-99"])
 def test_a_port_that_is_not_there_cannot_be_reserved(label: str) -> None:
-    with pytest.raises(BadFile, match="no fibre of the inventory ends"):
+    with pytest.raises(Usage, match="no fibre of the inventory ends"):
         read_scope(joined(), ports=[f"west:1,west:{label}"])
 
 
@@ -49,7 +49,7 @@ def test_a_range_reserves_its_ports_as_the_inventory_spells_them() -> None:
 def test_what_is_to_be_avoided_is_spelt_as_in_the_inventory() -> None:
     found = read_avoid(["gpu01:1", "gpu03:p01"], joined())
     assert found.words == ("gpu01:p1", "gpu03:p1") and found.ports == {HostPort("gpu01", 1), HostPort("gpu03", 1)}
-    with pytest.raises(BadFile, match=r"did you mean west:1\?"):
+    with pytest.raises(Usage, match=r"did you mean west:1\?"):
         read_avoid(["west:01"], joined())
 
 
@@ -82,7 +82,7 @@ def test_tagout_of_a_port_that_is_not_there_leaves_no_tag(
     folder: Path, subject: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Tagouts, "set", lambda *_: pytest.fail("a tag was hung"))
-    assert main.run(["tagout", subject, "--reason", "hands in rack", "--json"]) == 3
+    assert main.run(["tagout", subject, "--reason", "hands in rack", "--json"]) == 2
     said = json.loads(capsys.readouterr().out)
-    assert said["code"] == "E-BAD-FILE" and "no fibre of the inventory ends at" in said["message"]
+    assert said["code"] == "E-USAGE" and "no fibre of the inventory ends at" in said["message"]
     assert "tagout ocs1 " in said["hint"], "the whole device can be tagged out instead"

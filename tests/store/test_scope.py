@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optics import BadFile, CrossConnect, Port
+from optics import CrossConnect, Port, Usage
 from orchestrator.store.scope import WHOLE, Scope, of_settings, ranges, reach, read_scope, scope_of_data
 from tests.engine.glasslab import joined, roadm, select
 
@@ -94,9 +94,9 @@ def test_an_operator_names_ranges_and_lists() -> None:
 
 
 def test_all_wrong_names_are_told_at_once() -> None:
-    with pytest.raises(BadFile) as caught:
+    with pytest.raises(Usage) as caught:
         read_scope(joined(), hosts=["gpu09"], ports=["wst:1", "west"], devices=["north"])
-    said = "\n".join(caught.value.problems)
-    assert len(caught.value.problems) == 4
+    said = str(caught.value)
+    assert len(said.splitlines()) == 4
     assert "host gpu09 is not in the lab (4 hosts, gpu01, gpu02, gpu03, gpu04)" in said
     assert "did you mean west" in said and "DEVICE:FIRST-LAST" in said and "north" in said

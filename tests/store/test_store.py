@@ -18,11 +18,12 @@ from pathlib import Path
 
 import pytest
 
-from optics import CrossConnect, Locked, Port, Slot, SpectralRoute, StoreFailed, TestbedError
+from optics import CrossConnect, Locked, Missing, Port, Slot, SpectralRoute, StoreFailed, TestbedError
 from orchestrator.store.generations import generation_owners, next_generation
 from orchestrator.store.keys import lab_key, slice_key
 from orchestrator.store.light import add_light, light_history
 from orchestrator.store.records import Belonging, LightPoint
+from orchestrator.store.runs import named
 from orchestrator.store.schema import SCHEMA
 from orchestrator.store.store import Store
 
@@ -82,6 +83,17 @@ def test_a_run_is_found_by_its_ending_and_as_the_last(store: Store) -> None:
     assert store.get("000") is None and store.get("") is None and store.get("nine") is None
     assert [r.id for r in store.history()] == [second.id, first.id]
     assert store.history("another lab") == []
+
+
+def test_a_word_that_names_no_run_or_several_is_refused_with_the_latest(store: Store) -> None:
+    with pytest.raises(Missing, match="there is no run 'last'; there are no runs yet"):
+        named(store, "last")
+    ids = [store.new_run("up", "emulated").id for _ in range(11)]
+    with pytest.raises(Missing, match=f"there is no run '9999'; the latest are {', '.join(ids[:-6:-1])}$"):
+        named(store, "9999")
+    with pytest.raises(Missing, match=f"2 runs end in '1', the latest are {ids[10]}, {ids[0]}$"):
+        named(store, "1")
+    assert named(store, ids[2][-4:]).id == ids[2]
 
 
 def test_a_step_is_on_disk_before_its_effect(store: Store) -> None:

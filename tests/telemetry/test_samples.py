@@ -13,7 +13,6 @@ from typing import Any, cast
 import pytest
 
 from optics import (
-    BadFile,
     Change,
     Circuit,
     CrossConnect,
@@ -26,6 +25,7 @@ from optics import (
     TestbedError,
     TimedOut,
     Unreachable,
+    Usage,
 )
 from orchestrator.engine.change.impact import Impact
 from orchestrator.engine.change.port_counters import sampled_ports
@@ -147,7 +147,7 @@ def test_the_rate_is_a_setting(text: str, hz: float, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["often", "-1", "1001", "0.01", "nan"])
 def test_a_rate_that_cannot_be_is_refused(text: str, tmp_path: Path) -> None:
-    with pytest.raises(BadFile, match=r"environment: telemetry\.sample_hz: wanted samples a second, 0\.1 to 1000"):
+    with pytest.raises(Usage, match=r"TESTBED_SAMPLE_HZ: wanted samples a second, 0\.1 to 1000"):
         load(env={"TESTBED_SAMPLE_HZ": text}, cwd=tmp_path)
 
 

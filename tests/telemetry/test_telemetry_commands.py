@@ -118,9 +118,9 @@ def test_replay_to_a_server_that_is_not_there_names_it(typed: Typed) -> None:
     said = typed("replay", "r", "--to", "http://127.0.0.1:1", "--timeout", "1s", code=5)
     assert "InfluxDB at http://127.0.0.1:1 does not answer: Connection refused" in said
     assert "next: start it, or correct --to or telemetry.influx.url; the journals are complete without" in said
-    assert "wanted none, auto or http" in typed("replay", "r", "--to", "localhost", code=3)
-    assert "s3cret" not in typed("replay", "r", "--to", "http://me:s3cret@localhost:8086", code=3)
-    assert "no journal of run 'x'" in typed("replay", "x", "--to", "http://127.0.0.1:1", code=2)
+    assert "--to: wanted none, auto or http" in typed("replay", "r", "--to", "localhost", code=2)
+    assert "s3cret" not in typed("replay", "r", "--to", "http://me:s3cret@localhost:8086", code=2)
+    assert "there is no run 'x'" in typed("replay", "x", "--to", "http://127.0.0.1:1", code=2)
 
 
 def test_query_answers_in_sql_and_only_reads(typed: Typed) -> None:
@@ -136,7 +136,7 @@ def test_query_answers_in_sql_and_only_reads(typed: Typed) -> None:
         "x",
         "SELECT 1; SELECT 2",
     ):
-        assert "the SQL" in typed("query", "r", text, code=3)
+        assert "the SQL" in typed("query", "r", text, code=2)
     assert not (typed.home / "x.db").exists()
 
 

@@ -19,6 +19,7 @@ from orchestrator.settings import Settings
 from orchestrator.store.confirmations import Awaited, Confirmations, Settled
 from orchestrator.store.keys import slice_of
 from orchestrator.store.locks import who
+from orchestrator.store.runs import named
 from orchestrator.store.store import Store
 
 P = ParamSpec("P")
@@ -112,9 +113,7 @@ async def confirm(command: Command, run: str | None) -> ConfirmReport:
     run = None if run == "last" else run  # commands refused since then are runs, too
     lab = load_lab(command.inventory)
     kept = confirmations(command)
-    record = command.store.get(run) if run is not None else None
-    if run is not None and record is None:
-        raise Missing(f"there is no run {run!r} on {lab.name}", hint="testbed history")
+    record = named(command.store, run) if run is not None else None
     found = kept.get(record.id) if record is not None else kept.last()
     if found is None:
         what = f"run {record.id} was not started with --confirm-within" if record is not None else "nothing waits to be confirmed"

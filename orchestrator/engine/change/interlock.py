@@ -8,7 +8,7 @@ from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from drivers.api import CircuitSwitch, PowerMeter
-from optics import BadFile, Change, Dbm, DeviceName, HostName, HostPort, Link, Port, Setting, SpectralRoute
+from optics import Change, Dbm, DeviceName, HostName, HostPort, Link, Port, Setting, SpectralRoute, Usage
 from optics.errors import Interlock
 from orchestrator.fabric.lightpath import Held, LightMap, Trace
 from orchestrator.inventory.lab import Lab
@@ -67,7 +67,7 @@ def tagged(found: Moves, tags: Iterable[Tagout], lab: Lab) -> list[str]:
     for tag in tags:
         try:
             place = place_of(tag.subject, lab)
-        except BadFile as error:
+        except Usage as error:
             lines.append(f"{tag}; and the inventory does not say where that is: {error}")
             continue
         if found.at(place):

@@ -40,7 +40,7 @@ from orchestrator.store.fault import file_fault
 from orchestrator.store.keys import key_of, slice_of
 from orchestrator.store.locks import who
 from orchestrator.store.records import RunRecord
-from orchestrator.store.runs import first_of, unanswered
+from orchestrator.store.runs import first_of, named, unanswered
 from orchestrator.store.stalls import add_stalls
 from orchestrator.store.store import Store
 from orchestrator.store.tagouts import Tagouts
@@ -52,9 +52,9 @@ from orchestrator.verify.report import StallReport
 
 def chosen(store: Store, lab: Lab, settings: Settings, run: str) -> RunRecord:
     """A run of the owner's on this lab, by id, id ending or `last`. Raises: Missing, Interlock, Locked - it still runs."""
-    record = store.get(run)
-    if record is None or record.lab != key_of(lab):
-        raise Missing(f"there is no run {run!r} on {lab.name}", hint="testbed history")
+    record = named(store, run)
+    if record.lab != key_of(lab):
+        raise Missing(f"run {record.id} is of another lab, {record.inventory}", hint="add that lab: --inventory")
     if record.owner != settings.owner:
         raise Interlock(f"run {record.id} is {record.owner}'s", hint=f"ask {record.owner}, or add: --as {record.owner}")
     if record.status == "running":

@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from optics.errors import BadFile, Missing, Refused, Unreachable
+from optics.errors import Missing, Refused, Unreachable, Usage
 from orchestrator.engine.sweep.version import of_program
 from orchestrator.settings import variable
 
@@ -44,10 +44,10 @@ def connected(on: str, workers: int, folder: Path, state_dir: Path, resources: C
     resources: of which the first of them has one each.
     The processes speak TLS with keys made for them: who reaches a scheduler has its workers run what he likes, and ports of this
     machine are reached by all of its users.
-    Raises: Unreachable - no scheduler there. BadFile - not an address. Missing - local workers do not start.
+    Raises: Unreachable - no scheduler there. Usage - not an address. Missing - local workers do not start.
     """
     if on != "local" and not _ADDRESS.fullmatch(on):
-        raise BadFile([f"--on {on}: wanted local, or an address such as tcp://scheduler:8786"])
+        raise Usage(f"--on {on}: wanted local, or an address such as tcp://scheduler:8786")
     import dask
     from distributed import Client  # before its configuration is changed: it is completed by the import
 

@@ -395,7 +395,7 @@ def test_bad_words_are_refused_with_what_would_do(typed: Typed, lab: Lab) -> Non
     assert said.code == 2 and "there are no runs yet" in said.err
     run = lab.up("ring", RING)
     said = typed("report", "nine")
-    assert said.code == 2 and f"no run or campaign 'nine'; the latest runs are {run}" in said.err
+    assert said.code == 2 and f"no run or campaign 'nine'; the latest are {run}" in said.err
     assert "neither an age" in typed("report", "--since", "yesterday").err
     said = typed("report", "--plan", "torus")
     assert said.code == 2 and "no run that changed the lab matches" in said.err
