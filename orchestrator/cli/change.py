@@ -206,8 +206,8 @@ def up(
         JobMode | None,
         typer.Option(
             "--job",
-            help="A running job takes over its rings while it runs (live, or nothing is changed), is restarted, or stays as it is "
-            "(keep). Default: transition.live of the plan.",
+            help="The job takes over its rings while it runs (live, or nothing is changed), is launched again (restart), or stays "
+            "as it is (keep). Default: transition.live of the plan.",
         ),
     ] = None,
     no_job: Annotated[bool, typer.Option("--no-job", help="Do not launch the plan's job.")] = False,

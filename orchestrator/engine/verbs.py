@@ -18,12 +18,12 @@ from optics.plain import counted
 from optics.plan import Job, Plan
 from orchestrator.engine import job_verbs
 from orchestrator.engine.background import TURN
-from orchestrator.engine.change.decision import LIVE, Mode
+from orchestrator.engine.change.decision import Mode
 from orchestrator.engine.change.expiry import confirm, confirmations, settled, watch
 from orchestrator.engine.change.goal import as_saved
 from orchestrator.engine.change.interlock import Interlocks, rerouted
 from orchestrator.engine.change.job_record import affected as affected_jobs
-from orchestrator.engine.change.keep_job import consequence
+from orchestrator.engine.change.keep_job import apart, ended, foretold, together
 from orchestrator.engine.change.run import ChangeRun, before_run, chosen
 from orchestrator.engine.devices import devices, devices_power
 from orchestrator.engine.diagnose import job_diagnose
@@ -41,7 +41,7 @@ from orchestrator.plan.relabel import relabelled
 from orchestrator.plan.shadow import seen_taps
 from orchestrator.plan.stored import stored_links
 from orchestrator.plan.target import circuit_rows, dark_time_scale, diff, expected_dark_ms, fingerprint, target
-from orchestrator.results import DownReport, JobStatus, PlanReport, PrewireReport, RelabelReport, UpReport
+from orchestrator.results import ALIVE, DownReport, JobStatus, PlanReport, PrewireReport, RelabelReport, UpReport
 from orchestrator.session import Command, PlanText, load_lab, load_plan
 from orchestrator.settings import Settings
 from orchestrator.store.keys import key_of, slice_of
@@ -127,12 +127,9 @@ async def plan(
         switched = rerouted(stored_links(current.links) if current else (), goal.links, lab)
         refused = await interlocks.why_not(goal.change.changes, seen.settings, switched)
     running = store.latest_job(key)
-    affected = affected_jobs(running, goal)
-    job_change = ""
-    if running is not None and running.ended is None:
-        wanted_job = whole.job if launch_job else None
-        usual, live = store.expected_seconds(command.inventory, "up"), LIVE.get(job, wanted.transition.live)
-        job_change = consequence(running, wanted_job, bool(affected), usual, live, job)
+    usual = store.expected_seconds(command.inventory, "up")
+    job_change, parting = foretold(running, whole, goal, usual, launch=launch_job, mode=job)
+    refused += filter(None, [parting])
     return PlanReport(
         plan=wanted.name,
         lab=lab.name,
@@ -142,7 +139,7 @@ async def plan(
         hosts=len({p.host for link in goal.links for p in (link.a, link.b)}),
         routes=joined(goal.links, lab, wanted.routes),
         dark_ms_expected=expected_dark_ms(goal.late, session.traits),
-        jobs_affected=affected,
+        jobs_affected=affected_jobs(running, goal),
         job_change=job_change,
         notes=(*silent, *_slots_of(whole), *wanted.warnings, *(f"`up` would be refused: {why}" for why in refused)),
         fingerprint=fingerprint(wanted, seen.settings),
@@ -234,10 +231,13 @@ async def up(
         chosen_ |= {} if confirm_s is None else {"confirm_s": confirm_s}
         chosen_ |= {"relabel": True} if relabel else {}
         chosen_ |= {} if job is None else {"job": job}
+        await in_slots_too(command, lab, wanted, launch_job=launch_job)
         report = await up_slots(command, lab, wanted, text, chosen_, expected=expected)
         if not report.nothing_to_do or not launch_job or wanted.job is None:
             return report
         status = await launched_again(command, wanted.job)
+        if words := ended(status):
+            return replace(report, notes=(*report.notes, *words))
         return replace(report, nothing_to_do=status is None, job=status)
     labels: RelabelReport | None = None
     if relabel:
@@ -250,12 +250,22 @@ async def up(
     return replace(report, relabel=labels, segments=_segments(wanted, lab))
 
 
+async def in_slots_too(command: Command, lab: Lab, wanted: Plan, *, launch_job: bool) -> None:
+    """Check that the hosts of a job that goes on meet in some slot. Raises: Interlock - two of them never do."""
+    record = command.store.latest_job(slice_of(lab, command.settings))
+    if record is None or record.ended is not None or (launch_job and wanted.job is not None) or not apart(record, wanted):
+        return
+    if (await job_status(command)).state in ALIVE:
+        together(record, wanted)
+
+
 async def launched_again(command: Command, job: Job) -> JobStatus | None:
-    """Launch the job of slots that turn if it failed, was stopped, or was never launched; None if it runs or has finished."""
+    """Launch the job of slots that turn if it failed, was stopped, or was never launched; None if it runs. One that has finished is
+    left so, and returned."""
     with suppress(Missing):
         status = await job_status(command)
         if status.name == job.name and status.state not in ("failed", "stopped"):
-            return None
+            return status if status.state == "finished" else None
     return await job_verbs.job_launch(command, anew=False)
 
 

@@ -39,6 +39,12 @@ def test_a_job_that_its_ranks_already_run_is_kept(job: Job) -> None:
         assert decide(running(TRAIN), job, live) == Decision("keep")
 
 
+def test_a_restart_that_is_asked_for_is_one_whatever_runs() -> None:
+    for job in (TRAIN, replace(TRAIN, rings=OTHER), replace(TRAIN, name="other")):
+        assert decide(running(TRAIN), job, "never", restart=True) == Decision("restart")
+    assert decide(running(TRAIN), None, "never", restart=True) == Decision("keep"), "there is nothing to launch"
+
+
 def test_a_job_of_unknown_rings_turns_to_them_again() -> None:
     assert decide(running(TRAIN, turning=7), TRAIN, "prefer") == Decision("turn")
 

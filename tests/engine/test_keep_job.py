@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from optics import Infeasible, Setting
-from optics.plan import Plan
+from optics import Interlock, LinkKind, Setting
+from optics.plan import Plan, Schedule, Slot, WantedLink
 from orchestrator.cli import render
-from orchestrator.engine.change.keep_job import consequence, fits
+from orchestrator.engine.change.keep_job import apart, as_asked, consequence, ended, foretold, parted, together
 from orchestrator.plan.target import Target, target
-from orchestrator.results import PhaseTime, UpReport, to_json
+from orchestrator.results import JobStatus, PhaseTime, UpReport, to_json
 from orchestrator.session import load_lab, load_plan
 from orchestrator.store.records import JobRecord
 from tests.house.repository import ROOT
@@ -39,8 +39,9 @@ def running(wanted: Plan) -> JobRecord:
 @pytest.mark.parametrize("name", TWELVE)
 def test_the_job_of_every_twelve_host_example_runs_on_over_a_change_to_any_other(name: str) -> None:
     for other in TWELVE:
-        wanted = plan(other)
-        assert "ddp-mlp keeps running as launched" in fits(running(plan(name)), wanted, goal(wanted), LAB)
+        together(running(plan(name)), plan(other))
+        notes = as_asked(running(plan(name)), plan(other), "keep")
+        assert notes == [] if other == name else "ddp-mlp keeps running as launched" in notes[0]
 
 
 def test_the_twelve_host_examples_share_one_job_but_for_its_rings() -> None:
@@ -51,8 +52,85 @@ def test_the_twelve_host_examples_share_one_job_but_for_its_rings() -> None:
 def test_a_job_whose_hosts_a_plan_leaves_apart_cannot_run_on() -> None:
     wanted = plan("ring-12")
     part = replace(wanted, links=wanted.links[:5])
-    with pytest.raises(Infeasible, match="ddp-mlp cannot keep running: ring-12 does not join gpu01 and gpu07, nor 50 more pairs"):
-        fits(running(wanted), part, goal(part), LAB)
+    with pytest.raises(Interlock) as refused:
+        together(running(wanted), part)
+    assert str(refused.value) == (
+        "job ddp-mlp: gpu01 cannot reach gpu07 over this plan, and 50 more pairs of its hosts likewise, so it cannot go on; "
+        "nothing was changed"
+    )
+    assert "testbed job stop, then this again" in refused.value.hint
+    assert "to launch ring-12's own job in its place: --job restart instead of --no-job" in refused.value.hint
+    with pytest.raises(Interlock) as refused:
+        together(running(wanted), replace(part, job=None))
+    assert "--job restart" not in refused.value.hint
+
+
+def four(*pairs: tuple[int, int], kind: LinkKind = LinkKind.DUPLEX) -> tuple[WantedLink, ...]:
+    return tuple(WantedLink(f"gpu{a:02d}", f"gpu{b:02d}", kind) for a, b in pairs)
+
+
+def four_ranks() -> JobRecord:
+    spec = {"wanted": {"name": "mlp", "ranks": ["gpu01/0", "gpu01/1", "gpu02", "gpu03"]}}
+    return JobRecord(1, "lab", "run", "mlp", spec, "running", 0.0, None, "")
+
+
+def test_hosts_reach_each_other_over_other_hosts_that_forward_and_no_way_against_a_one_way_link() -> None:
+    job = four_ranks()
+    assert parted(job, Plan("chain", four((1, 4), (4, 3), (3, 2)))) == [], "over gpu04, which has no rank"
+    assert parted(job, Plan("circle", four((1, 2), (2, 3), (3, 1), kind=LinkKind.SIMPLEX))) == []
+    assert parted(job, Plan("one way", four((1, 2), (1, 3), (3, 2), kind=LinkKind.SIMPLEX))) == [
+        "gpu02 cannot reach gpu01",
+        "gpu03 cannot reach gpu01",
+        "gpu02 cannot reach gpu03",
+    ]
+    assert apart(job, Plan("without gpu03", four((1, 2)))) == (
+        "job mlp: gpu01 cannot reach gpu03 over this plan, and 1 more pair of its hosts likewise"
+    )
+
+
+def test_over_slots_two_hosts_need_to_meet_in_one_of_them() -> None:
+    def slots(*pairs: tuple[int, int]) -> Plan:
+        return Plan("slots", four((1, 4)), schedule=Schedule(tuple(Slot(four(pair)) for pair in pairs), 0.1))
+
+    assert parted(four_ranks(), slots((1, 2), (2, 3), (4, 3))) == []
+    assert parted(four_ranks(), slots((1, 2), (2, 3))) == ["gpu01 cannot reach gpu03"]
+
+
+def test_a_plan_tells_that_it_would_cut_a_running_job_and_what_to_do_first() -> None:
+    wanted = plan("ring-12")
+    part = replace(wanted, links=wanted.links[:5], job=None)
+    words, why = foretold(running(wanted), part, goal(part), {}, launch=True, mode=None)
+    assert words == "ddp-mlp: gpu01 cannot reach gpu07 over this plan, and 50 more pairs of its hosts likewise"
+    assert why == f"job {words}; to end the job first: testbed job stop"
+    again = replace(wanted, links=wanted.links[:5])
+    for launch, mode in ((False, None), (True, "keep")):
+        assert foretold(running(wanted), again, goal(again), {}, launch=launch, mode=mode)[1] == why  # type: ignore[arg-type]
+    words, why = foretold(running(wanted), again, goal(again), {}, launch=True, mode="restart")
+    assert "is stopped and launched again" in words and not why
+    whole = replace(wanted, job=None)
+    assert foretold(running(wanted), whole, goal(whole), {}, launch=True, mode=None)[1] == ""
+
+
+def test_a_plan_whose_job_has_ended_tells_what_launches_it_again() -> None:
+    wanted = plan("ring-12")
+    finished = replace(running(wanted), state="finished", ended=1.0)
+    still = replace(
+        goal(wanted), change=target(wanted, LAB, goal(wanted).wanted, [s for h in goal(wanted).wanted.values() for s in h]).change
+    )
+    assert not still.moving
+    told = "ddp-mlp has finished; to launch it again: testbed job launch"
+    assert foretold(finished, wanted, still, {}, launch=True, mode=None) == (told, "")
+    again = "ddp-mlp has finished; up launches it again"
+    assert foretold(finished, wanted, still, {}, launch=True, mode="restart") == (again, "")
+    assert foretold(finished, wanted, goal(wanted), {}, launch=True, mode=None) == (again, "")
+    stopped = replace(finished, state="stopped")
+    assert foretold(stopped, wanted, still, {}, launch=True, mode=None) == ("ddp-mlp stopped; up launches it again", "")
+    for launch, other in ((False, wanted), (True, replace(wanted, job=None)), (True, plan("topoopt-12"))):
+        assert foretold(finished, other, still, {}, launch=launch, mode=None) == ("", "")
+    assert ended(JobStatus("mlp", "finished", iterations=300)) == (
+        "job mlp has finished after 300 iterations; to launch it again: testbed job launch",
+    )
+    assert ended(JobStatus("mlp", "running")) == ended(None) == ()
 
 
 def test_a_plan_tells_what_becomes_of_training() -> None:

@@ -35,7 +35,7 @@ LIVE: Mapping[Mode | None, Live] = {"live": "require", "restart": "never"}
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """kind: `none`, no job runs; `keep`, it stays as it is; `turn`, to other rings; `restart`, because of `why` (empty: `live`)."""
+    """kind: `none`, no job runs; `keep`, it stays as it is; `turn`, to other rings; `restart`, because of `why` (empty: asked)."""
 
     kind: Literal["none", "keep", "turn", "restart"]
     why: str = ""
@@ -71,15 +71,18 @@ def differing(running: Mapping[str, Any], job: Job) -> list[str]:
     return found
 
 
-def decide(record: JobRecord | None, job: Job | None, live: str) -> Decision:
+def decide(record: JobRecord | None, job: Job | None, live: str, *, restart: bool = False) -> Decision:
     """What becomes of the running job `record` if the plan wants `job` (None: no job, or not to be launched).
 
-    live: as `TransitionPolicy`. A job whose latest turn has an unknown result turns again, which changes nothing if it had turned.
+    live: as `TransitionPolicy`. restart: whatever it is, as the operator asks. A job whose latest turn has an unknown result turns
+    again, which changes nothing if it had turned.
     """
     if record is None:
         return Decision("none")
     if job is None:
         return Decision("keep")
+    if restart:
+        return Decision("restart")
     _, backend, running = facts(record)
     fields = differing(running, job)
     if forced := [field for field in fields if field not in (*TURNING, *LABELS)]:

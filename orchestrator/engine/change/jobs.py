@@ -193,7 +193,7 @@ class Jobs:
         sample: bool = True,
         spared: bool = False,
     ) -> JobStatus | None:
-        """Bring the job in line with a plan that is up now. restart: one that runs is replaced even if its record is the same.
+        """Bring the job in line with a plan that is up now. restart: it is launched again even if it is the same.
 
         No job in the plan: one that runs keeps running. The same job: it keeps running, and is launched again if it failed or was
         stopped, or if it finished and the lab was `changed`. Another job: the old one is stopped at an iteration boundary and the
@@ -213,7 +213,7 @@ class Jobs:
         if job is None or not launch:
             return old if runs else None
         same = record is not None and is_same(record, job)
-        stays = not restart if runs else old is not None and old.state == "finished" and not changed
+        stays = not restart and (runs or (old is not None and old.state == "finished" and not changed))
         if record is not None and old is not None and same and stays:
             return old
         if runs:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import combinations
 from typing import Any
 
-from optics import Infeasible
-from optics.plain import seconds_text
-from optics.plan import Job, Plan
+from optics import HostName, Interlock
+from optics.plain import counted, seconds_text
+from optics.plan import Job, Plan, reached, steps_of
 from optics.ranks import hosts_of
-from orchestrator.engine.change.decision import decide, differing
-from orchestrator.engine.change.job_record import turning
-from orchestrator.fabric.rules import hops
-from orchestrator.inventory.lab import Lab
+from orchestrator.engine.change.decision import LIVE, Mode, decide, differing
+from orchestrator.engine.change.job_record import affected, turning
 from orchestrator.plan.target import Target
+from orchestrator.results import JobStatus
 from orchestrator.store.records import JobRecord
 
 PAUSE = ("launch", "job")
@@ -31,34 +31,95 @@ def is_same(record: JobRecord, job: Job) -> bool:
     return not turning(record) and not differing(launched_as(record), job)
 
 
-def fits(record: JobRecord, plan: Plan, goal: Target, lab: Lab) -> str:
-    """The note on a job that keeps running during a change. Raises: Infeasible - some of its ranks could not reach each other."""
+def parted(record: JobRecord, plan: Plan) -> list[str]:
+    """The pairs of hosts of a job that could not reach each other over the links of a plan, in words; of slots, over those of none.
+
+    Hosts forward, so a path may go over any host of the plan.
+    """
     hosts = hosts_of(map(str, launched_as(record).get("ranks", ())))
-    joined = hops(goal.links, lab, plan.routes)
-    if apart := [f"{a} and {b}" for a in hosts for b in hosts if a < b and (a, b) not in joined]:
-        raise Infeasible(
-            f"{record.name} cannot keep running: {plan.name} does not join {apart[0]}"
-            + (f", nor {len(apart) - 1} more pairs of its hosts" if len(apart) > 1 else ""),
-            hint="leave --job keep out: the job is then stopped, and the plan's job launched",
-        )
-    return f"job {record.name} keeps running as launched (run {record.run}); rings of {plan.name} come with its next launch"
+    slots = [slot.links for slot in plan.schedule.slots] if plan.schedule is not None else [()]
+    ways = [steps_of((*plan.links, *links)) for links in slots]
+    reach = {host: set[HostName]().union(*(reached(host, steps) for steps in ways)) for host in hosts}
+    found = []
+    for a, b in combinations(hosts, 2):
+        if b not in reach[a] or a not in reach[b]:
+            found.append(f"{a} cannot reach {b}" if b not in reach[a] else f"{b} cannot reach {a}")
+    return found
+
+
+def apart(record: JobRecord, plan: Plan) -> str:
+    """Which hosts of a job could not reach each other over a plan, in words; empty: all can."""
+    pairs = parted(record, plan)
+    more = f", and {counted(len(pairs) - 1, 'more pair')} of its hosts likewise" if pairs[1:] else ""
+    return f"job {record.name}: {pairs[0]} over this plan{more}" if pairs else ""
+
+
+def together(record: JobRecord, plan: Plan, mode: Mode | None = None) -> None:
+    """Check that the ranks of a job that goes on can reach each other over a plan. mode: as `up`.
+
+    Raises: Interlock - they cannot, and what to do.
+    """
+    if words := apart(record, plan):
+        hint = f"to end the job first: testbed job stop, then this again; or a plan that joins the hosts of {record.name}"
+        if plan.job is not None:
+            option = "--job keep" if mode == "keep" else "--no-job"
+            hint += f"; to launch {plan.name}'s own job in its place: --job restart instead of {option}"
+        raise Interlock(f"{words}, so it cannot go on; nothing was changed", hint=hint)
+
+
+def as_asked(record: JobRecord | None, plan: Plan, mode: Mode | None) -> list[str]:
+    """The notes on what `--job` comes to. record: the job that runs."""
+    if mode == "restart" and plan.job is None:
+        which = f"job {record.name} goes on (testbed job stop ends it)" if record is not None else "nothing is launched"
+        return [f"--job restart: {plan.name} has no job, so {which}"]
+    if mode != "keep" or record is None or plan.job is None or is_same(record, plan.job):
+        return []
+    return [f"job {record.name} keeps running as launched (run {record.run}); rings of {plan.name} come with its next launch"]
+
+
+def ended(job: JobStatus | None) -> tuple[str, ...]:
+    """What launches a job that has finished again, for a command that leaves it so; empty for one that has not."""
+    if job is None or job.state != "finished":
+        return ()
+    return (f"job {job.name} has finished after {counted(job.iterations, 'iteration')}; to launch it again: testbed job launch",)
+
+
+def foretold(
+    record: JobRecord | None, plan: Plan, goal: Target, usual: Mapping[str, float], *, launch: bool, mode: Mode | None
+) -> tuple[str, str]:
+    """What `up` would do with the latest job, in words, and why it would refuse because of it; empty where there is nothing to say.
+
+    goal: what the plan comes to now. usual: as `consequence`. launch, mode: as `up`.
+    """
+    job = plan.job if launch else None
+    if record is None or (record.ended is not None and (job is None or not is_same(record, job))):
+        return "", ""
+    if record.ended is not None:
+        if record.state == "finished" and not goal.moving and mode != "restart":
+            return f"{record.name} has finished; to launch it again: testbed job launch", ""
+        return f"{record.name} {'has finished' if record.state == 'finished' else record.state}; up launches it again", ""
+    live = LIVE.get(mode, plan.transition.live)
+    goes_on = mode == "keep" or decide(record, job, live, restart=mode == "restart").kind == "keep"
+    if goes_on and (words := apart(record, plan)):
+        return words.removeprefix("job "), f"{words}; to end the job first: testbed job stop"
+    return consequence(record, job, bool(affected(record, goal)), usual, live, mode), ""
 
 
 def consequence(
-    record: JobRecord, job: Job | None, affected: bool, usual: Mapping[str, float], live: str = "prefer", mode: str | None = None
+    record: JobRecord, job: Job | None, breaks: bool, usual: Mapping[str, float], live: str = "prefer", mode: str | None = None
 ) -> str:
-    """What a change does to the running job, in words. usual: seconds per phase, from earlier runs. live: as `decide`.
+    """What a change does to the running job, in words. breaks: links of it. usual: seconds per phase, from earlier runs.
 
-    mode: what the operator asked for with `--job`, if anything; with `keep`, `job` is what is not launched.
+    live: as `decide`. mode: what the operator asked for with `--job`, if anything; with `keep`, `job` is what is not launched.
     """
     if mode == "keep":
         later = "" if job is None or is_same(record, job) else "; this plan's job comes with its next launch"
-        return consequence(record, None, affected, usual) + later
-    found = decide(record, job, live)
+        return consequence(record, None, breaks, usual) + later
+    found = decide(record, job, live, restart=mode == "restart")
     if found.kind == "turn":
         return f"{record.name} goes on; its rings change at the end of an iteration"
     if job is None or found.kind == "keep":
-        return f"{record.name} keeps running" + ("; its links are dark for as long as the light moves" if affected else "")
+        return f"{record.name} keeps running" + ("; its links are dark for as long as the light moves" if breaks else "")
     known = [usual[name] for name in PAUSE if name in usual]
     pause = f"about {seconds_text(sum(known))}, as in earlier runs" if known else "until the new one has made its first iteration"
     what = "is stopped and launched again as this plan has it" if job.name == record.name else f"is stopped, {job.name} launched"

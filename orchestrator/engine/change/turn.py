@@ -49,13 +49,13 @@ class Turn:
     """What a change does with the job that runs: `choose`, then around the light `prepare`, `begin`, `hold` and `change_over`,
     then `finish`. A change that fails calls `give_up`.
 
-    live: as `TransitionPolicy.live`; with `prefer` and `never` nothing here fails a change, and what was not possible is a note and
+    live, restart: as `decide`; with `prefer` and `never` nothing here fails a change, and what was not possible is a note and
     a restart. Raises, everywhere: Locked - a newer run holds a host; with `require` Refused, Unreachable, TimedOut - the ranks
     cannot take over their rings.
     """
 
-    def __init__(self, context: Context, policy: TransitionPolicy, live: Live) -> None:
-        self.context, self.policy, self.live = context, policy, live
+    def __init__(self, context: Context, policy: TransitionPolicy, live: Live, *, restart: bool = False) -> None:
+        self.context, self.policy, self.live, self.restart = context, policy, live, restart
         self.hosts, self.lab = context.session.hosts, context.session.lab
         self.record: JobRecord | None = None
         self.job: Job | None = None
@@ -89,7 +89,7 @@ class Turn:
         self.unknown = record is not None and turning(record) != 0
         if record is not None and record.state == "paused":
             self.notes.append(f"job {record.name} was paused; this change ended its pause")
-        self.decision = decide(record, job, self.live)
+        self.decision = decide(record, job, self.live, restart=self.restart)
         if record is not None and self.decision.kind == "turn":
             try:
                 if self.policy.boundary_s > TransitionPolicy().boundary_s:
@@ -105,8 +105,9 @@ class Turn:
             if self.live == "require":
                 raise Infeasible(words, hint="to restart it with the change: --job restart; to leave it as it is: --job keep")
             self.notes.append(f"job {record.name} is restarted: {self.decision.why}")
-        elif record is not None and self.decision.kind == "restart" and self.policy.live == "never":  # else the operator said so
-            self.notes.append(f"job {record.name} is restarted: the plan says live: never")
+        elif record is not None and self.decision.kind == "restart":
+            why = "as --job restart asks" if self.restart else "the plan says live: never"
+            self.notes.append(f"job {record.name} is restarted: {why}")
 
     async def _present(self, record: JobRecord) -> None:
         """Wait for ranks that connect again, and for the end of an earlier run's move, which this run's fence has dropped."""

@@ -30,7 +30,7 @@ from orchestrator.engine.change.goal import as_saved, goal_hosts, lacking, rules
 from orchestrator.engine.change.impact import Impact
 from orchestrator.engine.change.job_congestion import follow
 from orchestrator.engine.change.job_record import turning
-from orchestrator.engine.change.keep_job import fits
+from orchestrator.engine.change.keep_job import as_asked, ended, together
 from orchestrator.engine.change.left_as_is import stopped, unrecorded
 from orchestrator.engine.change.move import Move
 from orchestrator.engine.change.port_counters import sampled_ports
@@ -92,7 +92,7 @@ class Up:
         self.taken_over = ""
         self.move = Move(context, plan, self.current)
         self.running: JobRecord | None = None
-        self.turn = Turn(context, plan.transition, LIVE.get(job_mode, plan.transition.live))
+        self.turn = Turn(context, plan.transition, LIVE.get(job_mode, plan.transition.live), restart=job_mode == "restart")
 
     async def carry_out(self, *, launch_job: bool) -> UpReport:
         """Carry it out. Raises: as `orchestrator.engine.verbs.up`."""
@@ -302,13 +302,14 @@ class Up:
     async def _choose(self, goal: Target, *, launch: bool, dark: bool) -> None:
         """Decide what becomes of the running job.
 
-        Raises: Infeasible - it is to be kept, and the plan disconnects hosts of it; else as `functions.check`, `Turn.choose` and
+        Raises: Interlock - it goes on, and the plan disconnects hosts of it; else as `functions.check`, `Turn.choose` and
         `Hosts.make_ready`.
         """
-        if self.running is not None and self.job_mode == "keep":
-            self.notes.append(fits(self.running, self.plan, goal, self.lab))
+        self.notes += as_asked(self.running, self.plan, self.job_mode)
         await check(self.plan.job if launch else None, self.lab, self.context.store.latest_job(self.context.slice))
         await self.turn.choose(self.running, self.plan.job if launch else None, dark=dark)
+        if self.running is not None and self.turn.decision.kind == "keep" and not self.slots:  # slots were looked at together
+            together(self.running, self.plan, self.job_mode)
         if launch and self.plan.job is not None and (self.plan.job.program or self.plan.job.congestion):
             await self.hosts.make_ready(self.plan.job)
 
@@ -369,6 +370,7 @@ class Up:
         recorder = self.context.recorder
         balance = await self._equalise(goal, seen.settings)
         job = await self._job(launch=launch_job, changed=False)
+        self.notes += ended(job)
         turned = await self.turn.report(0, Figures())
         writes = balance.writes if balance else 0
         return UpReport(
@@ -430,7 +432,7 @@ class Up:
             context.recorder,
             changed=changed,
             launch=launch,
-            restart=self.turn.decision.kind == "restart",
+            restart=self.turn.decision.kind == "restart" or self.job_mode == "restart",
             sample=context.sample_hz > 0,
             spared=context.spared,
         )

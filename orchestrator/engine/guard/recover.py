@@ -12,7 +12,7 @@ from orchestrator.deadline import deadline
 from orchestrator.engine.change.expiry import settled
 from orchestrator.engine.change.functions import check
 from orchestrator.engine.change.interlock import Moves, tagged
-from orchestrator.engine.change.job_record import hosts_of_job, launched
+from orchestrator.engine.change.job_record import hosts_of_job, launched, shadow_host
 from orchestrator.engine.change.jobs import Jobs
 from orchestrator.engine.change.locking import beside, holding, obeyed, own_turner
 from orchestrator.engine.change.run import ChangeRun
@@ -126,7 +126,8 @@ async def evict(
     record = store.latest_job(key)
     options: dict[str, object] = {"launch_job": record is not None and record.state not in FINISHED, "rollback": True}
     options |= {"avoid": plan.avoid.words, "adopt": (), "evict": dict(hosts), "lost": gone, "why": why or "asked for"}
-    options |= {"job": "restart", "spared": bool(shadow), "broken": why if begin is not None else ""}
+    moved = record is not None and not {*hosts_of_job(record, lab), shadow_host(record, lab)}.isdisjoint(hosts)
+    options |= {"job": "restart" if moved else "keep", "spared": bool(shadow), "broken": why if begin is not None else ""}
     with ExitStack() as stack:
         begun: list[Begun] = []
 

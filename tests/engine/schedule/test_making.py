@@ -8,17 +8,19 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 
-from optics import Infeasible, Missing, Refused
+from optics import Infeasible, Interlock, Missing, Refused
 from optics.plan import Plan
+from orchestrator.engine import verbs
 from orchestrator.engine.background import StateFile
 from orchestrator.engine.change.unfinished import standing
 from orchestrator.engine.schedule import left, making
 from orchestrator.engine.schedule.process import TURNER, TurnState, at_rest
 from orchestrator.plan.stored import stored_plan
-from orchestrator.results import UpReport
+from orchestrator.results import JobStatus, UpReport
 from orchestrator.session import Command, Observation
 from orchestrator.telemetry.progress import Silent
 from tests.engine.fleet import Killed
@@ -157,6 +159,26 @@ def test_what_packet_switches_lack_is_known_before_a_slot_is_made_or_turns(tmp_p
     assert asked == [bench.plan.job] * 2 and len(bench.asked) == 3 and not bench.launched
     asyncio.run(making.begin(bench.command, job=False))
     assert bench.launched == [False]
+
+
+@pytest.mark.parametrize(("state", "refused"), [("running", True), ("finished", False)])
+async def test_slots_in_which_two_hosts_of_a_running_job_never_meet_are_refused(
+    bench: Made, monkeypatch: pytest.MonkeyPatch, state: str, refused: bool
+) -> None:
+    spec = {"wanted": {"name": "mlp", "ranks": ["gpu01", "gpu05"]}, "on_hosts": "mlp", "backend": "gloo"}
+    bench.store.add_job(bench.slice, "r1", "mlp", spec, "running")
+
+    async def asked(_: Command) -> JobStatus:
+        return JobStatus("mlp", state)
+
+    monkeypatch.setattr(verbs, "job_status", asked)
+    await verbs.in_slots_too(bench.command, HERE, replace(bench.plan, job=ANY), launch_job=True)
+    look = verbs.in_slots_too(bench.command, HERE, bench.plan, launch_job=True)
+    if not refused:
+        await look
+        return
+    with pytest.raises(Interlock, match=r"job mlp: gpu01 cannot reach gpu05 over this plan, so it cannot go on"):
+        await look
 
 
 def test_a_saved_plan_is_compared_before_its_first_slot_is_made_and_only_then(bench: Made) -> None:
