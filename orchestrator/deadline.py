@@ -28,6 +28,12 @@ class Limit:
         outer = OUTER.get()
         return self._timer.expired() or (outer is not None and outer.expired())
 
+    @property
+    def left_s(self) -> float:
+        """Seconds until it expires; 0 where it never does."""
+        when = self._timer.when()
+        return 0.0 if when is None else max(when - asyncio.get_running_loop().time(), 0.0)
+
     def words(self) -> str:
         return f"{self._verb}: not finished after {self.timeout_s:g} s"
 
@@ -43,11 +49,11 @@ class Limit:
         when = self._timer.when()
         if when is None:
             return
-        left = when - asyncio.get_running_loop().time()
+        left = self.left_s
         if self._firm:
             if seconds > left:
                 raise TimedOut(
-                    f"{self._verb}: {what} takes about {seconds_text(seconds)}, {seconds_text(max(left, 0.0))} are left of the "
+                    f"{self._verb}: {what} takes about {seconds_text(seconds)}, {seconds_text(left)} are left of the "
                     f"{self.timeout_s:g} s allowed; nothing was changed",
                     hint=f"leave --timeout out, or allow more: --timeout {int(SLACK * seconds + self.timeout_s - left) + 1}s",
                 )

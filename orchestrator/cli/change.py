@@ -224,7 +224,9 @@ def up(
     restarts: Restarts = None,
     confirm_within: Annotated[
         str | None,
-        typer.Option("--confirm-within", metavar="TIME", help="Roll back unless `testbed confirm` is run within TIME: 5m."),
+        typer.Option(
+            "--confirm-within", metavar="TIME", help="Roll back unless `testbed confirm` is run within TIME of its end: 5m."
+        ),
     ] = None,
     spares: Annotated[
         str | None,

@@ -107,6 +107,8 @@ def up(
         lines.append(f"  confirm    {here(awaiting(report.confirm))}")
     undo = f"   undo: {here(report.undo)}" if report.undo else ""
     word = {"rollback": "Rolled back", "restore": "Restored"}.get(report.verb, "Up")
+    if report.confirm is not None:
+        word = f"Up until {when(report.confirm.due)}, unless confirmed"
     return page([*lines, f"{paint(word, 'green', colour)}: {report.plan}   run {report.run}{undo}"])
 
 

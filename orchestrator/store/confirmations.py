@@ -26,7 +26,7 @@ LEAST_S, MOST_S = 1.0, 12 * 3600.0
 
 
 class Settled(Exception):
-    """The change is no longer pending: another command reverted or confirmed it."""
+    """The change is no longer overdue: another command reverted or confirmed it, or its `up` ended only now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +129,12 @@ class Confirmations:
         self.store.write("UPDATE awaited SET pid=?, process=?, host=? WHERE run=?", (pid, found.process, found.host, found.run))
         return found
 
+    def count(self, found: Awaited) -> Awaited:
+        """The time to confirm counts from now on."""
+        due_ns, due = boot_clock_ns() + int(found.within_s * 1e9), time.time() + found.within_s
+        self.store.write("UPDATE awaited SET due_ns=?, due=? WHERE run=? AND state='pending'", (due_ns, due, found.run))
+        return replace(found, due_ns=due_ns, due=due)
+
     def close(self, found: Awaited, state: str, by: str) -> None:
         """End the wait, and release the hosts."""
         self._release(found)
@@ -149,7 +155,7 @@ class Confirmations:
         """
         found = self.pending()
         if "unconfirmed" in options:
-            if found is None or found.run != options["unconfirmed"]:
+            if found is None or found.run != options["unconfirmed"] or found.left_s() > 0:
                 raise Settled
             return
         if found is None or verb in ("down", "rollback", "confirm") or options.get("resumes") == found.run:

@@ -92,6 +92,18 @@ def test_a_commit_nobody_confirms_is_taken_back(host: Space, peer: Peer) -> None
     assert way(host) == "opt1"
 
 
+def test_a_commit_that_is_repeated_counts_anew_and_goes_back_to_what_was_confirmed(host: Space, peer: Peer) -> None:
+    """As `up` does once its job runs: the time to confirm counts from then on, and may be shorter than before."""
+    for generation in (1, 2):
+        peer.ask("stage", **rules(generation, port=generation))
+    peer.ask("commit", generation=1)
+    peer.ask("confirm", generation=1)
+    peer.ask("commit", generation=2, revert_after_s=300)
+    peer.ask("commit", generation=2, revert_after_s=0.3)
+    assert peer.ask("hello")["pending"]["to"] == 1
+    assert peer.event("reverted")["generation"] == 1 and way(host) == "opt1"
+
+
 def test_the_first_commit_taken_back_leaves_no_route(host: Space, peer: Peer) -> None:
     peer.ask("stage", **rules(1))
     peer.ask("commit", generation=1, revert_after_s=0.1)

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from optics import Interlock, Locked, Missing, NotVerified, Unreachable
+from optics import Interlock, Interrupted, Locked, Missing, NotVerified, Unreachable
 from orchestrator.cli import render
+from orchestrator.cli.text import when
 from orchestrator.engine import verbs as engine
 from orchestrator.engine.change import confirm as confirming
 from orchestrator.engine.change import expiry as overdue
 from orchestrator.engine.change import run as changes
+from orchestrator.engine.change.up import Up
 from orchestrator.store import confirmations
 from orchestrator.store.confirmations import Awaited, Confirmations
 from orchestrator.store.locks import who
@@ -98,6 +102,131 @@ async def test_it_waits_with_hosts_that_will_go_back_and_says_so(bench: Bench) -
     text = render.status(status, False)
     assert f"confirm  within {status.confirm.left_s // 60:.0f} min" in text
     assert "or it is rolled back to ring: testbed confirm" in text
+
+
+class Launch:
+    """A launch that takes longer than there is to confirm. during: what happens in it."""
+
+    def __init__(
+        self, bench: Bench, clock: Clock, monkeypatch: pytest.MonkeyPatch, during: Callable[[], Any] = lambda: None
+    ) -> None:
+        self.bench, self.clock, self.during = bench, clock, during
+        self.left_s, self.reverts_s = 0.0, list[float]()
+        commit = bench.fleet.commit
+
+        async def committed(generation: int, names: Any = None, revert_after_s: float | None = None) -> Any:
+            self.reverts_s += [revert_after_s] if revert_after_s is not None else []
+            return await commit(generation, names, revert_after_s)
+
+        monkeypatch.setattr(bench.fleet, "commit", committed)
+        monkeypatch.setattr(Up, "_job", lambda *_, **__: self.job())
+
+    async def job(self) -> None:
+        self.left_s = record(self.bench).left_s()
+        self.clock.pass_s(self.left_s - 1)
+        watch = asyncio.create_task(self.bench.verb(engine.watch, None))
+        await asyncio.sleep(0.05)
+        assert record(self.bench).state == "pending", "nothing goes back while the job is launched"
+        watch.cancel()
+        await asyncio.wait([watch])
+        self.during()
+
+
+async def test_the_time_to_confirm_begins_when_the_job_is_launched_and_up_ends(
+    bench: Bench, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launch = Launch(bench, clock, monkeypatch)
+    report = await bench.up(plan_text("moved", MOVED), confirm_s=WITHIN_S)
+    assert launch.left_s > WITHIN_S, "meanwhile it is longer than `up` may still take"
+    assert report.confirm.left_s == record(bench).left_s() == WITHIN_S
+    longer_s, shorter_s = launch.reverts_s
+    assert (
+        longer_s - confirming.REVERT_MARGIN_S == pytest.approx(launch.left_s) and shorter_s == WITHIN_S + confirming.REVERT_MARGIN_S
+    )
+    assert render.up(report, False).splitlines()[-1].startswith(f"Up until {when(report.confirm.due)}, unless confirmed: moved")
+    clock.pass_s(WITHIN_S + 1)
+    assert (await bench.verb(engine.watch, None)).state == "reverted"
+    await is_up(bench, "", [])
+
+
+@pytest.mark.parametrize("watched", [True, False], ids=["somebody watches", "nobody watches"])
+async def test_an_up_that_is_killed_while_its_job_is_launched_leaves_a_change_that_goes_back(
+    bench: Bench, clock: Clock, monkeypatch: pytest.MonkeyPatch, watched: bool
+) -> None:
+    await bench.up(plan_text("ring", RING))
+    process = Process("")
+
+    def die() -> None:
+        process.dead = True
+        process.alive()
+
+    process.points.append("in the launch")
+    with monkeypatch.context() as patched, pytest.raises(Killed):
+        launch = Launch(bench, clock, patched, die)
+        await bench.up(plan_text("moved", MOVED), confirm_s=WITHIN_S, process=process)
+    assert record(bench).left_s() == pytest.approx(1) and bench.owing() == ["gpu01", "gpu02"]
+    (revert_s,) = launch.reverts_s
+    assert revert_s == pytest.approx(launch.left_s + confirming.REVERT_MARGIN_S), "hosts go back by themselves, after the deadline"
+    clock.pass_s(2)
+    if watched:
+        assert (await bench.verb(engine.watch, None)).state == "reverted"
+    else:
+        alone(bench)
+        await bench.up(plan_text("ring", RING))
+    await is_up(bench, "ring", RING)
+
+
+async def test_whoever_watches_counts_from_the_death_of_up_and_not_from_its_longest_life(
+    bench: Bench, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process = Process("")
+
+    async def died(*_: object, **__: object) -> None:
+        process.points.append("in the launch")
+        process.dead = True
+        process.alive()
+
+    monkeypatch.setattr(Up, "_job", died)
+    with pytest.raises(Killed):
+        await bench.up(plan_text("moved", MOVED), confirm_s=WITHIN_S, process=process)
+    assert record(bench).left_s() > WITHIN_S
+    watch = asyncio.create_task(bench.verb(engine.watch, None))
+    await asyncio.sleep(0.05)
+    assert record(bench).left_s() == WITHIN_S and not watch.done()
+    clock.pass_s(WITHIN_S + 1)
+    assert (await watch).state == "reverted"
+    await is_up(bench, "", [])
+
+
+@pytest.mark.parametrize(
+    "how", [NotVerified("rank 2: no peer", hint="testbed job logs"), asyncio.CancelledError()], ids=["fails", "Ctrl-C"]
+)
+async def test_an_up_whose_job_does_not_start_says_when_the_change_goes_back(
+    bench: Bench, clock: Clock, monkeypatch: pytest.MonkeyPatch, how: BaseException
+) -> None:
+    await bench.up(plan_text("ring", RING))
+
+    def fail() -> None:
+        raise how
+
+    launch = Launch(bench, clock, monkeypatch, fail)
+    with pytest.raises((NotVerified, Interrupted)) as error:
+        await bench.up(plan_text("moved", MOVED), confirm_s=WITHIN_S)
+    words = r"moved is up, and goes back to ring in 1 min 00 s, at \d\d:\d\d:\d\d, unless it is confirmed; its job"
+    assert re.search(words, str(error.value)) and "stays up" not in str(error.value)
+    assert "to keep it: testbed confirm; to roll it back now: testbed rollback" in str(error.value.hint)
+    assert record(bench).left_s() == WITHIN_S < launch.left_s and launch.reverts_s[-1] == WITHIN_S + confirming.REVERT_MARGIN_S
+
+
+async def test_a_host_that_does_not_hear_when_the_time_begins_counts_the_longer_one(
+    bench: Bench, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launch = Launch(bench, clock, monkeypatch, lambda: setattr(bench.fleet.all["gpu02"], "up", False))
+    report = await bench.up(plan_text("moved", MOVED), confirm_s=WITHIN_S)
+    assert report.confirm.left_s == WITHIN_S and len(launch.reverts_s) == 2
+    bench.fleet.all["gpu02"].up = True
+    await bench.verb(engine.confirm, None)
+    await is_up(bench, "moved", MOVED)
 
 
 async def test_confirmed_it_stands_and_the_hosts_that_left_are_cleared(bench: Bench, clock: Clock) -> None:
@@ -272,8 +401,9 @@ async def test_a_change_that_fails_is_taken_back_at_once_and_waits_for_nobody(be
     await bench.up(plan_text("ring", RING))
     steps = len(bench.requests.names)
     await bench.up(plan_text("moved", MOVED), confirm_s=WITHIN_S)
-    last = len(bench.requests.names) - steps
-    assert bench.requests.names[-1].startswith("hosts: commit"), "the hosts' own countdown comes last"
+    last = len(bench.requests.names) - steps - 1
+    ends = [name.startswith("hosts: commit") for name in bench.requests.names[-2:]]
+    assert ends == [True, True], "the hosts' own countdown comes last, and once more when the time to confirm begins"
     await bench.verb(engine.rollback, None)
     bench.requests.fail = {len(bench.requests.names) + last: "refused"}
     with pytest.raises(Exception, match="rolled back, everything is as before"):

@@ -1,4 +1,4 @@
-"""Changes kept only if confirmed in time: their record in the store, their deadline, and which verbs are allowed meanwhile.
+"""Changes kept only if confirmed in time: their record in the store, and their deadline.
 
 Hosts revert on their own; the light is restored by the first process to notice after the deadline: the one that `up` started, or
 the owner's next command. Both take the lab's lock and use this record, so it happens once.
@@ -9,9 +9,10 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Callable, Collection
+from contextlib import suppress
 
 from optics import HostName, Interlock, NotVerified, TestbedError
-from optics.plain import counted
+from optics.plain import counted, seconds_text
 from orchestrator.engine.change.context import Context
 from orchestrator.engine.change.snapshot import Snapshot
 from orchestrator.hosts import Hello
@@ -27,27 +28,31 @@ can on their own, and a confirmation in the last second still finds them all. Wi
 
 
 class Confirming:
-    """What `up` needs to leave a change pending. start: starts the process that watches it, and returns its pid."""
+    """What `up` needs to leave a change pending. start: starts the process that watches it, and returns its pid.
+
+    The time to confirm counts from the end of `up`, which may wait minutes for a job's first iterations. Until then store and hosts
+    have a later deadline, after the last moment at which this `up` may still run: it holds should `up` die.
+    """
 
     def __init__(self, kept: Confirmations, within_s: float, undo: str, start: Callable[[str], int]) -> None:
         self.kept, self.within_s, self.undo, self.start = kept, within_s, undo, start
         self.made: Awaited | None = None
 
-    def begin(
+    async def leave(
         self,
-        run: str,
+        context: Context,
         plan: str,
         before: Snapshot,
         generation: int,
         hosts: Collection[HostName],
         leaving: Collection[HostName],
-        scope: Scope,
-    ) -> float:
-        """Start the countdown; return how long (s) hosts wait before they revert on their own."""
+    ) -> None:
+        """Leave a change to be confirmed: hosts count down on their own, and the store has the deadline before they do."""
+        longest_s = self.within_s + (context.limit.left_s if context.limit is not None else 0.0)
         self.made = Awaited(
-            run,
+            context.run.id,
             self.kept.slice,
-            self.undo or run,
+            self.undo or context.run.id,
             plan,
             before.current.plan_name if before.current is not None else "",
             generation,
@@ -56,17 +61,32 @@ class Confirming:
             self.within_s,
             socket.gethostname(),
             boot_id(),
-            boot_clock_ns() + int(self.within_s * 1e9),
-            time.time() + self.within_s,
+            boot_clock_ns() + int(longest_s * 1e9),
+            time.time() + longest_s,
         )
-        self.kept.begin(self.made, scope)
-        self.made = self.kept.watch(self.made, self.start(run))
-        return self.within_s + REVERT_MARGIN_S
+        self.kept.begin(self.made, context.lock.lock.scope if context.lock is not None else Scope(frozenset(hosts)))
+        self.made = self.kept.watch(self.made, self.start(context.run.id))
+        revert_s = longest_s + REVERT_MARGIN_S
+        with context.run.step("host", "all", "wait to be confirmed", {"generation": generation, "revert_after_s": revert_s}):
+            await context.session.hosts.commit(generation, hosts, revert_s)
 
     def give_up(self) -> None:
         """The change failed after all: it is rolled back at once, not at the deadline."""
-        if self.made is not None:
-            self.kept.close(self.made, "superseded", self.made.run)
+        made, self.made = self.made, None
+        if made is not None:
+            self.kept.close(made, "superseded", made.run)
+
+
+async def up_to_the_operator(confirming: Confirming | None, context: Context) -> tuple[str, str]:
+    """What becomes of a change once its `up` ends, in words, and what to do; one that waits to be confirmed counts from now on."""
+    if confirming is None or confirming.made is None:
+        return "is up and stays up", "to roll the change back: testbed rollback"
+    made = confirming.made = confirming.kept.count(confirming.made)
+    with suppress(TestbedError):  # a host that does not hear of it counts the longer time, which is no harm
+        await context.session.hosts.commit(made.generation, made.hosts, made.left_s() + REVERT_MARGIN_S)
+    at = time.strftime("%H:%M:%S", time.localtime(made.due))
+    words = f"is up, and goes back to {made.back or 'no plan'} in {seconds_text(made.left_s())}, at {at}, unless it is confirmed"
+    return words, "to keep it: testbed confirm; to roll it back now: testbed rollback"
 
 
 async def keep_change(context: Context, kept: Confirmations, run: str) -> ConfirmReport:

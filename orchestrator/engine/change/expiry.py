@@ -145,6 +145,8 @@ async def watch(command: Command, run: str | None) -> WatchReport:
         kept.watch(found, os.getpid())  # the process that `up` started has ended
     tries, retry_s = 0, FIRST_RETRY_S
     while (now := kept.get(found.run)) is not None and now.state == "pending":
+        if now.left_s() > now.within_s and ((made := command.store.get(now.run)) is None or made.status != "running"):
+            now = kept.count(now)  # its `up` was killed before it did
         if (left := now.left_s()) > 0:
             await asyncio.sleep(min(left, LOOK_S))
             continue

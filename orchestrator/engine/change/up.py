@@ -21,7 +21,7 @@ from optics import (
 )
 from optics.plain import counted
 from optics.plan import Plan
-from orchestrator.engine.change.confirm import Confirming
+from orchestrator.engine.change.confirm import Confirming, up_to_the_operator
 from orchestrator.engine.change.context import Context
 from orchestrator.engine.change.decision import LIVE, Mode
 from orchestrator.engine.change.equalise import equalise_plan
@@ -52,7 +52,6 @@ from orchestrator.session import Observation
 from orchestrator.store.generations import generation_owners
 from orchestrator.store.ownership import OWNER, adopt, adopted, explained, refuse_taken
 from orchestrator.store.records import JobRecord
-from orchestrator.store.scope import Scope
 from orchestrator.verify.forwarding import pairs_of
 from orchestrator.verify.ladder import check_link, ladder
 from orchestrator.verify.power import Reading, keep
@@ -138,7 +137,7 @@ class Up:
                     own = context.own_generations()
                     leaving = [h for h, hello in seen.hellos.items() if h not in wanted and hello.active in own]
                     if self.confirming is not None:
-                        await self._leave_waiting(self.confirming, wanted, leaving)
+                        await self.confirming.leave(context, self.plan.name, self.before, generation, wanted, leaving)
                         leaving = []  # they keep their routes, too, until the change is confirmed
                     else:
                         with context.run.step("host", "all", "confirm", {"generation": generation}):
@@ -168,14 +167,19 @@ class Up:
                 if times.resumed_ns and hz:
                     await asyncio.sleep(AFTER_S)
         except asyncio.CancelledError:
-            words = f"interrupted: {self.plan.name} is up and stays up; its job was not waited for"
+            words, hint = await up_to_the_operator(self.confirming, context)
+            words = f"interrupted: {self.plan.name} {words}; its job was not waited for"
             context.run.finish("interrupted", 130, words)
-            raise Interrupted(words, hint="to roll the change back: testbed rollback") from None
+            raise Interrupted(words, hint=hint) from None
         except TestbedError as error:
-            error.args = (f"{self.plan.name} is up and stays up; {self.turn.left_as}\n{error}", *error.args[1:])
+            words, hint = await up_to_the_operator(self.confirming, context)
+            error.args = (f"{self.plan.name} {words}; {self.turn.left_as}\n{error}", *error.args[1:])
+            if self.confirming is not None:
+                error.hint = f"{error.hint}; {hint}" if error.hint else hint
             raise
         figures = record_timeline(recorder, self.lab, goal, self.plan, times, context.verb)
         turned = await self.turn.report(times.sent_ns, figures)
+        await up_to_the_operator(self.confirming, context)
         ok, total, unasked = pairs_of(rungs)
         writes = sum(o.writes for o in (*self.move.wired.values(), *times.outcomes.values()))
         return UpReport(
@@ -232,15 +236,6 @@ class Up:
             generation=self.move.generation,
             by=self.context.run.id,
         )
-
-    async def _leave_waiting(self, confirming: Confirming, wanted: Collection[HostName], leaving: Collection[HostName]) -> None:
-        """Leave it to be confirmed: hosts count down on their own, and the store has the deadline before they do."""
-        context = self.context
-        scope = context.lock.lock.scope if context.lock is not None else Scope(frozenset(wanted))
-        revert_s = confirming.begin(context.run.id, self.plan.name, self.before, self.move.generation, wanted, leaving, scope)
-        what = {"generation": self.move.generation, "revert_after_s": revert_s}
-        with context.run.step("host", "all", "wait to be confirmed", what):
-            await self.hosts.commit(self.move.generation, wanted, revert_s)
 
     async def _reserved(self, seen: Observation) -> tuple[Target, Observation]:
         """The target, its ports reserved: trunks are chosen from free ones, and another owner may choose at the same moment."""

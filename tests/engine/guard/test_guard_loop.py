@@ -13,9 +13,7 @@ import pytest
 
 from optics import HostPort, Link, TestbedError, Unreachable
 from orchestrator.engine.background import StateFile
-from orchestrator.engine.change.confirm import Confirming
 from orchestrator.engine.change.locking import holding
-from orchestrator.engine.change.snapshot import Snapshot
 from orchestrator.engine.guard import devices
 from orchestrator.engine.guard import guard as guarding
 from orchestrator.engine.guard.guard import Guard, GuardOptions
@@ -25,9 +23,10 @@ from orchestrator.fabric.circuits import settings as settings_of
 from orchestrator.fabric.rules import Macs, Rules
 from orchestrator.hosts import Committed, Hello, HostEvent, Probe
 from orchestrator.plan.stored import link_data
+from orchestrator.processes import boot_clock_ns, boot_id
 from orchestrator.session import Command, Session
 from orchestrator.settings import Settings, load
-from orchestrator.store.confirmations import Confirmations
+from orchestrator.store.confirmations import Awaited, Confirmations
 from orchestrator.store.generations import generation_owners, next_generation
 from orchestrator.store.keys import key_of, slice_of
 from orchestrator.store.locks import who
@@ -338,8 +337,9 @@ def test_while_a_change_waits_to_be_confirmed_the_hosts_are_left_to_count_down(b
     """Routes that the guard would confirm would make them forget that they owe to go back."""
     kept = Confirmations(bench.store, bench.slice, who(bench.settings))
     bench.hosts.pending = set(HERE.hosts)
-    confirming = Confirming(kept, 60.0, "", lambda run: 0)
-    confirming.begin(bench.run.id, "ring", Snapshot({}), PLANNED, HERE.hosts, (), reach(HERE, HERE.hosts))
+    run, hosts, due_ns = bench.run.id, tuple(HERE.hosts), boot_clock_ns() + 60 * 10**9
+    waits = Awaited(run, bench.slice, run, "ring", "", PLANNED, hosts, (), 60.0, "here", boot_id(), due_ns, time.time() + 60)
+    kept.begin(waits, reach(HERE, HERE.hosts))
 
     async def story() -> None:
         await bench.until(lambda: bench.events("standing back"))
@@ -347,8 +347,7 @@ def test_while_a_change_waits_to_be_confirmed_the_hosts_are_left_to_count_down(b
         bench.hosts.light(LINKS[2], False)
         await asyncio.sleep(0.3)
         assert bench.hosts.pending == set(HERE.hosts) and set(bench.hosts.active.values()) == {PLANNED}
-        assert confirming.made is not None
-        kept.close(confirming.made, "confirmed", bench.run.id)
+        kept.close(waits, "confirmed", bench.run.id)
         bench.hosts.pending.clear()
         await bench.until(lambda: bench.events("rerouted"))
 
