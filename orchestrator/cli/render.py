@@ -5,7 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable, Sequence
 
 from optics.plain import counted, seconds_text
-from orchestrator.cli.text import columns, flat, listed, mark, ms_text, page, paint, phase_line, scaled_ms_text, when
+from orchestrator.cli.text import (
+    columns,
+    expected_ms_text,
+    flat,
+    listed,
+    mark,
+    ms_text,
+    page,
+    paint,
+    phase_line,
+    scaled_ms_text,
+    when,
+)
 from orchestrator.engine.change.standstill import stood_text
 from orchestrator.results import (
     Awaiting,
@@ -80,11 +92,8 @@ def up(
     if report.nothing_to_do:
         return page([*lines, f"Nothing to do: {report.plan} is up on {report.lab} ({report.kept} circuits kept, 0 writes)"])
     if report.dark_ms is not None:
-        expected = ""
-        if report.dark_ms_expected is not None:
-            expected = f" ({scaled_ms_text(report.dark_ms_expected, report.dark_time_scale)} expected)"
-        after = f"link {ms_text(report.link_ms)}, commit {ms_text(report.commit_ms)}"
-        lines.append(f"  measured   dark {scaled_ms_text(report.dark_ms, report.dark_time_scale)}{expected}, {after}")
+        dark = expected_ms_text(report.dark_ms, report.dark_ms_expected, report.dark_time_scale)
+        lines.append(f"  measured   dark {dark}, link {ms_text(report.link_ms)}, commit {ms_text(report.commit_ms)}")
     if report.equalise is not None and report.equalise.circuits:
         powers = [c.out_dbm for c in report.equalise.circuits if c.out_dbm is not None]
         spread = f", {min(powers):.1f} to {max(powers):.1f} dBm" if powers else ""

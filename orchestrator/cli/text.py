@@ -32,6 +32,16 @@ def scaled_ms_text(ms: float | None, time_scale: float) -> str:
     return "-" if ms is None else scaled_text(ms / 1e3, time_scale)
 
 
+def expected_ms_text(ms: float | None, expected_ms: float | None, time_scale: float) -> str:
+    """A measured time beside the expected one: `27 ms (25 ms expected)`; `2 min 02 s of 2 min 00 s expected (x60: 2.0 s here)`."""
+    if ms is None or expected_ms is None:
+        return scaled_ms_text(ms, time_scale)
+    if time_scale == 1:
+        return f"{ms_text(ms)} ({ms_text(expected_ms)} expected)"
+    there, planned = (seconds_text(each * time_scale / 1e3) for each in (ms, expected_ms))
+    return f"{there} of {planned} expected (x{time_scale:g}: {ms_text(ms)} here)"
+
+
 def when(wall_s: float | None) -> str:
     """A wall time (s since the epoch), local."""
     return "-" if wall_s is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(wall_s))
