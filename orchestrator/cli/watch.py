@@ -163,6 +163,7 @@ class _Screen(_View):
         from rich.live import Live
 
         super().__init__(call, watcher)
+        self._unicode = call.unicode  # asked now: while rich draws, stdout is an object of its own, without an encoding
         self._console = Console(no_color=not call.colour, highlight=False)
         self._live = Live(console=self._console, screen=True, auto_refresh=False)
         self._live.start()
@@ -177,7 +178,7 @@ class _Screen(_View):
             return
         self._stale, self._painted = False, time.monotonic()
         width, height = self._console.size
-        self._live.update(screen(self.picture, width, height, unicode=self.call.unicode), refresh=True)
+        self._live.update(screen(self.picture, width, height, unicode=self._unicode), refresh=True)
 
     def close(self) -> None:
         self._live.stop()

@@ -36,9 +36,11 @@ _BLOCKS = re.compile(r"[▏▎▍▌▋▊▉█]+|(?<= )[#|]+(?= |$)")
 def screen(picture: Picture, width: int, height: int, *, unicode: bool = True) -> Group:
     """The picture in this many columns and rows; what does not fit is left out, the waterfall of the phases first."""
     move = picture.move
-    bars = sorted(move.bars, key=lambda b: b.begin_ms) if move else []
+    running = picture.running
+    now = move.at_work(time.time() * 1e3) if move and running and running.id == move.run else []
+    bars = sorted([*move.bars, *now], key=lambda b: b.begin_ms) if move else []
     parts = [b for b in bars if b.kind != "run"]
-    chart = draw(bars, width, unicode=unicode) if bars else []
+    chart = draw(bars, width, unicode=unicode, working=[bar.phase for bar in now]) if bars else []
     small = draw(parts, width, unicode=unicode) if parts else chart
     turned = [*slot_lines(picture, width, unicode=unicode), *carried_lines(picture), *rank_line(picture)]
     turned += turn_line(picture, width, unicode=unicode)
@@ -49,10 +51,10 @@ def screen(picture: Picture, width: int, height: int, *, unicode: bool = True) -
     fall = chart if len(chart) + 4 <= room else small if len(small) + 1 <= room else small[: max(0, room - 1)]
     room -= len(fall) + 1
     news = list(picture.log)[-min(room - 1, 12) :] if room > 1 else []
-    blocks: list[Text | Table] = [_head(picture), Text(summary(picture)), Text()]
+    blocks: list[Text | Table] = [_head(picture), Text(summary(picture, width)), Text()]
     blocks += [_hosts(picture, hosts, width, unicode=unicode), _devices(picture), *curves(picture, unicode=unicode), *turned]
     if fall and move is not None:
-        title = f"{move.run}  " + ("running now" if picture.running and picture.running.id == move.run else "the last change")
+        title = f"{move.run}  " + ("running now" if running and running.id == move.run else "the last change")
         blocks += [Text(title, style="bold"), *_coloured(fall)]
     blocks += [Text(f"{clock(e.at)}  {printable(e.words, keep='')}", style="bright_black") for e in news]
     for words in picture.trouble.values():
@@ -80,8 +82,8 @@ def counts(picture: Picture) -> tuple[int, int]:
     return lit, lit + states.count(LOST) + moved
 
 
-def summary(picture: Picture) -> str:
-    """The figures in one line."""
+def summary(picture: Picture, width: int = 0) -> str:
+    """The figures in one line; those that come last are left out where they are not within the width, if there is one."""
     lit, total = counts(picture)
     turns = list(picture.states.values()).count(IN_TURN)
     words = [f"{lit}/{total} circuits lit"] if total or not (picture.switched or turns) else []
@@ -95,8 +97,14 @@ def summary(picture: Picture) -> str:
     if sent:
         words.append(f"traffic {rate_text(sum(sent))}")
     took: Json = picture.job.get("iteration_ms")
-    if isinstance(took, float) and not picture.job.get("ended"):
-        words.append(f"iteration {seconds_text(took / 1e3)} ({picture.job.get('name') or picture.job.get('of')})")
+    if picture.standing.job_ended:
+        words.append(printable(picture.standing.job_ended, keep=""))
+    elif isinstance(took, float) and not picture.job.get("ended"):
+        named = f"iteration {seconds_text(took / 1e3)}"
+        name = printable(str(picture.job.get("name") or picture.job.get("of")), keep="")
+        words.append(f"{named} ({name})" if not width or len(", ".join([*words, f"{named} ({name})"])) <= width else named)
+    while width and len(words) > 1 and len(", ".join(words)) > width:
+        words.pop()
     return ", ".join(words)
 
 
@@ -110,7 +118,8 @@ def _head(picture: Picture) -> Text:
         return head.append("   no run yet", style="bright_black")
     title = f"{run.verb} {run.plan_name}".rstrip()
     if run.status == "running":
-        return head.append(f"   {title}: {picture.standing.doing or 'running'}", style="bold magenta")
+        doing = picture.doing
+        return head.append(f"   {doing + ': ' if doing else ''}{title}", style="bold magenta")
     style = "bright_black" if run.status == "ok" else "bold red"
     return head.append(f"   {title} {run.status}, {clock(run.started * 1e3)}", style=style)
 
@@ -236,15 +245,15 @@ def carried_lines(picture: Picture) -> list[Text]:
 
 def turn_line(picture: Picture, width: int, *, unicode: bool) -> list[Text]:
     """What the job stood at its latest turn, in as many of the words as the width has room for."""
-    turn = picture.training.last
+    turn = picture.turn
     if turn is None:
         return []
     mark, plain = _TURN
     words = printable(str(turn["words"]), keep="")
-    at = clock(float(cast(float, turn["at"])))
-    line = f"{mark if unicode else plain} {words}"
-    named = f"{'turn':<10}{line}"
-    longest = [f"{named}  ({turn['mode']}, {at})", f"{named}  ({at})", named, f"turn {line}", f"turn {line.partition(';')[0]}"]
+    line = f"{mark if unicode else plain} {clock(float(cast(float, turn['at'])))} "
+    stood, short = words.partition(";")[0], words.partition(":")[0]
+    brief = words.replace("; iteration ", "; ")
+    longest = [f"{'turn':<10}{line}{words}", *(f"turn {line}{said}" for said in (words, brief, stood, short))]
     fits = next((said for said in longest if len(said) <= width), longest[-1])
     return [Text(fits, style="" if turn["ok"] else "yellow")]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from optics.plain import counted
 from orchestrator.telemetry.lineprotocol import Point
@@ -15,12 +15,15 @@ _LEAST = 20
 """Least width of the bars, in characters."""
 
 
-def draw(all_bars: Sequence[Bar], width: int, *, unicode: bool = True) -> list[str]:
-    """Draw the phases of the run, then, on an axis of its own, the parts of each device and of the hosts."""
+def draw(all_bars: Sequence[Bar], width: int, *, unicode: bool = True, working: Collection[str] = ()) -> list[str]:
+    """Draw the phases of the run, then, on an axis of its own, the parts of each device and of the hosts.
+
+    working: the phases whose last bar goes on.
+    """
     parts = [b for b in all_bars if b.kind != "run"]
     if not all_bars:
         return ["  no phases were recorded"]
-    lines = _chart("phase", run_rows(all_bars), width, unicode)
+    lines = _chart("phase", run_rows(all_bars), width, unicode, working)
     if parts:
         rows = [(name, (bar,)) for name, bar in part_rows(parts)]
         # Milliseconds of hosts and devices would vanish next to Ansible's seconds, so they get their own axis.
@@ -51,13 +54,15 @@ def iteration_lines(found: Iterable[Iterations]) -> list[str]:
     ]
 
 
-def _chart(title: str, rows: Sequence[tuple[str, Sequence[Bar]]], width: int, unicode: bool) -> list[str]:
+def _chart(
+    title: str, rows: Sequence[tuple[str, Sequence[Bar]]], width: int, unicode: bool, working: Collection[str] = ()
+) -> list[str]:
     if not rows:
         return []
     begin = min(bar.begin_ms for _, some in rows for bar in some)
     end = max(bar.end_ms for _, some in rows for bar in some)
     label = max(_LABEL, *(len(name) for name, _ in rows)) + 1
-    said = {name: _remark(some) for name, some in rows}
+    said = {name: "  so far" if name in working else _remark(some) for name, some in rows}
     room = max(_LEAST, width - label - _NUMBER - 3 - max(map(len, said.values())))
     axis = _axis(begin, end, room)
     lines = [f"  {title:<{label}}{'ms':>{_NUMBER - 1}}  {axis}"]

@@ -194,6 +194,10 @@ class Journal:
             begin_ns,
         )
 
+    def phase_begin(self, name: str, begin_ns: int) -> None:
+        """Record that phase `name` of the run began (monotonic ns); `phase` records it when it has ended."""
+        self.point("phase_begin", {"phase": name}, {"begin_ns": begin_ns - self.start_ns}, begin_ns)
+
     def flush(self) -> None:
         """Write everything to the kernel: it then survives this process, though not a power cut."""
         with self._lock:

@@ -117,6 +117,14 @@ _ALL = (
         events=True,
     ),
     Measurement(
+        "phase_begin",
+        "one point when a phase of a run begins: live views show the phase as the one at work until its `phase` point is there",
+        (*COMMON_TAGS, "phase"),
+        {"begin_ns": Field("int", "ns", "since the start of the run")},
+        "events",
+        events=True,
+    ),
+    Measurement(
         "adapt",
         "one point per look at a job's traffic, whether its circuits were changed (turned), left (skipped) or taken back (failed)",
         (*COMMON_TAGS, "plan", "what"),

@@ -41,6 +41,8 @@ class Recorder:
         """Time the body as phase `name`; a phase that raises is recorded as failed with the error's first line."""
         phase = Phase(name, detail)
         self.progress.phase(name, detail)
+        if self.journal:
+            self.journal.phase_begin(name, phase.begin_ns)
         try:
             yield phase
         except BaseException as error:

@@ -84,5 +84,5 @@ def lost_words(found: Mapping[str, float]) -> str:
 def save_words(found: Mapping[str, float]) -> str:
     """What checkpoints cost."""
     often = "every iteration" if found["every"] <= 1 else f"every {counted(round(found['every']), 'iteration')}"
-    words = f"for checkpoints training stands {seconds_text(found['each_ms'] / 1e3)} {often}"
+    words = f"checkpoints stop training for {seconds_text(found['each_ms'] / 1e3)} {often}"
     return words if found["iteration_ms"] in (found["each_ms"], 0.0) else f"{words}, {found['iteration_ms']:.2g} ms an iteration"

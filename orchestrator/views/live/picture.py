@@ -111,6 +111,9 @@ class Picture:
                 self._port(point, at)
             case "phase":
                 self._phase(point, run)
+            case "phase_begin":
+                _progress(self.runs, run).begin(point)
+                self._dirty |= {"move", "run"}
             case "reconfig":
                 self._reconfig(point, run)
             case "reconfig_device":
@@ -180,7 +183,7 @@ class Picture:
             if (said := f"{now.job.name} {now.job.state}") != self._announced_job:
                 self._announced_job = said
                 self.say(at, "job", f"job {now.job.name}: {now.job.state}", job=now.job.name, state=now.job.state)
-        self._dirty |= {"plan", "run", "job", "move"}
+        self._dirty |= {"plan", "run", "job", "move", "turns"}
 
     def around(self, links: Iterable[str], at: float) -> None:
         """Apply the links that a guard found dead: `gpu01:p1--gpu02:p1`."""
@@ -265,7 +268,7 @@ class Picture:
 
     def _phase(self, point: Point, run: str) -> None:
         bar = _progress(self.runs, run).phase(point)
-        self._dirty.add("move")
+        self._dirty |= {"move", "run"}
         if bar.kind == "run":
             words = f"{bar.phase:<10} {bar.detail}" + ("" if bar.ok else "  FAILED")
             at = point.time_ns / 1e6 + bar.ms
@@ -379,6 +382,9 @@ class Picture:
             if run.id not in before and run.status == "running":
                 self.say(run.started * 1e3, "run", f"run {run.id}: {title} begins ({run.user})", run=run.id, status="running")
             elif run.status != "running" and before.get(run.id, "running") == "running":
+                if run.status != "ok" and run.id in self.marks:
+                    self.marks[run.id]["status"] = run.status
+                    self._dirty.add("marks")
                 if self.hush:  # not an event of a change, but worth showing
                     at = (run.ended or run.started) * 1e3
                     self.log.append(Event(0, at, "run", ended_words(run), {"run": run.id, "status": run.status}))
@@ -390,6 +396,19 @@ class Picture:
     def running(self) -> RunRecord | None:
         """The newest run that has not ended."""
         return next((r for r in self.standing.runs if r.status == "running"), None)
+
+    @property
+    def doing(self) -> str:
+        """What the newest run that has not ended does: its phase, else the step that it wrote down."""
+        running = self.running
+        working = self.runs[running.id].working if running is not None and running.id in self.runs else {}
+        return next(reversed(working), self.standing.doing)
+
+    @property
+    def turn(self) -> dict[str, Json] | None:
+        """The latest turn of the job that runs."""
+        job = self.standing.running_job
+        return None if job is None else self.training.last_of(job.name, job.started * 1e3)
 
     @property
     def move(self) -> RunProgress | None:

@@ -28,6 +28,8 @@ class RunProgress:
     figures: dict[str, float] = field(default_factory=dict)
     began: float = 0.0
     """Wall ms at which the run's clock was zero."""
+    working: dict[str, float] = field(default_factory=dict)
+    """The phases that have begun and not ended, with their begin (ms since the start of the run); the latest last."""
 
     @property
     def moved(self) -> bool:
@@ -36,10 +38,23 @@ class RunProgress:
 
     def phase(self, point: Point) -> Bar:
         bar = bars([point])[0]
+        if bar.kind == "run":
+            self.working.pop(bar.phase, None)
         if len(self.bars) < MOST_BARS:
             self.bars.append(bar)
         self.began = point.time_ns / 1e6 - bar.begin_ms
         return bar
+
+    def begin(self, point: Point) -> None:
+        """A phase begins."""
+        name, begin_ms = point.tags["phase"], float(point.fields["begin_ns"]) / 1e6
+        self.began = point.time_ns / 1e6 - begin_ms
+        self.working.pop(name, None)
+        self.working[name] = begin_ms
+
+    def at_work(self, now: float) -> list[Bar]:
+        """A bar until now (wall ms) for each phase that has begun and not ended."""
+        return [Bar("run", "", name, begin, max(0.0, now - self.began - begin)) for name, begin in self.working.items()]
 
     def reconfig(self, point: Point) -> None:
         self.at = point.time_ns / 1e6
@@ -67,7 +82,7 @@ def _row(name: str, some: Sequence[Bar]) -> dict[str, Json]:
 
 def shown(runs: Iterable[RunProgress], running: str) -> RunProgress | None:
     """The run whose waterfall is drawn: the running one, once it has any points, else the newest that moved light."""
-    known = {r.run: r for r in runs if r.bars or r.figures}
+    known = {r.run: r for r in runs if r.bars or r.figures or r.run == running}
     if running in known:
         return known[running]
     newest = sorted(known, reverse=True)

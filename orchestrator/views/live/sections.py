@@ -91,13 +91,13 @@ def _section(picture: Picture, name: str) -> Json:
         case "devices":
             return {n: {"phase": d.phase, "since": d.since, "words": d.words} for n, d in picture.devices.items()}
         case "job":
-            return dict(picture.job) or None
+            return {**picture.job, "words": picture.standing.job_ended} if picture.job else None
         case "move":
             return _move(picture)
         case "marks":
             return [picture.marks[run] for run in sorted(picture.marks)]
         case "turns":
-            return list(picture.training.turns.values())
+            return [{**turn, "last": turn is picture.turn} for turn in picture.training.turns.values()]
     return list(picture.trouble.values())
 
 
@@ -118,7 +118,7 @@ def _run(picture: Picture, r: RunRecord) -> dict[str, Json]:
         "plan": r.plan_name,
         "status": r.status,
         "user": r.user,
-        "doing": picture.standing.doing if r.status == "running" else "",
+        "doing": picture.doing if r.status == "running" else "",
         "started": r.started * 1e3,
         "seconds": r.seconds,
         "message": r.message,
@@ -131,7 +131,9 @@ def _move(picture: Picture) -> Json:
         return None
     record = next((r for r in picture.standing.runs if r.id == progress.run), None)
     phases, parts = progress.rows()
-    last = next((picture.runs[run] for run in sorted(picture.runs, reverse=True) if picture.runs[run].figures), None)
+    at_work = picture.running is not None and picture.running.id == progress.run
+    measured = (picture.runs[run] for run in sorted(picture.runs, reverse=True) if picture.runs[run].figures)
+    last = next(measured, None) if at_work else None  # until this one has its own
     return {
         "run": progress.run,
         "verb": record.verb if record else "",
@@ -139,6 +141,8 @@ def _move(picture: Picture) -> Json:
         "status": record.status if record else "",
         "began": progress.began,
         "figures": dict(progress.figures),
+        "working": cast(Json, [[name, begin] for name, begin in progress.working.items()] if at_work else []),
+        "turned": any(turn["run"] == progress.run for turn in picture.training.turns.values()),
         "phases": cast(Json, phases),
         "parts": cast(Json, parts),
         "last": dict(last.figures) if last else {},

@@ -37,6 +37,16 @@ class Standing:
     failed: Mapping[DeviceName, str] | None = None
     job: JobRecord | None = None
 
+    @property
+    def running_job(self) -> JobRecord | None:
+        """The job of the plan that is up, unless it has ended."""
+        return self.job if self.job is not None and self.job.ended is None and self.plans else None
+
+    @property
+    def job_ended(self) -> str:
+        """That the job of the plan that is up has ended, in words; empty while it goes on, and where none is up."""
+        return f"job {self.job.name} {self.job.state}" if self.job is not None and self.job.ended is not None and self.plans else ""
+
     def is_of_another_owner(self, run: str) -> bool:
         """Whether a run belongs to another owner while the viewer's own job is running."""
         record = next((r for r in self.runs if r.id == run), None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import cast
 
 from orchestrator.results import Json
 from orchestrator.telemetry.lineprotocol import Point
@@ -111,10 +112,10 @@ class Training:
         placed = self.turns[id_]["at"] if id_ in self.turns else at
         return float(placed) if isinstance(placed, (int, float)) else at, "turn", words, said
 
-    @property
-    def last(self) -> dict[str, Json] | None:
-        """The latest turn."""
-        return next(reversed(self.turns.values()), None)
+    def last_of(self, job: str, since: float) -> dict[str, Json] | None:
+        """The latest turn of a job since its launch (wall ms)."""
+        found = [turn for turn in self.turns.values() if turn["job"] == job and cast(float, turn["at"]) >= since]
+        return max(found, key=lambda turn: cast(float, turn["at"]), default=None)
 
     def judge(self, running_since: float | None) -> Iterator[Told]:
         """The slow iterations whose changes are known by now.

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -57,6 +58,13 @@ class Told:
         self.store.set_current(self.slice, run.id, plan_name="topoopt-12", plan_sha="x", plan_text=text, links=links, generation=1)
         run.finish("ok")
         return run
+
+    def launched(self, run: Run, at_ms: float, name: str = "ddp") -> int:
+        """A job that a run launched."""
+        with patch("orchestrator.store.store.time.time", return_value=at_ms / 1e3):
+            job = self.store.add_job(self.slice, run.id, name, {"wanted": {}})
+        self.store.set_job(job, "running")
+        return job
 
     def journal(self, run: Run, **more: Any) -> Journal:
         journal = Journal(self.settings.run_dir(run.id), run.id, self.lab.name, **more)

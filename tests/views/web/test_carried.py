@@ -54,7 +54,7 @@ WORDS = {
     "cache": "at tree: 512 of 1024 entries, 71 % of 9000 questions answered, 480 in use, lease 48 s",
     "sends": "10 % of what whole sums would take",
     "datagrams": "sums lack 0.8 % (0.8 % at most, 2.0 % allowed), 1.0 % sent again",
-    "saves": "for checkpoints training stands 12 ms every 10 iterations, 1.2 ms an iteration",
+    "saves": "checkpoints stop training for 12 ms every 10 iterations, 1.2 ms an iteration",
 }
 
 

@@ -27,6 +27,7 @@ from orchestrator.cli import listening, main
 from orchestrator.cli.watchscreen import clock, curves
 from orchestrator.views.web.doors import Names
 from tests.views.web.conftest import PLAN, Told
+from tests.views.web.test_training import scene
 
 TESTBED = [sys.executable, "-m", "orchestrator.cli.main"]
 
@@ -148,15 +149,19 @@ def test_of_a_lab_at_rest_the_curves_say_until_when_they_are(told: Told) -> None
             assert curve.plain.endswith(f"40 ms  at {clock(now - age)}" if age else "  40 ms"), curve.plain
 
 
-def test_on_a_terminal_watch_paints_one_screen_that_fits_and_leaves_it_as_it_was(told: Told) -> None:
-    told.up()
+@pytest.mark.parametrize(("encoding", "marks"), [("utf-8", "●▆▼"), ("ascii", "*v")])
+def test_on_a_terminal_watch_paints_one_screen_that_fits_and_leaves_it_as_it_was(told: Told, encoding: str, marks: str) -> None:
+    launch = told.up()
+    with told.watcher() as watcher:
+        scene(told, watcher, launch=launch)
     ours, theirs = pty.openpty()
     try:
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
-        environment = os.environ | {"TERM": "xterm-256color", "COLUMNS": "80", "LINES": "24", "PYTHONUTF8": "1"}
+        environment = os.environ | {"TERM": "xterm-256color", "COLUMNS": "80", "LINES": "24", "PYTHONIOENCODING": encoding}
         process = subprocess.Popen([*TESTBED, "watch", "--passive"], stdin=theirs, stdout=theirs, stderr=theirs, env=environment)
         os.close(theirs)
         shown = _read(ours, lambda text: "ocs4" in text)
+        assert all(mark in shown for mark in marks) and shown.isascii() == (encoding == "ascii")
         assert shown.startswith("\x1b[?1049h") and "gpu01" in shown and "48/48 circuits lit" in shown
         frames = re.split(r"\x1b\[H", shown)
         plain = [re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", frame) for frame in frames]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -12,6 +13,9 @@ import pytest_asyncio
 from playwright.async_api import Browser, Page, async_playwright, expect
 
 from optics import CrossConnect, Port
+from orchestrator.hosts import Beat
+from orchestrator.telemetry.progress import Silent
+from orchestrator.telemetry.recorder import Recorder
 from tests.views.web.conftest import ROOT, Told
 from tests.views.web.serving import Served, served
 from tests.views.web.test_carried import carry
@@ -29,6 +33,7 @@ RING = ROOT / "examples" / "ring-12.json"
 expect.set_options(timeout=20_000)
 LEAST_PX = 100
 LIT = '.arc[data-state="lit"]'
+BEAT = Beat("gpu01", "running", None, 7, "exchange", 30.0, ())
 _TOLD = re.compile("ERR_CONNECTION|ERR_INCOMPLETE|403")
 """A browser's own words for a server that is away and for a key that was refused: the page tells both itself."""
 
@@ -81,7 +86,7 @@ async def test_circuits_go_dark_and_others_light_up_while_one_looks(browser: Bro
         await expect(page.locator('[data-circuit="gpu01:p1|gpu02:p1"]')).to_have_attribute("data-state", "dark")
         await expect(page.locator('[data-circuit="gpu01:p1|gpu03:p1"]')).to_have_attribute("data-state", "making")
         await expect(page.locator('[data-device="ocs1"] .phase')).to_contain_text("dark")
-        await expect(page.locator("#run")).to_contain_text("<b>: switch ocs1")
+        await expect(page.locator("#run")).to_contain_text("switch ocs1: up next")
         told.store.disown(told.slice, [old])
         step.end()
         await expect(page.locator('[data-circuit="gpu01:p1|gpu03:p1"]')).to_have_attribute("data-state", "lit")
@@ -104,7 +109,7 @@ async def test_a_turn_is_in_words_above_the_curve_and_a_slow_iteration_in_the_li
         scene(told, at.page.watcher, launch=launch)
         stood = "job stood 96 ms: 60 dark, 4 commit, 32 boundary; iteration 212 -> 172 ms"
         await expect(page.locator("#turn")).to_contain_text(stood)
-        await expect(page.locator("#turn")).to_have_attribute("title", "ddp, ride, after iteration 30, worst rank 71 ms")
+        await expect(page.locator("#turn")).to_have_attribute("title", "ddp, after iteration 30, worst rank 71 ms")
         await expect(page.locator("#news")).to_contain_text("iteration 30 took 310 ms, usually 201: dark 60, commit 4, boundary 45")
         await page.set_viewport_size({"width": 390, "height": 844})
         assert await page.evaluate("document.documentElement.scrollWidth") <= 390
@@ -205,6 +210,7 @@ async def test_the_button_is_dead_without_a_key_and_asks_before_it_does_anything
         assert "key" not in page.url
         await page.keyboard.press("s")
         await expect(page.locator("#safe-words")).to_contain_text("ring-12")
+        await expect(page.locator("#safe-words")).to_contain_text("A job that runs takes over its next rings while it runs")
         await page.keyboard.press("Escape")
         await expect(page.locator("#safe-dialog")).to_be_hidden()
         assert at.page.safe.state == "ready"
@@ -275,24 +281,50 @@ async def test_the_phase_at_work_has_a_bar_that_grows_and_figures_stay_until_the
     told.move(moved)
     run = told.run(plan="next")
     async with served(told) as at, opened(browser, at) as page:
-        await expect(page.locator("#move-title")).to_contain_text("Now: up next")
         growing = page.locator("#waterfall .bar.growing")
-        await expect(growing).to_have_count(1)
         journal = told.journal(run)
-        now = journal.now_ns()
-        journal.phase("observe", now - 10**9, now)
-        run.plan("host", "all", "stage", {}).begin()
-        await expect(page.locator("#waterfall .name", has_text="stage")).to_be_visible()
-        said = page.locator("#waterfall .name", has_text="stage").locator("xpath=following-sibling::span[1]")
+        with Recorder(Silent(), journal).phase("observe"):
+            await expect(growing).to_have_count(1)
+            await expect(page.locator("#move-title")).to_contain_text("Now: up next")
+            await expect(page.locator("#run")).to_have_text("observe: up next")
+        recording = Recorder(Silent(), journal).phase("launch")
+        recording.__enter__()
+        await expect(page.locator("#waterfall .name", has_text="launch")).to_be_visible()
+        await expect(page.locator("#run")).to_have_text("launch: up next")
+        await expect(growing).to_have_count(1)
+        said = page.locator("#waterfall .name", has_text="launch").locator("xpath=following-sibling::span[1]")
         before = await said.inner_text()
         await expect(said).not_to_have_text(before)
         await expect(page.locator("#stat-dark")).to_have_text("64 ms")
         await expect(page.locator("#stat-dark")).to_have_class("old")
+        recording.__exit__(None, None, None)
         told.move(run, dark_ms=71.0)
         run.finish("ok")
         await expect(page.locator("#stat-dark")).to_have_text("71 ms")
         await expect(page.locator("#stat-dark")).not_to_have_class("old")
         await expect(growing).to_have_count(0)
+        failed = told.run(plan="bad")
+        told.journal(failed).phase("switch", now := journal.now_ns(), now + 10**8, kind="device", subject="ocs1")
+        await expect(page.locator("#stat-dark")).to_have_class("old")
+        failed.finish("rolled-back")
+        await expect(page.locator("#move-title")).to_contain_text("Last move: up bad")
+        await expect(page.locator("#stat-dark")).to_have_text("–")
+
+
+async def test_a_job_that_has_finished_is_said_to_be_so_and_no_rank_is_silent(browser: Browser, told: Told) -> None:
+    launch = told.up()
+    job = told.launched(launch, time.time() * 1e3 - 60_000)
+    async with served(told) as at, opened(browser, at) as page:
+        scene(told, at.page.watcher, launch=launch, job=False)
+        at.page.watcher.picture.ranks.heard(launch.id, [BEAT], time.time() * 1e3)
+        await expect(page.locator("#ranks .rank")).to_have_count(1)
+        await expect(page.locator("#turn")).to_be_visible()
+        await expect(page.locator("#job")).to_be_hidden()
+        told.store.set_job(job, "finished", ended=True)
+        await expect(page.locator("#job")).to_have_text("job ddp finished")
+        await expect(page.locator("#ranks")).to_be_hidden()
+        await expect(page.locator("#turn")).to_be_hidden()
+        await expect(page.locator("#stat-iteration")).to_have_text("–")
 
 
 async def test_what_happens_to_many_circuits_one_by_one_is_one_line(browser: Browser, told: Told) -> None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 import time
+from contextlib import suppress
 from io import StringIO
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from rich.console import Console
@@ -18,12 +21,15 @@ from orchestrator.plan.target import target
 from orchestrator.session import load_lab
 from orchestrator.store.records import Belonging, CurrentPlan
 from orchestrator.telemetry import Point
+from orchestrator.telemetry.progress import Silent
+from orchestrator.telemetry.recorder import Recorder
 from orchestrator.views.live import Picture, Watcher
 from orchestrator.views.live.fabric import live_circuits
 from orchestrator.views.live.sections import changes, whole
 from orchestrator.views.live.standing import Moving, Standing, standing
 from tests.properties.switches import switched_lab
 from tests.views.web.conftest import ROOT, Told
+from tests.views.web.test_training import drawn
 
 MINE = Belonging("ann", "r")
 NONE: frozenset[Setting] = frozenset()
@@ -381,3 +387,27 @@ def painted(picture: Picture) -> str:
     console = Console(width=70, record=True, file=StringIO())
     console.print(screen(picture, 70, 30))
     return console.export_text()
+
+
+def test_the_phase_at_work_has_its_name_and_a_bar_from_its_begin_until_now(told: Told) -> None:
+    with told.watcher() as watcher:
+        told.up()
+        run = told.run(plan="next")
+        recorder = Recorder(Silent(), told.journal(run))
+        with recorder.phase("stage"):
+            pass
+        with recorder.phase("launch", "train"):
+            watcher.refresh()
+            move = watcher.picture.move
+            assert watcher.picture.doing == "launch" and move is not None and list(move.working) == ["launch"]
+            (bar,) = move.at_work(time.time() * 1e3 + 5000)
+            assert bar.phase == "launch" and 5000 <= bar.ms < 65_000
+            assert "launch: up next" in drawn(watcher.picture, 80)
+            assert re.search(r"launch +\d+\.\d +█* *[▏▎▍▌▋▊▉█]? +so far", drawn(watcher.picture, 110, height=50))
+            assert cast(dict[str, Any], whole(watcher.picture)["run"])["doing"] == "launch"
+        watcher.refresh()
+        assert watcher.picture.doing == "" and move.working == {} and "so far" not in drawn(watcher.picture, 110)
+        with suppress(KeyboardInterrupt), recorder.phase("job"):
+            raise KeyboardInterrupt
+        watcher.refresh()
+        assert watcher.picture.doing == "", "one that failed is not at work"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from io import StringIO
 from typing import Any, cast
@@ -11,7 +12,7 @@ from unittest.mock import patch
 import pytest
 from rich.console import Console
 
-from orchestrator.cli.watchscreen import screen
+from orchestrator.cli.watchscreen import clock, screen, summary
 from orchestrator.engine.change.standstill import stood_parts
 from orchestrator.views.live import Event, Picture, Watcher
 from orchestrator.views.live.sections import changes, whole
@@ -31,10 +32,12 @@ def events(watcher: Watcher, name: str) -> list[Event]:
     return [e for e in watcher.picture.since(0) if e.event == name]
 
 
-def scene(told: Told, watcher: Watcher, *, now: float | None = None, launch: Any = None) -> tuple[Any, Any]:
+def scene(told: Told, watcher: Watcher, *, now: float | None = None, launch: Any = None, job: bool = True) -> tuple[Any, Any]:
     """A job of 200 ms an iteration whose ranks turned after iteration 30, which took 310 ms: it met the dark."""
     end = now or time.time() * 1e3
     launch = launch or told.up()
+    if job:
+        told.launched(launch, end - 60_000)
     told.train(launch, until_ms=end, count=50, slow={30: 310.0, 31: 250.0})
     began = end - sum(200.0 + n % 3 for n in range(32, 50)) - 250.0 - 310.0
     with patch("orchestrator.store.store.time.time", return_value=began / 1e3):
@@ -147,9 +150,42 @@ def test_the_screen_marks_the_turn_on_the_curve_and_says_what_the_job_stood(told
         (curve,) = (line for line in lines if line.startswith("iteration "))
         (turn,) = (line for line in lines if line.startswith("turn "))
         assert "▼" in curve and STOOD in turn and "▼" in turn and "212 -> 172 ms" in turn
-        assert ("ride" in turn) == (width > 80) and all(len(line) <= width for line in lines)
+        assert clock(cast(float, watcher.picture.turn and watcher.picture.turn["at"])) in turn, "also where there is little room"
+        assert "ride" not in turn and all(len(line) <= width for line in lines)
         plain = drawn(watcher.picture, width, unicode=False)
-        assert f"v {STOOD}" in plain and plain.isascii()
+        assert re.search(rf"v \d\d:\d\d:\d\d {STOOD}", plain) and plain.isascii()
+
+
+def test_the_turn_that_is_told_is_one_of_the_job_that_runs(told: Told) -> None:
+    with told.watcher() as watcher:
+        launch = told.up()
+        scene(told, watcher, launch=launch)
+        told.store.set_job(1, "finished", ended=True)
+        watcher.refresh()
+        assert watcher.picture.turn is None and "turn " not in drawn(watcher.picture, 100), "it has ended"
+        assert "job ddp finished" in drawn(watcher.picture, 100)
+        assert cast(dict[str, Any], whole(watcher.picture)["job"])["words"] == "job ddp finished"
+        assert not [turn for turn in cast(list[dict[str, Any]], whole(watcher.picture)["turns"]) if turn["last"]]
+        told.launched(told.run(plan="again"), time.time() * 1e3)
+        watcher.refresh()
+        assert watcher.picture.turn is None, "another job of the same name has not turned yet"
+        assert "finished" not in summary(watcher.picture)
+        told.store.clear_current(told.slice, launch.id)
+        watcher.refresh()
+        assert watcher.picture.standing.running_job is None, "no plan is up: nobody has said that the job of a stopped lab ended"
+
+
+def test_figures_that_have_no_room_are_left_out_whole(told: Told) -> None:
+    with told.watcher() as watcher:
+        scene(told, watcher)
+        for n in range(48):
+            for k in range(2):
+                watcher.picture.count(f"h{n}:p1", time.time() * 1e3 - 1000 + 1000 * k, 20_000_000 * k, 0)
+        whole_line = summary(watcher.picture)
+        assert whole_line.endswith("iteration 202 ms (ddp)") or re.search(r"iteration \d+ ms \(ddp\)$", whole_line)
+        for width in range(30, len(whole_line) + 1):
+            line = summary(watcher.picture, width)
+            assert len(line) <= width and (line == whole_line or f"{whole_line} ".startswith((f"{line},", f"{line} (")))
 
 
 def test_a_small_screen_keeps_the_turn_and_stays_small(told: Told) -> None:

@@ -61,7 +61,7 @@ const takers = {
     $("run").dataset.status = run?.status ?? "";
     if (!run) return void ($("run").textContent = "no run yet");
     const title = `${run.verb} ${run.plan}`.trim();
-    const now = run.status === "running" ? `${title}: ${run.doing || "at work"}` : `${title} ${run.status}${run.seconds ? ` in ${short(run.seconds * 1000)}` : ""}, ${clock(run.started)}`;
+    const now = run.status === "running" ? `${run.doing || "at work"}: ${title}` : `${title} ${run.status}${run.seconds ? ` in ${short(run.seconds * 1000)}` : ""}, ${clock(run.started)}`;
     $("run").textContent = run.message && run.status !== "ok" && run.status !== "running" ? `${now}: ${run.message.split("\n")[0]}` : now;
   },
   circuits(list) {
@@ -85,19 +85,16 @@ const takers = {
     }
   },
   turns(turns) {
-    const last = turns.at(-1);
+    const last = turns.find((turn) => turn.last);
     $("turn").hidden = !last;
     if (last) $("turn").textContent = `▼ ${clock(last.at)} ${last.words}`;
-    $("turn").title = last ? `${last.job}, ${last.mode}${last.after === undefined ? "" : `, after iteration ${last.after}`}${last.worst_rank_ms === undefined ? "" : `, worst rank ${short(last.worst_rank_ms)}`}` : "";
+    $("turn").title = last ? `${last.job}${MODES[last.mode] ?? ""}${last.after === undefined ? "" : `, after iteration ${last.after}`}${last.worst_rank_ms === undefined ? "" : `, worst rank ${short(last.worst_rank_ms)}`}` : "";
     iterations.turns = turns.filter((turn) => turn.ok);
     iterations.plot.redraw(false);
   },
   ranks(told) {
-    const running = told.words !== "" && !state.job?.ended;
-    $("ranks-words").hidden = !running;
-    $("ranks-words").textContent = told.words;
-    $("ranks-words").classList.toggle("bad", told.trouble);
-    ranks($("ranks"), running ? told.ranks : []);
+    state.ranks = told;
+    showRanks();
   },
   slots: (told) => slots($("slots"), $("slots-words"), told),
   adapt: (told) => looks($("adapt"), $("adapt-words"), told),
@@ -105,7 +102,12 @@ const takers = {
     carried($("carried"), told);
     fabric.copied(told.shadow, told.taps);
   },
-  job: (job) => (state.job = job),
+  job(job) {
+    state.job = job;
+    $("job").textContent = job?.words ?? "";
+    $("job").classList.toggle("bad", job?.state === "failed");
+    showRanks();
+  },
   throughput: (points, whole) => traffic.add(points, whole),
   iterations: (points, whole) => iterations.add(points, whole),
   log(lines, whole) {
@@ -119,6 +121,17 @@ const takers = {
   safe: showSafe,
 };
 const ORDER = ["colours", "lab", "plan", "run", "slots", "adapt", "circuits", "states", "devices", "ports", "move", "marks", "turns", "job", "ranks", "carried", "throughput", "iterations", "log", "trouble", "safe"];
+
+const MODES = { hold: ", paused in the dark", drain: ", its traffic had other paths", ride: "" };
+
+// What ranks say of themselves is of a job that runs.
+function showRanks() {
+  const told = state.ranks, running = Boolean(told?.words) && !state.job?.ended;
+  $("ranks-words").hidden = !running;
+  $("ranks-words").textContent = told?.words ?? "";
+  $("ranks-words").classList.toggle("bad", Boolean(told?.trouble));
+  ranks($("ranks"), running ? told.ranks : []);
+}
 
 function take(data, whole) {
   for (const name of ORDER) if (name in data) takers[name](data[name], whole);
@@ -137,10 +150,10 @@ function align() {
   for (const small of document.querySelectorAll(".until")) small.textContent = until === null ? "" : `, until ${clock(until * 1000)}`;
 }
 
-// A figure stays, dimmed, until its next value arrives.
-function stat(name, now, title = "") {
+// A figure stays, dimmed, until its next value arrives; `over`: none will.
+function stat(name, now, { title = "", over = false } = {}) {
   const place = $(`stat-${name}`), known = now !== null && now !== undefined;
-  if (known) place.textContent = now;
+  if (known || over) place.textContent = known ? now : "–";
   place.classList.toggle("old", !known && place.textContent !== "–");
   place.title = known ? title : place.textContent === "–" ? "" : "the last known";
 }
@@ -149,27 +162,34 @@ function stats() {
   const now = state.move?.figures ?? {}, last = state.move?.last ?? {};
   for (const [name, key] of [["dark", "dark_ms"], ["total", "total_ms"]]) {
     if (now[key] === undefined && last[key] !== undefined) $(`stat-${name}`).textContent = short(last[key]);
-    stat(name, now[key] === undefined ? null : short(now[key]));
+    stat(name, now[key] === undefined ? null : short(now[key]), { over: last[key] === undefined });
   }
+  $("stat-total-name").textContent = state.move?.turned ? "moved, turned, verified" : "moved, verified";
   const always = fabric.total || !fabric.turning ? `${fabric.lit} / ${fabric.total}` : "";
   stat("lit", fabric.total === undefined ? null : [always, fabric.turning && `${fabric.turning} in turn`].filter(Boolean).join(" + "));
   stat("traffic", traffic.latest === null ? null : traffic.latest >= 1000 ? `${(traffic.latest / 1000).toFixed(2)} Gb/s` : `${Math.round(traffic.latest)} Mb/s`);
   const job = state.job;
-  stat("iteration", job?.iteration_ms === undefined || job.ended ? null : short(job.iteration_ms), job ? `${job.name ?? job.of}: ${job.state ?? ""}, median of the latest` : "");
+  const title = job ? `${job.name ?? job.of}: ${job.state ?? ""}, median of the latest` : "";
+  stat("iteration", job?.iteration_ms === undefined || job.ended ? null : short(job.iteration_ms), { title, over: Boolean(job?.ended) });
   document.title = `${$("lab").textContent}: ${$("plan").textContent}`;
 }
 
-// The same event of many circuits is one line.
+// The same event of many circuits is one line, and the same phase of many devices.
 const FOLD_S = 5;
 let folds = [];
 const VERBS = { dark: "go dark", making: "are being made", lit: "carry light", lost: "lost their light" };
 function folded(line) {
-  if (line.event !== "circuits" || !VERBS[line.state]) return false;
+  const of = line.event === "device" ? line.phase : line.event === "circuits" && VERBS[line.state] ? line.state : null;
+  if (!of) return false;
   folds = folds.filter((one) => Math.abs(line.at - one.at) < FOLD_S && one.words.isConnected);
-  const one = folds.find((f) => f.state === line.state);
+  const one = folds.find((f) => f.event === line.event && f.of === of);
   if (!one) return false;
-  for (const id of line.circuits) one.ids.add(id);
   one.devices.add(line.device);
+  if (line.event === "device") {
+    one.words.textContent = `${[...one.devices].sort().join(", ")}: ${of}`;
+    return true;
+  }
+  for (const id of line.circuits) one.ids.add(id);
   if (one.ids.size > 1) one.words.textContent = `${[...one.devices].sort().join(", ")}: ${one.ids.size} circuits ${VERBS[line.state]}`;
   return true;
 }
@@ -184,7 +204,9 @@ function tell(line, old) {
   words.textContent = line.words;
   if (line.state === "lost" || line.phase === "fault" || ["failed", "hands-needed", "died"].includes(line.status)) words.className = "bad";
   item.append(time, words);
-  if (line.event === "circuits") folds.push({ at: line.at, state: line.state, ids: new Set(line.circuits), devices: new Set([line.device]), words });
+  if (line.event === "circuits" || line.event === "device") {
+    folds.push({ at: line.at, event: line.event, of: line.state ?? line.phase, ids: new Set(line.circuits ?? []), devices: new Set([line.device]), words });
+  }
   $("news").prepend(item);
   while ($("news").childElementCount > 100) $("news").lastElementChild.remove();
   if (!old && ["run", "reconfig", "turn"].includes(line.event)) $("said").textContent = line.words;
@@ -285,7 +307,7 @@ function showSafe(safe) {
 
 function askSafe() {
   if ($("safe").disabled) return void ($("said").textContent = $("safe").title);
-  $("safe-words").textContent = `${state.safe.plan} (${state.safe.file}) is brought up as with testbed up: the current plan is replaced and its job stopped. If another change is running, this one waits for it.`;
+  $("safe-words").textContent = `${state.safe.plan} (${state.safe.file}) is brought up as with testbed up, in place of the plan that is up. A job that runs takes over its next rings while it runs; if it cannot, or the plan has another job, it is stopped and the plan's job is launched. If another change is running, this one waits for it.`;
   $("safe-dialog").showModal();
   $("safe-yes").focus();
 }

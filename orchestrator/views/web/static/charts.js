@@ -56,7 +56,7 @@ export class Chart {
     ctx.font = `${parseFloat(getComputedStyle(document.body).fontSize) * 0.82 * devicePixelRatio}px system-ui, sans-serif`;
     const at = (ms) => plot.valToPos(ms / 1000, "x", true), dot = devicePixelRatio;
     const turned = new Set(this.turns.map((turn) => turn.run)); // what the job stood is written there, with the dark time in it
-    const marks = this.marks.map((mark) => ({ x: at(mark.at), words: turned.has(mark.run) ? [] : [mark.dark_ms == null ? "moved" : `dark ${mark.dark_ms.toFixed(0)} ms`] }));
+    const marks = this.marks.map((mark) => ({ x: at(mark.at), words: turned.has(mark.run) ? [] : [mark.dark_ms == null ? mark.status ?? "moving" : `dark ${mark.dark_ms.toFixed(0)} ms`] }));
     for (const turn of this.turns) {
       const words = turn.words.split(";")[0], short = words.split(":")[0];
       marks.push({ x: at(turn.at), turn: true, words: [words, short, short.replace("job stood ", "")] });

@@ -48,19 +48,17 @@ function chart(title, rows, colours) {
   return box;
 }
 
-// The phases of a run at work, with the one that has not ended: from the end of the last one until now.
+// The phases of a run, with those at work: from their begin until now.
 function phases(move, run) {
   if (run?.status !== "running" || run.id !== move.run) return move.phases;
-  const begin = Math.max(0, ...move.phases.filter((r) => !r.overlaps).flatMap((r) => r.bars.map(([at, took]) => at + took)));
-  const took = Math.max(0, Date.now() - move.began - begin);
-  const name = run.doing || "at work";
-  return [...move.phases, { name, phase: name.split(" ")[0], begin_ms: begin, ms: took, ok: true, detail: "", bars: [[begin, took]], growing: true }];
+  const now = Date.now() - move.began;
+  return [...move.phases, ...move.working.map(([name, begin]) => {
+    const took = Math.max(0, now - begin);
+    return { name, phase: name, begin_ms: begin, ms: took, ok: true, detail: "", bars: [[begin, took]], growing: true };
+  })];
 }
 
-export function waterfall(root, heading, told, colours, run) {
-  // A run that has told nothing yet is drawn from its begin on.
-  const fresh = run?.status === "running" && told?.run !== run.id;
-  const move = fresh ? { run: run.id, verb: run.verb, plan: run.plan, status: "running", began: run.started, phases: [], parts: [], figures: {} } : told;
+export function waterfall(root, heading, move, colours, run) {
   if (!move) {
     heading.textContent = "Last move";
     const empty = document.createElement("p");
