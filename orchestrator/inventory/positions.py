@@ -270,9 +270,9 @@ def read_yaml(text: str, name: str) -> Document:
     except BadFile:
         raise
     except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
+        mark, words = _slip(error, text)
         line, col = (mark.line + 1, mark.column + 1) if mark else (1, 1)
-        raise BadFile([f"{name}:{line}:{col}: not YAML: {error.problem or error.context}"]) from None
+        raise BadFile([f"{name}:{line}:{col}: not YAML: {words}"]) from None
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         raise BadFile([f"{name}:1:1: not YAML: {str(error).splitlines()[0]}"]) from None
     reader = _YamlReader(name)
@@ -280,6 +280,34 @@ def read_yaml(text: str, name: str) -> Document:
     if reader.found:
         raise BadFile([f"{name}:{line}:{col}: {what}" for (line, col), what in sorted(reader.found)])
     return Document(name, value, reader.values, reader.keys)
+
+
+def _slip(error: yaml.MarkedYAMLError, text: str) -> tuple[Any, str]:
+    """Where a text is not YAML, and why, in words about the text; the parser's own are about its grammar."""
+    mark, problem = error.problem_mark or error.context_mark, error.problem or error.context or ""
+    if mark is None:
+        return None, problem
+    if "quoted scalar" in (error.context or "") and "end of stream" in problem:
+        return error.context_mark, "a quote that is not closed"
+    if "cannot start any token" in problem and "\\t" in problem:
+        return mark, "a tab; lines are indented by spaces"
+    if problem == "mapping values are not allowed here":
+        return mark, "the line before lacks its colon, or this one is indented too deep"
+    if problem == "could not find expected ':'":
+        return error.context_mark or mark, "a key without a colon"
+    if problem.startswith("expected <block end>"):
+        lines = text.splitlines()[: mark.line + 1]
+        word = lines[-1].strip().partition(":")[0] if lines else ""
+        if lines and len(lines[-1]) - len(lines[-1].lstrip(" ")) == mark.column and lines[-1].strip()[:1] != "-":
+            around: list[int] = []
+            for one in reversed(lines[:-1]):
+                indent = len(one) - len(one.lstrip(" "))
+                if one.strip() and not one.lstrip().startswith("#") and (not around or indent < around[-1]):
+                    around.append(indent)
+            if around and mark.column not in around:
+                deeper = [indent for indent in around if indent > mark.column]
+                return mark, f"{word[:40]!r} is indented by {mark.column}, its neighbours by {min(deeper, default=around[0])}"
+    return mark, problem
 
 
 def _within_limits(text: str, name: str) -> None:

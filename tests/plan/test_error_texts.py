@@ -12,6 +12,7 @@ import pytest
 
 from optics import BadFile
 from orchestrator.inventory.lab import Lab, read_lab
+from orchestrator.inventory.positions import read_yaml
 from orchestrator.plan.reader import read_plan
 
 HERE = Path(__file__).parent
@@ -70,3 +71,23 @@ def test_a_bad_file_has_the_exit_code_of_bad_files_and_no_traceback_of_ours(lab:
         "E-BAD-FILE",
         str(refused.value).splitlines(),
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("devices:\n  ocs1: {a: 1}\n ocs2: {a: 1}\n", "x:3:2: not YAML: 'ocs2' is indented by 1, its neighbours by 2"),
+        ("devices:\n  ocs1:\n    a: 1\n   b: 2\n", "x:4:4: not YAML: 'b' is indented by 3, its neighbours by 4"),
+        ("devices:\n\tocs1: 1\n", "x:2:1: not YAML: a tab; lines are indented by spaces"),
+        (
+            "devices:\n  ocs1\n  ocs2: 1\n",
+            "x:3:7: not YAML: the line before lacks its colon, or this one is indented too deep",
+        ),
+        ("a: 1\nb\n", "x:2:1: not YAML: a key without a colon"),
+        ('lab: "one\ndevices:\n', "x:1:6: not YAML: a quote that is not closed"),
+    ],
+)
+def test_a_slip_in_yaml_is_told_in_words_about_the_text(text: str, said: str) -> None:
+    with pytest.raises(BadFile) as caught:
+        read_yaml(text, "x")
+    assert str(caught.value) == said
