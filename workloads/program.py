@@ -222,6 +222,7 @@ def run(name: str, work: Callable[[Job], dict[str, Any]]) -> NoReturn:
     except Exception as error:
         where = f"iteration {job.iteration}" if job is not None else "meeting the other ranks"
         if _about_a_peer(error, torch):
+            print(f"{who}: {where}: {error}", file=sys.stderr)  # in full, in the log alone
             code, message = LOST_PEER, f"{who}: {where}: lost a peer, or waited {place.timeout_s:g} s for one: {_first_line(error)}"
         else:
             code, message = FAILED, f"{who}: {where}: {traceback.format_exc()}"
@@ -238,9 +239,10 @@ def _about_a_peer(error: Exception, torch: Any) -> bool:
 
 
 def _first_line(error: BaseException) -> str:
-    """Return torch's words without its wrapping: where it was compiled, which callback passed them on, what it advises."""
+    """Return torch's words without its wrapping: where it was compiled, what it compared, who passed them on, what it advises."""
     line = (str(error).strip().splitlines() or [type(error).__name__])[0]
-    line = re.sub(r"^Got the following error when running the callback: \w+: |\[/[^\]]*\] ", "", line)
+    wrapping = r"^Got the following error when running the callback: \w+: |\[enforce fail at [^\]]*\] .*? vs \S+ |\[/[^\]]*\] "
+    line = re.sub(wrapping, "", line)
     return line.partition(". This is typically")[0]
 
 

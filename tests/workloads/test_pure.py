@@ -102,3 +102,13 @@ def test_the_first_announcement_of_a_stop_stands() -> None:
     second.before(6)
     assert [accord.last(5) for accord in (first, second, third)] == [True] * 3
     assert not third.last(4)
+
+
+def test_of_an_error_of_gloo_people_are_shown_what_happened_and_not_where_it_was_compiled() -> None:
+    compared = "[enforce fail at /__w/pytorch/pytorch/third_party/gloo/gloo/common/socket.cc:142] rv != -1. -1 vs -1. "
+    told = {
+        f"{compared}connect: Network is unreachable": "connect: Network is unreachable",
+        "[/pytorch/gloo/pair.cc:534] Connection closed by peer [10.0.0.1]:5": "Connection closed by peer [10.0.0.1]:5",
+        "Socket Timeout. This is typically caused by a crash": "Socket Timeout",
+    }
+    assert {words: program._first_line(RuntimeError(words)) for words in told} == told
