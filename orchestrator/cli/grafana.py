@@ -53,8 +53,8 @@ def provision(
     from orchestrator.telemetry.provisioning import write
 
     written = write(out)
-    text = "\n".join([*(f"  {path}" for path in written), "Next: docs/how-to/grafana.md shows where to put each."])
-    return Result({"files": [str(path) for path in written]}, text)
+    text = "\n".join(f"  {path}" for path in written)
+    return Result({"files": [str(path) for path in written]}, text, hint="docs/how-to/grafana.md shows where to put each")
 
 
 @verb(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, cast
 
 import typer
 
+from optics.errors import TestbedError
 from orchestrator.cli.call import Call, Result, Usage, verb
 
 _KINDS = (".json", ".py", ".yaml", ".yml", ".md", ".svg", ".toml", ".ipynb", ".txt")
@@ -31,6 +33,21 @@ def examples_home() -> Path:
         if file.parts[-2:] == ("examples", "topoopt-12.json"):
             return Path(str(file.locate())).resolve().parents[1]
     raise Missing("the examples are not installed", hint="pip install --force-reinstall --no-deps optical-testbed")
+
+
+def with_pages(text: str) -> str:
+    """The text; a page of the documentation that is not below this directory is named by where it is installed."""
+    if "docs/" not in text:
+        return text
+    from contextlib import suppress
+
+    def place(page: re.Match[str]) -> str:
+        return page[0] if Path(page[0]).is_file() or not (home / page[0]).parent.is_dir() else str(home / page[0])
+
+    with suppress(TestbedError):
+        home = examples_home()
+        return re.sub(r"(?<![\w/])docs/[\w/.-]+\.md", place, text)
+    return text
 
 
 def _copy(home: Path, to: Path) -> list[Path]:

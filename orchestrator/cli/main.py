@@ -211,7 +211,9 @@ def _show(result: Result, as_json: bool) -> None:
         message = printable(result.message) if "problems" in result.data else indented(result.message)
         print(_fitted(f"{mark}{message}", sys.stderr), file=sys.stderr)
     if result.hint:
-        print(f"next: {indented(result.hint)}", file=sys.stderr)
+        from orchestrator.cli.installed import with_pages
+
+        print(f"next: {indented(with_pages(result.hint))}", file=sys.stderr)
 
 
 def _fitted(text: str, stream: TextIO) -> str:

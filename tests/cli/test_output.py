@@ -202,3 +202,16 @@ def test_a_refusal_for_a_tag_says_nothing_of_too_much_light() -> None:
 def test_a_file_that_is_not_there_is_told_without_numbers_of_the_system(cli: Any, argv: tuple[str, ...]) -> None:
     said = cli(*argv)
     assert said.code and "Errno" not in said.err and "Traceback" not in said.err
+
+
+def test_a_hint_names_a_page_where_it_is_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from orchestrator.cli import installed
+
+    monkeypatch.setattr(installed, "examples_home", lambda: tmp_path / "share")
+    monkeypatch.chdir(tmp_path)
+    assert installed.with_pages("see docs/how-to/grafana.md") == "see docs/how-to/grafana.md", "no pages are installed"
+    (tmp_path / "share" / "docs" / "how-to").mkdir(parents=True)
+    assert installed.with_pages("see docs/how-to/grafana.md, x") == f"see {tmp_path}/share/docs/how-to/grafana.md, x"
+    (tmp_path / "docs" / "how-to").mkdir(parents=True)
+    (tmp_path / "docs" / "how-to" / "grafana.md").touch()
+    assert installed.with_pages("see docs/how-to/grafana.md") == "see docs/how-to/grafana.md", "it is below this directory"

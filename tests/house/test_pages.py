@@ -390,6 +390,29 @@ def test_every_link_of_a_page_leads_somewhere() -> None:
     assert not dead
 
 
+def test_every_page_that_the_program_names_is_there_and_is_installed_with_it() -> None:
+    import tomllib
+
+    shipped = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["data-files"]
+    installed = {
+        path
+        for to, globs in shipped.items()
+        for pattern in globs
+        for path in ROOT.glob(pattern)
+        if to.endswith(str(path.parent.relative_to(ROOT)))
+    }
+    rooms = ("orchestrator", "optics", "drivers", "planner", "emulators", "conformance", "optical_testbed")
+    named = {
+        page
+        for room in rooms
+        for source in (ROOT / room).rglob("*.py")
+        for page in re.findall(r"docs/[\w/.-]+\.md", source.read_text())
+        if "/decisions/" not in page
+    }
+    assert len(named) > 10
+    assert [page for page in sorted(named) if ROOT / page not in installed] == []
+
+
 def test_the_index_leads_to_every_page_of_the_documentation() -> None:
     index = set(re.findall(r"\]\(([^)#\s]+)\)", page("README.md")))
     wanted = {str(p.relative_to(DOCS)) for p in pages() if p.is_relative_to(DOCS) and p.name != "README.md"}
