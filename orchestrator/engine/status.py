@@ -300,8 +300,10 @@ def _host(lab: Lab, name: HostName, seen: Observation, current: CurrentPlan | No
         return HostStatus(name, address, False, planned=len(planned), error=str(seen.errors[name]))
     hello: Hello = seen.hellos[name]
     if not hello.installed:  # not an error on a host that no plan needs: it was not provisioned yet
-        more = ", so its routes and ports are not known; `testbed up` with the plan starts it again" if planned else ""
-        return HostStatus(name, address, not planned, planned=len(planned), error=f"no agent answers{more}")
+        words = "not set up yet; the first `testbed up` that needs it does it"
+        if planned:
+            words = "no agent answers, so its routes and ports are not known; `testbed up` with the plan starts it again"
+        return HostStatus(name, address, not planned, planned=len(planned), error=words)
     up = sum(1 for p in planned if p.number in hello.ports and hello.ports[p.number].carrier)
     return HostStatus(name, address, True, generation=hello.active, up=up, planned=len(planned), committer=True)
 

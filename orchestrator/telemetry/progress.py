@@ -72,7 +72,8 @@ class Lines(Progress):
             seconds = time.monotonic() - self._began.get(name, time.monotonic())
         self._began.pop(name, None)
         self.said.add(name)
-        self._say(f"{name:<10} {detail:<55} {seconds_text(seconds)}")
+        group, _, part = name.partition(" ")  # `rollback hosts`: one column of names, whatever their length
+        self._say(f"{group:<10} {f'{part}: {detail}' if part else detail:<55} {seconds_text(seconds)}")
 
     def note(self, text: str) -> None:
         self.said.add(text)

@@ -57,7 +57,7 @@ async def test_a_host_that_was_never_provisioned_is_no_fault_and_nothing_is_said
     report = await bench.status()
     assert report.ok and all(host.ok and host.up is None and not host.committer for host in report.hosts)
     text = render.status(report, False)
-    assert "-/0" in text and "no agent answers" in text
+    assert "-/0" in text and text.count("not set up yet; the first `testbed up`") == 3 and "no agent" not in text
 
 
 async def test_processes_whose_files_are_damaged_are_told(bench: Bench) -> None:

@@ -84,3 +84,12 @@ def test_on_a_terminal_the_table_shows_phase_share_and_usual_time() -> None:
 
 def test_durations_have_the_unit_that_suits_them() -> None:
     assert [seconds_text(s) for s in (0.0004, 0.031, 0.5, 2.14, 185)] == ["0.4 ms", "31 ms", "500 ms", "2.1 s", "3 min 05 s"]
+
+
+def test_the_phases_of_a_rollback_stand_in_the_same_columns_as_the_others() -> None:
+    out = io.StringIO()
+    lines = Lines(out)
+    lines.done("verify", "pairs 2/2", 0.21)
+    lines.done("rollback hosts", "4 hosts taken back", 0.21)
+    first, second = out.getvalue().splitlines()
+    assert second.startswith("rollback   hosts: 4 hosts taken back") and first.index("210 ms") == second.index("210 ms")

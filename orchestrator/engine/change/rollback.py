@@ -131,7 +131,7 @@ class Rollback:
         with recorder.phase("rollback check") as phase:
             phase.detail = held = await self._check()
         self._remember()
-        return Undone(tuple(dict.fromkeys(self.left)), "; ".join((f"{held}, {lit}", *self.notes)))
+        return Undone(tuple(dict.fromkeys(self.left)), "; ".join((f"{held}, {lit}" if self.to.lit else held, *self.notes)))
 
     # --- hosts
 
@@ -252,7 +252,7 @@ class Rollback:
             await asyncio.sleep(POLL_S)
         for port in dark:
             self._left(f"{port}: had light before and has none: check its fibre and the switch")
-        return f"{len(asked) - len(dark)}/{len(asked)} ports lit"
+        return f"{len(asked) - len(dark)}/{len(asked)} ports lit" if asked else "no port was lit before"
 
     async def _job(self) -> None:
         """Resume the job that ran before."""
@@ -369,6 +369,8 @@ class Rollback:
             self._left(line + (f" ({words})" if words else ""))
         number = sum(len(s & self.to.owned[d]) for d, s in held.items())
         there = f"{counted(number, 'own setting')} on {counted(len(held), 'device')} read back"
+        if not number:
+            there = f"nothing of yours was lit before, nothing is now ({counted(len(held), 'device')} read)"
         return f"{there}, {counted(len(same), 'host')} on the routes they had"
 
     def _remember(self) -> None:
