@@ -21,7 +21,7 @@ import socket
 import struct
 import time
 
-from agent.basics import RUN, bad, integer, read_json, refused, write
+from agent.basics import RUN, bad, integer, number, read_json, refused, write
 from agent.jobs import job_name, start_time
 
 TYPE_CHECKING = False
@@ -42,7 +42,7 @@ TPACKET_V3, ETH_P_IP = 2, 0x0800
 SO_ATTACH_FILTER = 26
 PR_SET_NAME = 15
 KEPT = RUN + "/taps.json"
-CONNECT_S, GREETING_S = 15.0, 20.0  # a shadow imports torch before it answers
+WITHIN_S, LONGEST_S = 35.0, 3600.0  # until the shadow answers, where the operator says nothing else; and at most
 SILENT_S = 60  # a shadow whose host does not answer for so long is gone, as workloads/shadow/peers.py has it
 ROLE = b"tap".ljust(8)
 NUMBER, PROOF = 16, 32
@@ -107,12 +107,16 @@ def proof(key: bytes, who: bytes, first: bytes, second: bytes) -> bytes:
     return hmac.new(key, who + first + second, hashlib.sha256).digest()
 
 
-def meet(address: str, port: int, key: bytes) -> socket.socket:
-    """Connect to the shadow; both show that they know the key (workloads/shadow/peers.py). Raises: OSError - it is not there."""
-    until = time.monotonic() + CONNECT_S
+def meet(address: str, port: int, key: bytes, within_s: float) -> socket.socket:
+    """Connect to the shadow; both show that they know the key (workloads/shadow/peers.py). Raises: OSError - it is not there.
+
+    within_s: a shadow listens, then imports torch, then answers, on a busy machine minutes later; if it dies meanwhile, that closes
+    the connection.
+    """
+    until = time.monotonic() + within_s
     while True:
         try:
-            link = socket.create_connection((address, port), timeout=GREETING_S)
+            link = socket.create_connection((address, port), timeout=max(until - time.monotonic(), 0.1))
             break
         except OSError:
             if time.monotonic() > until:
@@ -121,7 +125,7 @@ def meet(address: str, port: int, key: bytes) -> socket.socket:
     for option, value in ((socket.TCP_KEEPIDLE, 5), (socket.TCP_KEEPINTVL, 5), (socket.TCP_USER_TIMEOUT, 1000 * SILENT_S)):
         link.setsockopt(socket.IPPROTO_TCP, option, value)
     link.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    link.settimeout(GREETING_S)
+    link.settimeout(max(until - time.monotonic(), 0.1))
     first, second = exactly(link, NUMBER), os.urandom(NUMBER)
     link.sendall(ROLE + second + proof(key, ROLE, first, second))
     if not hmac.compare_digest(exactly(link, PROOF), proof(key, b"shadow", first, second)):
@@ -146,8 +150,8 @@ def carry(rings: Sequence[Ring], link: socket.socket) -> None:
     end = select.EPOLLIN | select.EPOLLRDHUP  # the shadow says nothing: it is gone
     poll = select.epoll()
     poll.register(link.fileno(), end)
-    for number in numbers:
-        poll.register(number, select.EPOLLIN)
+    for each in numbers:
+        poll.register(each, select.EPOLLIN)
     sending: Ring | None = None
     waiting: list[memoryview] = []
     was_full = False
@@ -187,11 +191,11 @@ def following(rings: Sequence[Ring]) -> tuple[Ring | None, list[memoryview]]:
     return None, []
 
 
-def work(ports: Sequence[tuple[str, int]], code: bytes, shadow: str, port: int, key: bytes, said: int) -> None:
-    """What the process of a tap does; `said` gets a word once it has begun, or why it could not."""
+def work(ports: Sequence[tuple[str, int]], code: bytes, met: tuple[str, int, bytes, float], said: int) -> None:
+    """What the process of a tap does; met: as `meet`. `said` gets a word once it has begun, or why it could not."""
     try:
         rings = [Ring(interface, number, code) for interface, number in ports]
-        link = meet(shadow, port, key)
+        link = meet(*met)
     except OSError as e:
         os.write(said, str(e).encode()[:500] or b"failed")
         return
@@ -239,7 +243,10 @@ class Taps:
             raise bad(f"lanes: a list of 1 to {LANES} addresses of this host is needed")
         if not isinstance(shadow, str):
             raise bad("shadow: the address of the job's shadow is needed")
-        port = integer(request, "port", 1)
+        port, within_s = integer(request, "port", 1), number(request, "within_s", WITHIN_S)
+        if not 0 < within_s <= LONGEST_S:
+            raise bad(f"within_s: more than 0 and at most {LONGEST_S:.0f} seconds are possible")
+        met = (shadow, port, key, within_s)
         try:
             code = program(lanes)
         except (OSError, TypeError):
@@ -250,7 +257,7 @@ class Taps:
         out, into = os.pipe()
         pid = os.fork()
         if pid == 0:
-            apart(lambda: work([(self.server.ports[n], n) for n in sorted(set(ports))], code, shadow, port, key, into), into)
+            apart(lambda: work([(self.server.ports[n], n) for n in sorted(set(ports))], code, met, into), into)
         os.close(into)
         self.watch(name, pid)
         self.save()

@@ -22,6 +22,11 @@ if TYPE_CHECKING:
     from agent.shapes import Json
 
 
+LOG = RUN + "/committer.log"
+ENDED = "agent: the daemon ended"
+STARTS_S, TRIES = 120.0, 3  # a daemon that starts is waited for, on a busy machine for long; not one that ends again and again
+
+
 def child(heartbeat: int) -> None:
     """Serve until SIGTERM."""
     import gc
@@ -88,7 +93,7 @@ def serve() -> int:
         os.waitpid(pid, 0)
         if not stopping:
             pause = 0.02 if time.monotonic() - began > 10 else min(2 * pause, 2.0)
-            sys.stderr.write(f"agent: the daemon ended, starting it again in {pause:.2f} s\n")
+            sys.stderr.write(f"{ENDED}, starting it again in {pause:.2f} s\n")
             sys.stderr.flush()
             time.sleep(pause)
     for name in (SOCKET, RUN + "/committer.pid"):
@@ -126,6 +131,7 @@ def start() -> Json:
         call([{"op": "reload"}])
         return {"pid": there["pid"], "started": False}
     stop()
+    said = len(read(LOG))
     if read("/proc/1/comm").strip() == "systemd" and shutil.which("systemctl") and top_of(VAR) == "/var/lib/testbed":
         name, own = "testbed-committer.service", f"ExecStartPre=-{sys.executable} -S -E {PROGRAM} boot\n"
         if top_of(VAR) != VAR:  # of a slice: its host's agent makes links and addresses ready
@@ -135,16 +141,25 @@ def start() -> Json:
         execute(["systemctl", "enable", "--now", name])
     else:
         daemonise()
-    give_up = time.monotonic() + 10
+    give_up = time.monotonic() + STARTS_S
+    seen: int | None = None
     while time.monotonic() < give_up:
         there = alive()
         if there:
             return {"pid": there["pid"], "started": True}
+        now = watchdog_pid()
+        if ended(said) >= TRIES or (seen is not None and now is None):
+            break
+        seen = now
         time.sleep(0.005)
     stop()
-    raise Failure(
-        "failed", "the daemon does not answer on {} after 10 s: {}".format(SOCKET, read(RUN + "/committer.log")[-500:].strip())
-    )
+    words = "ended as it started" if time.monotonic() < give_up else f"does not answer after {STARTS_S:.0f} s"
+    raise Failure("failed", f"the daemon {words} ({SOCKET}): {read(LOG)[-500:].strip()}")
+
+
+def ended(since: int) -> int:
+    """How often the watchdog has said that the daemon ended, in what its log has from there on."""
+    return read(LOG)[since:].count(ENDED)
 
 
 def daemonise() -> None:
@@ -155,7 +170,7 @@ def daemonise() -> None:
     if os.fork():
         os._exit(0)
     os.chdir("/")
-    log = RUN + "/committer.log"
+    log = LOG
     if os.path.exists(log) and os.path.getsize(log) > 1 << 20:
         os.rename(log, log + ".1")
     null, out = os.open(os.devnull, os.O_RDONLY), os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)

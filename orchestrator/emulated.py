@@ -22,7 +22,8 @@ from orchestrator.inventory.folders import absent
 from orchestrator.processes import Daemon, process_mark
 from orchestrator.trust import believed, require_own
 
-START_S = 60.0
+START_S = 300.0
+"""As long as a command may take: a lab that starts is waited for, and one that dies says so itself."""
 STOP_S = 20.0
 ASK_S = 5.0
 _LOG_TAIL = 15

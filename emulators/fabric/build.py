@@ -13,7 +13,6 @@ import select
 import socket
 import struct
 import threading
-import time
 from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
@@ -56,7 +55,6 @@ from emulators.turning import Turning
 
 BRIDGE_INDEX, FIRST_GLASS_INDEX, FIRST_MGMT_INDEX = 10, 1000, 5000
 JOB_UID = 65100  # of the first user of jobs; no distribution hands out numbers from here to 65533 by itself (Debian policy 9.2.2)
-BUILD_DEADLINE_S = 30.0
 
 
 class CannotBuild(RuntimeError):
@@ -84,12 +82,15 @@ class Host:
         self.slow_s = 0.0
         self.ports: PortWatch
 
-    def receive(self, deadline: float) -> dict[str, object]:
-        """Wait for the host's next message. Raises: CannotBuild - it reports an error, died, or is silent until `deadline`."""
+    def receive(self, within_s: float | None = None) -> dict[str, object]:
+        """Wait for the host's next message, for `within_s` (s) at most; None: as long as its first process lives.
+
+        Raises: CannotBuild - it reports an error, died, or is silent.
+        """
         poll = select.poll()
         poll.register(self.control, select.POLLIN)
-        if not poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
-            raise CannotBuild(f"host {self.name}: no answer from its first process within {BUILD_DEADLINE_S} s")
+        if not poll.poll(None if within_s is None else within_s * 1000):
+            raise CannotBuild(f"host {self.name}: no answer from its first process within {within_s:g} s")
         words = self.control.recv(ORDER_BYTES)
         said: dict[str, object] = json.loads(words) if words else {"error": f"host {self.name}: its first process died"}
         if "error" in said:
@@ -99,20 +100,20 @@ class Host:
     def shut_door(self) -> None:
         """Refuse new SSH connections; open sessions continue."""
         self.control.send(b"shut")
-        self.receive(time.monotonic() + 5)
+        self.receive(5.0)
         self.door_open = False
 
     def slow_door(self, seconds: float) -> None:
         """Delay the sshd of every new SSH connection by `seconds` (s); open sessions continue."""
         self.control.send(f"slow {seconds}".encode())
-        self.receive(time.monotonic() + 5)
+        self.receive(5.0)
         self.slow_s = seconds
 
     def order(self, **words: object) -> dict[str, object]:
         """Have the host's first process carry out a request about its programs (programs.py). Raises: OSError - it cannot."""
         try:
             self.control.send(json.dumps(words).encode())
-            said = self.receive(time.monotonic() + 5)
+            said = self.receive(5.0)
         except CannotBuild as problem:
             raise OSError(str(problem)) from problem
         if "refused" in said:
@@ -122,7 +123,7 @@ class Host:
     def open_door(self, listener: socket.socket) -> None:
         """Take SSH connections at `listener`, which the host takes over."""
         self.control.sendmsg([b"open"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack("=i", listener.fileno()))])
-        self.receive(time.monotonic() + 5)
+        self.receive(5.0)
         listener.close()
         self.door_open = True
 
@@ -162,9 +163,8 @@ class Fabric:
         self._lay_fibres(nets, function_doors or {})
         for host in self.hosts.values():
             host.control.send(b"go")
-        deadline = time.monotonic() + BUILD_DEADLINE_S
         for name, host in self.hosts.items():
-            host.receive(deadline)
+            host.receive()
             with linux.inside(nets[name]):
                 host.ports = PortWatch()
             os.close(nets[name])
@@ -314,9 +314,8 @@ class Fabric:
         os.close(own_pids)
         for door in doors.values():
             door.close()
-        deadline = time.monotonic() + BUILD_DEADLINE_S
         for host in hosts.values():
-            host.machine_pid = int(str(host.receive(deadline)["made"]))
+            host.machine_pid = int(str(host.receive()["made"]))
         return hosts
 
     def _lay_fibres(self, nets: Mapping[str, int], function_doors: Mapping[str, socket.socket]) -> None:
@@ -368,7 +367,7 @@ class Fabric:
             lab.send(patches)
             lab.close()
             for process in self.functions.values():
-                process.ready(time.monotonic() + BUILD_DEADLINE_S)
+                process.ready()
         except OSError as problem:
             raise CannotBuild(_explain(problem)) from problem
         os.close(ocs)

@@ -10,7 +10,6 @@ import json
 import os
 import select
 import socket
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -40,9 +39,9 @@ class Functions:
     def __init__(self, segment: Segment, pid: int, control: socket.socket) -> None:
         self.segment, self.pid, self.control = segment, pid, control
 
-    def ready(self, deadline: float) -> None:
-        """Wait until it serves. Raises: OSError - it cannot, or does not by `deadline` (monotonic)."""
-        self._answer(max(0.0, deadline - time.monotonic()))
+    def ready(self) -> None:
+        """Wait until it serves, as long as it lives. Raises: OSError - it cannot, or ended."""
+        self._answer(None)
 
     def order(self, **words: object) -> dict[str, object]:
         """Have the process carry out a request (process.py); return its state. Raises: OSError - it is gone, or does not answer."""
@@ -61,10 +60,10 @@ class Functions:
             return False
         return True
 
-    def _answer(self, timeout_s: float) -> dict[str, object]:
+    def _answer(self, timeout_s: float | None) -> dict[str, object]:
         poll = select.poll()
         poll.register(self.control, select.POLLIN)
-        words = self.control.recv(ORDER_BYTES) if poll.poll(timeout_s * 1000) else b""
+        words = self.control.recv(ORDER_BYTES) if poll.poll(None if timeout_s is None else timeout_s * 1000) else b""
         if not words:
             raise OSError(f"segment {self.segment.name}: no answer from the process of its functions")
         said: dict[str, object] = json.loads(words)

@@ -63,7 +63,7 @@ def start(call: Call, driver: Driver = None, hosts: Hosts = None, free_ports: Fr
     if hosts is not None and not driver:
         raise Usage("--hosts can only be used with --driver", hint="add --driver NAME")
     call.note("starting the emulated lab ...")
-    inventory, timeout_s = call.settings.inventory, min(labproc.START_S, call.settings.timeout_s)
+    inventory, timeout_s = call.settings.inventory, call.settings.timeout_s
     if driver:  # its ports are always free ones
         inventory, started = start_family(call.settings.state_dir, driver, hosts, timeout_s)
     elif free_ports:

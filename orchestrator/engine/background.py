@@ -6,11 +6,13 @@ actions. `testbed guard`, `testbed turn` and `testbed adapt` are such kinds.
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import json
 import os
 import re
 import socket
+import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -24,7 +26,7 @@ from orchestrator.processes import Daemon, lock_holder, process_mark, spawn
 from orchestrator.settings import Settings
 from orchestrator.trust import user_name
 
-START_S = 20.0
+LOOK_S = 0.02
 STOP_S = 15.0
 UNREADABLE = "runs, but its file cannot be read"
 READER_S = 1.0
@@ -86,15 +88,14 @@ S = TypeVar("S", bound=BackgroundState)
 class Kind(Generic[S]):
     """One kind of background process: `testbed NAME` starts it, `testbed NAME --stop` (`stops`) ends it.
 
-    noun: what messages call it. does: what one of them does with the plan ("watches"). state: the class of its states. start_s:
-    longest time (s) until it works. options: with which the command does the work itself. of: what there is one for.
+    noun: what messages call it. does: what one of them does with the plan ("watches"). state: the class of its states. options:
+    with which the command does the work itself. of: what there is one for.
     """
 
     name: str
     noun: str
     does: str
     state: type[S]
-    start_s: float = START_S
     options: tuple[str, ...] = ()
     of: str = "plan"
     stops: str = "--stop"
@@ -155,31 +156,42 @@ class Kind(Generic[S]):
         return there if there is not None and there.alive else None
 
     def start(self, settings: Settings, slice_: str, log: Path, words: Sequence[str] = ()) -> S:
-        """Start one in the background and wait until it works; one that runs already is returned as it is.
+        """As `begin`, and wait until it works, as long as it lives, until the time of a command is over.
+
+        Raises: TimedOut; its own error if it ended.
+        """
+        starting, give_up = self.begin(settings, slice_, log, words), time.monotonic() + settings.timeout_s
+        while (there := starting.look()) is None:
+            if time.monotonic() > give_up:
+                starting.end()
+                raise TimedOut(f"the {self.noun} is still starting after {settings.timeout_s:g} s", hint=f"see {log}")
+            time.sleep(LOOK_S)
+        return there
+
+    async def started(self, settings: Settings, slice_: str, log: Path, words: Sequence[str] = ()) -> S:
+        """As `start`, for a verb, whose own deadline ends the wait."""
+        starting = self.begin(settings, slice_, log, words)
+        try:
+            while True:
+                if (there := starting.look()) is not None:
+                    return there
+                await asyncio.sleep(LOOK_S)
+        except asyncio.CancelledError:
+            starting.end()
+            raise
+
+    def begin(self, settings: Settings, slice_: str, log: Path, words: Sequence[str] = ()) -> Starting[S]:
+        """Start one in the background; one that runs already is found there.
 
         words: further options of the command. Its events go to `log`, one JSON object a line.
-        Raises: TimedOut; its own error if it ended at once.
         """
-        if (there := self.running(settings, slice_)) is not None:
-            return there
-        left = self.read(self.path(settings, slice_))  # which is there until the new one has written
-        errors = log.with_suffix(".err")
-        before = errors.stat().st_size if errors.exists() else 0  # what earlier ones wrote
+        path, errors = self.path(settings, slice_), log.with_suffix(".err")
+        before = self.read(path)  # which is there until the new one has written
+        if before is not None and before.alive:
+            return Starting(self, path, errors, None, before)
+        said = errors.stat().st_size if errors.exists() else 0  # what earlier ones wrote
         process = spawn(settings, [self.name, *self.options, "--log", str(log), *words], errors)
-        give_up = time.monotonic() + self.start_s
-        while time.monotonic() < give_up:
-            there = self.running(settings, slice_)
-            old = left is not None and there is not None and (there.pid, there.since) == (left.pid, left.since)
-            if there is not None and not old and there.state not in ("starting", "ended", UNREADABLE):
-                Daemon.detach(process)
-                return there
-            if process.poll() is not None:
-                said = errors.read_bytes()[before:].decode(errors="replace").strip()
-                raise _own_error(f"the {self.noun} ended at once: ", said or f"exit {process.returncode}", f"see {errors}")
-            time.sleep(0.02)
-        process.terminate()
-        process.wait()
-        raise TimedOut(f"the {self.noun} is still starting after {self.start_s:g} s", hint=f"see {log}")
+        return Starting(self, path, errors, process, before, said)
 
     def stop(self, settings: Settings, slice_: str) -> S | None:
         """End it and wait until it has ended; it completes the current step. None if none runs.
@@ -208,6 +220,42 @@ def _fits(value: object, default: object) -> bool:
     """Whether a value that was read is of the kind of a field with this default."""
     kinds = (int, float) if isinstance(default, float) else (int, type(None)) if default is None else type(default)
     return isinstance(value, kinds)
+
+
+@dataclass(frozen=True, slots=True)
+class Starting(Generic[S]):
+    """A process of a kind that may not work yet. errors: where its stderr goes, from byte `said` on.
+
+    before: the state that was there before it was started; without `process` it is that of the one that runs already.
+    """
+
+    kind: Kind[S]
+    path: Path
+    errors: Path
+    process: subprocess.Popen[bytes] | None
+    before: S | None
+    said: int = 0
+
+    def look(self) -> S | None:
+        """Its state once it works, None while it starts. Raises: TestbedError - it ended, with its own error."""
+        if self.process is None:
+            return self.before
+        there, before = self.kind.read(self.path), self.before
+        old = before is not None and there is not None and (there.pid, there.since) == (before.pid, before.since)
+        if there is not None and there.alive and not old and there.state not in ("starting", "ended", UNREADABLE):
+            Daemon.detach(self.process)
+            return there
+        if self.process.poll() is not None:
+            words = self.errors.read_bytes()[self.said :].decode(errors="replace").strip()
+            begin = f"the {self.kind.noun} ended at once: "
+            raise _own_error(begin, words or f"exit {self.process.returncode}", f"see {self.errors}")
+        return None
+
+    def end(self) -> None:
+        """End it: nobody waits for it any more."""
+        if self.process is not None:
+            self.process.terminate()
+            self.process.wait()
 
 
 def _own_error(begin: str, said: str, hint: str) -> TestbedError:
@@ -267,12 +315,9 @@ class StateFile(Generic[S]):
         os.close(self._fd)
 
 
-TURN_START_S = 90.0
-"""A turner gives every host the routes of every slot first: 2 s for twelve hosts and eleven slots, more on a busy machine."""
-ADAPT_START_S = 60.0
 HERE = ("--foreground",)
-TURN = Kind("turn", "turner", "turns", BackgroundState, TURN_START_S, HERE)
-ADAPT = Kind("adapt", "adapter", "adapts", BackgroundState, ADAPT_START_S, HERE)
+TURN = Kind("turn", "turner", "turns", BackgroundState, HERE)
+ADAPT = Kind("adapt", "adapter", "adapts", BackgroundState, HERE)
 MOVERS = (TURN, ADAPT)
 """The kinds that move light, and hold the lab while they do: whoever is to change it stops them first."""
 MOVING = tuple(f"{kind.name} " for kind in MOVERS)

@@ -27,7 +27,7 @@ from orchestrator.hosts.measurements import Measurements
 from orchestrator.hosts.readiness import Readiness
 from orchestrator.hosts.routes import Routes
 from orchestrator.hosts.runner import Ansible, Play
-from orchestrator.hosts.shadow import Alone, Restore, Shadows
+from orchestrator.hosts.shadow import Alone, Restore, Says, Shadows
 from orchestrator.hosts.slots import Slots
 from orchestrator.hosts.turns import Turns
 from orchestrator.inventory.lab import Lab
@@ -121,14 +121,15 @@ class Hosts(Routes, Measurements, Turns, Slots, Readiness, Shadows, Congestions)
         leases: Sequence[Mapping[str, Any]] = (),
         restore: Restore = "",
         alone: Alone | None = None,
+        says: Says | None = None,
     ) -> Mapping[RankName, JobState]:
         """Start the ranks of a job, its shadow before; `run` makes its name there unique. fresh, leases: as `launch.requests`.
 
-        restore: what the ranks of a job with a shadow begin from. alone: as `start_shadow`.
+        restore: what the ranks of a job with a shadow begin from. alone, says: as `start_shadow`.
         """
         await self.make_ready(job)
         if job.shadow is not None:
-            await self.start_shadow(job, run, restore=restore, alone=alone)
+            await self.start_shadow(job, run, restore=restore, alone=alone, says=says)
         wanted = launch.requests(job, self.lab, run, resume=resume, fresh=fresh, leases=leases)
         payloads = launch.payloads({rank: request | self._token() for rank, request in wanted.items()})
         play = await self._play(

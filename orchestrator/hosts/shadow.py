@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import secrets
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from typing import Any, Literal
 
@@ -19,30 +21,40 @@ from planner.taps import receivers
 
 PORT = 27400
 """Shadows listen on MASTER_PORTS ports from here on, one for each run, so that a later one never meets an earlier job's ranks."""
-MEETS_S = 60.0
-"""A tap is there once the shadow answers it, which imports torch first, beside other things on a small machine."""
+MEETS_S = 3600.0
+"""A tap is there once the shadow answers it, which imports torch first, on a busy machine for minutes: it is waited for as long as
+it lives, and the time of the command ends that before this does."""
+LOOK_S = 1.0
+"""How often (s) it is asked whether the shadow still lives."""
+BEGUN_S = 60.0
+"""An agent that answers has begun a process within this time (s), however busy its machine is."""
 RECORDS = "shadow.jsonl"
 Restore = Literal["", "shadow", "newest"]
 """What ranks begin from: their own checkpoints; the shadow's; whichever of both is newer (workloads/shadow/peers.py)."""
 Alone = Callable[[str], object]
 """Told why a job is launched without its shadow: one line."""
+Says = Callable[[str], object]
+"""Told what is waited for."""
 
 
 class Shadows(Channels):
     """What is asked of the host of a shadow, and of the hosts whose ports are tapped."""
 
-    async def start_shadow(self, job: Job, run: str, *, restore: Restore, alone: Alone | None = None) -> None:
+    async def start_shadow(
+        self, job: Job, run: str, *, restore: Restore, alone: Alone | None = None, says: Says | None = None
+    ) -> None:
         """Start the shadow of a job, then the taps, and leave with rank 0's host what its rank is to know (with all, to restore).
 
         The key goes over the channels, and stands in no command line. alone: told why where shadow or taps cannot be started, for
         the job does without; None: that raises. Ranks of which some know of a shadow and some do not would wait for each other, so
         a host of theirs that does not answer raises always.
-        Raises: Missing - the inventory has its host no more. Refused - a tap could not begin; the shadow ends.
+        says: told that the shadow starts, while it does.
+        Raises: Missing - the inventory has its host no more. Refused - the shadow ended, or a tap could not begin; both end.
         """
         assert job.shadow is not None
         name, host = job_name(job.name, run), job.shadow.host
         try:
-            met = await self._begin(job, name, PORT + sum(run.encode()) % MASTER_PORTS, restore)
+            met = await self._begin(job, name, PORT + sum(run.encode()) % MASTER_PORTS, restore, says)
         except TestbedError as error:
             if alone is None:
                 raise
@@ -52,10 +64,10 @@ class Shadows(Channels):
             secret = {rank: {"name": on_host(name, rank), "env": {"TESTBED_SHADOW": met}} for rank in job.ranks}
             await self._ask(secret if restore else {job.ranks[0]: secret[job.ranks[0]]}, "job.secret")
         except BaseException:
-            await self._give_up(name, host)
+            await self._give_up(name, host, tapped(job, self.lab))
             raise
 
-    async def _begin(self, job: Job, name: str, port: int, restore: Restore) -> str:
+    async def _begin(self, job: Job, name: str, port: int, restore: Restore, says: Says | None) -> str:
         """Start the shadow, then the taps; return what a rank needs to meet it. Raises: as `start_shadow`."""
         assert job.shadow is not None
         host, key = job.shadow.host, secrets.token_hex(32)
@@ -73,25 +85,57 @@ class Shadows(Channels):
         about = {"name": name, "argv": argv, "env": env, "checkpoints": job_name(job.name, identity(job))}
         if host not in self.attached() and isinstance(error := (await self.connect([host]))[host], TestbedError):
             raise error
+        taps: dict[str, dict[str, Any]] = {}
         try:
-            await self._ask({host: about}, "job.start")
-            taps: dict[str, dict[str, Any]] = {}
+            await self._ask({host: about}, "job.start", BEGUN_S)
             for at, ports in tapped(job, self.lab).items():
                 lanes = [self.lab.hosts[at].lane_address(lane) for lane in range(self.lab.hosts[at].lanes)]
                 taps[at] = {"name": name, "ports": ports, "lanes": lanes, "shadow": address, "port": port, "key": key}
-            answers = await self._ask(taps, "tap", MEETS_S)
+                taps[at]["within_s"] = MEETS_S
+            answers = await self._tapping(job, name, taps, says)
             if failed := {at: values["error"] for at, values in answers.items() if values["error"]}:
+                await self._living(job, name)
                 words = "; ".join(f"{at}: {error}" for at, error in failed.items())
                 raise Refused(f"the tap of job {job.name} could not begin on {words}", hint="testbed doctor")
         except BaseException:
-            await self._give_up(name, host)
+            await self._give_up(name, host, taps)
             raise
         return met
 
-    async def _give_up(self, name: str, host: HostName) -> None:
-        """End a shadow that is of no use; why it is none matters more than what its host says."""
+    async def _tapping(
+        self, job: Job, name: str, taps: Mapping[HostName, Mapping[str, Any]], says: Says | None
+    ) -> Mapping[HostName, Mapping[str, Any]]:
+        """Have the taps begin, which they do when the shadow answers them; as long as that lives. Raises: Refused - it ended."""
+        assert job.shadow is not None
+        host, since = job.shadow.host, time.monotonic()
+        begun = asyncio.ensure_future(self._ask(taps, "tap", MEETS_S))
+        try:
+            while not (await asyncio.wait([begun], timeout=LOOK_S))[0]:
+                await self._living(job, name)
+                if says is not None:
+                    says(f"the shadow on {host} still starts, for {time.monotonic() - since:.0f} s")
+            return begun.result()
+        finally:
+            begun.cancel()
+            await asyncio.gather(begun, return_exceptions=True)
+
+    async def _living(self, job: Job, name: str) -> None:
+        """Raises: Refused - the shadow has ended."""
+        assert job.shadow is not None
+        host = job.shadow.host
+        state = (await self._ask({host: {"name": name}}, "job.status", BEGUN_S))[host]
+        if state["state"] != "running":
+            log = (await self._ask({host: {"name": name, "offset": -2000}}, "job.tail", BEGUN_S))[host]["data"].strip()
+            how = f"exit {state['code']}" if state.get("code") is not None else state["state"]
+            last = log.splitlines()[-1] if log else "it printed nothing"
+            raise Refused(f"the shadow of job {job.name} on {host} ended as it started ({how}): {last}", hint="testbed doctor")
+
+    async def _give_up(self, name: str, host: HostName, taps: Collection[HostName]) -> None:
+        """End a shadow that is of no use, and taps that wait for it; why it is none matters more than what its host says."""
         with suppress(TestbedError):
             await self.end_shadow(name, host, 1.0)
+        with suppress(TestbedError):
+            await self._ask({at: {"name": name} for at in taps}, "tap.stop")
 
     async def end_shadow(self, job: str, host: str, grace_s: float = 10.0) -> JobState:
         """End a shadow, whose taps then end: it writes its newest checkpoint. `job`: its name on the hosts."""

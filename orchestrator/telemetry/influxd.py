@@ -20,7 +20,7 @@ from optics.errors import Missing, TestbedError, TimedOut
 from orchestrator.processes import Daemon, process_mark
 
 PORT = 28086
-START_S = 20.0
+START_S = 300.0  # as long as a command may take: one that starts is waited for, one that dies is not
 STOP_S = 20.0
 
 # Loopback, no usage reports to the vendor (reporting-disabled), no limit on series: `run` is a tag and every run adds some.

@@ -302,3 +302,17 @@ def test_attaching_imports_only_what_is_built_into_the_interpreter(tmp_path: Pat
         return {line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if line.startswith("import time:")}
 
     assert imported(str(AGENT), "attach") - imported("-c", "pass") == {"_socket"}
+
+
+def test_a_daemon_that_ends_whenever_it_starts_is_waited_for_no_longer_and_its_last_words_are_told(host: Space) -> None:
+    host.agent("stop")
+    host.run("mkdir", "-p", "/run/testbed-broken/committer.sock/full")
+    broken = ["env", "TESTBED_RUN=/run/testbed-broken", sys.executable, "-S", "-E", str(AGENT)]
+    try:
+        done = host.run(*broken, "start")
+        assert "the daemon ended as it started" in done.stdout and "committer.sock" in done.stdout, done
+        assert not host.daemon_pids()
+    finally:
+        host.run(*broken, "stop")
+        host.run("rm", "-r", "/run/testbed-broken")
+        host.agent("start")

@@ -277,3 +277,8 @@ def test_the_filter_lets_through_what_is_wanted_of_every_kind_of_packet() -> Non
     assert not passes(*one, to="10.9.0.1", payload=0) and not passes(*many, to="10.9.5.1", payload=0, words=3), "an acknowledgement"
     assert passes(*one, to="10.9.0.1", payload=0, flags=2, words=10), "a connection begins"
     assert passes(*one, to="10.9.0.1", payload=1, words=10)
+
+
+def test_a_tap_waits_for_its_shadow_as_long_as_it_is_told(peer: Peer) -> None:
+    assert "refused" in tap(peer, port=27999, within_s=0.2)["error"]
+    assert [tap(peer, within_s=wrong)["code"] for wrong in (0, 3601, "x")] == ["bad-request"] * 3

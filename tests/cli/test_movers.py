@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from optics import Locked, Missing, TestbedError
+from optics import Locked, Missing, TestbedError, TimedOut
 from orchestrator.engine import background
 from orchestrator.engine.adapt.process import ADAPTER, AdaptState
 from orchestrator.engine.background import ADAPT, TURN, BackgroundState, Kind, StateFile
@@ -102,3 +104,55 @@ def test_what_an_earlier_process_left_is_not_taken_for_what_a_new_one_says(tmp_p
     monkeypatch.setattr(background.Daemon, "detach", lambda process: process.held.__exit__(None, None, None))
     started = ADAPTER.start(settings, "lab/ann", log)
     assert (started.pid, started.last) == (8, "new") and looks
+
+
+class Slow:
+    """A process that starts for as many looks as it is told, or for ever, and can be ended."""
+
+    pid, returncode = 8, None
+
+    def __init__(self, path: Path, looks: int, since: float) -> None:
+        self.looks, self.ended, self.since = looks, False, since
+        self.file = StateFile(ADAPTER, path, AdaptState(8, since=since))
+        self.file.__enter__()
+
+    def poll(self) -> None:
+        self.looks -= 1
+        if self.looks == 0:
+            self.file.say(AdaptState(8, since=self.since, state="adapting"))
+
+    def terminate(self) -> None:
+        self.ended = True
+        self.file.__exit__(None, None, None)
+
+    def wait(self) -> None:
+        assert self.ended
+
+
+def test_a_process_that_starts_is_waited_for_while_it_lives_and_the_time_of_the_command_lasts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = load(env={f"TESTBED_{n}_DIR": str(tmp_path / n.lower()) for n in ("DATA", "STATE", "LOCK")}, cwd=tmp_path)
+    path, log, made = ADAPTER.path(settings, "lab/ann"), tmp_path / "adapt.jsonl", list[Slow]()
+    monkeypatch.setattr(background, "LOOK_S", 0.0)
+    looks = [40, 10**9, 10**9, 40]
+
+    def spawn(*_: object) -> Slow:
+        made.append(Slow(path, looks.pop(0), 1.0 + len(made)))
+        return made[-1]
+
+    monkeypatch.setattr(background, "spawn", spawn)
+    monkeypatch.setattr(background.Daemon, "detach", lambda process: process.terminate())
+    assert ADAPTER.start(settings, "lab/ann", log).state == "adapting"
+    with pytest.raises(TimedOut, match=r"the adapter is still starting after 0\.05 s") as late:
+        ADAPTER.start(replace(settings, timeout_s=0.05), "lab/ann", log)
+    assert made[-1].ended and late.value.hint == f"see {log}"
+
+    async def interrupted() -> None:
+        async with asyncio.timeout(0.05):
+            await ADAPTER.started(settings, "lab/ann", log)
+
+    with pytest.raises(TimeoutError):
+        asyncio.run(interrupted())
+    assert made[-1].ended, "nobody waits for it any more"
+    assert asyncio.run(ADAPTER.started(settings, "lab/ann", log)).state == "adapting"

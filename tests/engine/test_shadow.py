@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -38,6 +39,8 @@ class Asked(Shadows):
         self.tap_error = ""
         self.silent: dict[str, str] = {}
         self.unreachable = ""
+        self.starts, self.shadow, self.log = 0, "running", ""
+        self.answers = asyncio.Event()
 
     def attached(self) -> tuple[str, ...]:
         return () if self.unreachable else ("gpu04",)
@@ -49,7 +52,12 @@ class Asked(Shadows):
         self.asked.append((op, {name: dict(fields) for name, fields in requests.items()}))
         if op in self.silent:
             raise Unreachable(self.silent[op])
-        return {name: {"error": self.tap_error, "state": "exited", "code": 0} for name in requests}
+        if self.starts <= sum(op == "job.status" for op, _ in self.asked):
+            self.answers.set()
+        if op == "tap":  # the taps answer once the shadow has been looked at `starts` times
+            await self.answers.wait()
+        state = {"state": self.shadow} | ({"code": 1} if self.shadow == "exited" else {})
+        return {name: {"error": self.tap_error, "data": self.log, **state} for name in requests}
 
 
 async def test_the_shadow_comes_first_then_its_taps_and_the_key_stands_in_no_start_of_a_rank() -> None:
@@ -80,7 +88,42 @@ async def test_a_tap_that_cannot_begin_ends_the_shadow() -> None:
     hosts.tap_error = "no such device"
     with pytest.raises(Refused, match="could not begin on gpu01: no such device; gpu02: no such device"):
         await hosts.start_shadow(JOB, "r1", restore="")
-    assert [op for op, _ in hosts.asked] == ["job.start", "tap", "job.stop"], "no rank waits for it"
+    assert [op for op, _ in hosts.asked] == ["job.start", "tap", "job.status", "job.stop", "tap.stop"], "no rank waits for it"
+
+
+async def test_a_shadow_that_starts_for_long_is_waited_for_and_said_to_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("orchestrator.hosts.shadow.LOOK_S", 0.0)
+    hosts, said = Asked(), list[str]()
+    hosts.starts = 3
+    await hosts.start_shadow(JOB, "r1", restore="", says=said.append)
+    asked = [op for op, _ in hosts.asked]
+    assert asked[:5] == ["job.start", "tap", *["job.status"] * 3] and asked[-1] == "job.secret"
+    assert said and all(words.startswith("the shadow on gpu04 still starts, for ") for words in said)
+    assert all(to["within_s"] >= 3600 for to in hosts.asked[1][1].values()), "only its end, and the command's time, end the wait"
+
+
+@pytest.mark.parametrize("starts", [10**9, 0])
+async def test_a_shadow_that_ends_as_it_starts_is_waited_for_no_longer_and_its_last_words_are_told(
+    monkeypatch: pytest.MonkeyPatch, starts: int
+) -> None:
+    monkeypatch.setattr("orchestrator.hosts.shadow.LOOK_S", 0.0)
+    hosts = Asked()
+    hosts.starts, hosts.shadow, hosts.log = starts, "exited", "Traceback\nOSError: address already in use\n"
+    hosts.tap_error = "the job's shadow closed the connection"
+    words = r"the shadow of job mlp on gpu04 ended as it started \(exit 1\): OSError: address already in use"
+    with pytest.raises(Refused, match=words):
+        await hosts.start_shadow(JOB, "r1", restore="")
+    assert [op for op, _ in hosts.asked][-2:] == ["job.stop", "tap.stop"]
+
+
+async def test_a_command_whose_time_is_over_leaves_neither_shadow_nor_taps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("orchestrator.hosts.shadow.LOOK_S", 0.0)
+    hosts = Asked()
+    hosts.starts = 10**9
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05):
+            await hosts.start_shadow(JOB, "r1", restore="")
+    assert [op for op, _ in hosts.asked][-2:] == ["job.stop", "tap.stop"]
 
 
 async def test_a_job_that_may_do_without_its_shadow_is_told_why_and_no_rank_knows_of_one() -> None:
@@ -103,7 +146,7 @@ async def test_ranks_are_not_launched_where_only_some_know_that_they_begin_from_
     hosts.silent = {"job.secret": "gpu02: no answer", "job.stop": "gpu04: no answer"}
     with pytest.raises(Unreachable, match="gpu02: no answer"):
         await hosts.start_shadow(JOB, "r1", restore="newest", alone=why.append)
-    assert [op for op, _ in hosts.asked][-1] == "job.stop" and why == []
+    assert [op for op, _ in hosts.asked][-2:] == ["job.stop", "tap.stop"] and why == []
 
 
 class Bench:

@@ -36,6 +36,7 @@ from orchestrator.fabric.circuits import circuits
 from orchestrator.fabric.detour import dead_links, link_text
 from orchestrator.fabric.transition import per_device
 from orchestrator.hosts.api import Demand
+from orchestrator.hosts.late import START_S
 from orchestrator.plan.reader import read_plan
 from orchestrator.plan.stored import stored_links
 from orchestrator.results import Json
@@ -54,8 +55,6 @@ LADDER_EVERY = 10
 """After every so many turns the whole ladder is climbed; after the others only the new circuits are probed."""
 FAILURES = 3
 """So many turns or looks in a row may fail; then the adapter ends."""
-START_S = 30.0
-"""A job has so long (s), from the adapter's start on, to say for the first time what it sends: its ranks may still be loading."""
 ALIKE = 0.15
 """Traffic that differs by less than this (`distance`) is the same: two samples of 1600 tokens over eight experts differ by 0.08."""
 AGAIN_S = 1.0
@@ -243,7 +242,7 @@ class Adapter:
             found = (await self.hosts.demand(self.job, [first], reach=2 * at + 1, within_s=WAIT_S))[first]
             if found.state != "running":
                 return None
-            if found.error and time.monotonic() > self.began + START_S:
+            if found.error and time.monotonic() > self.began + START_S:  # its ranks may still be loading
                 hint = "testbed job status; the program moe says it: docs/how-to/adapt-circuits.md"
                 raise NotVerified(f"{first} does not say what it sends: {found.error}", hint=hint)
             if found.step > 2 * at and found.step % 2:

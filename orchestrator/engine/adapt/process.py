@@ -28,7 +28,7 @@ class AdaptState(BackgroundState):
         return f"{self.state}, {self.where}; iteration {self.iteration}: {did}; {self.last}"
 
 
-ADAPTER = Kind(ADAPT.name, ADAPT.noun, ADAPT.does, AdaptState, ADAPT.start_s, ADAPT.options)
+ADAPTER = Kind(ADAPT.name, ADAPT.noun, ADAPT.does, AdaptState, ADAPT.options)
 
 
 def log_path(settings: Settings, slice_: str) -> Path:

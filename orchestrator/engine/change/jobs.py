@@ -292,6 +292,8 @@ class Jobs:
             leases = await functions.take(job, self.session.lab, run)
             alone: list[str] = []
             more: dict[str, Any] = ({"fresh": new} if new else {}) | ({"alone": alone.append} if spared and job.shadow else {})
+            if job.shadow:
+                more["says"] = lambda words: recorder.progress.update("launch", 0, 1, words)
             more |= ({"leases": leases} if leases else {}) | ({"restore": begins} if begins else {})
             number = self.store.add_job(self.slice, run, job.name, spec | ({"leases": leases} if leases else {}))
             try:

@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass
 
 from optics import TimedOut
-from orchestrator.engine.background import HERE, START_S, STOP_S, BackgroundState, Kind
+from orchestrator.engine.background import HERE, STOP_S, BackgroundState, Kind
 from orchestrator.results import JsonReport
 from orchestrator.settings import Settings
 
@@ -21,7 +21,7 @@ class QueueState(BackgroundState):
         return f"{self.state}, {self.where}" + (f"; {self.last}" if self.last else "")
 
 
-QUEUE = Kind("queue", "queue", "serves", QueueState, START_S, HERE, "lab")
+QUEUE = Kind("queue", "queue", "serves", QueueState, HERE, "lab")
 
 
 @dataclass(frozen=True, slots=True)

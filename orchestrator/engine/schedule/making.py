@@ -115,7 +115,7 @@ async def start(command: Command, lab: Lab, run: str, *, job: bool) -> TurnState
     """
     settings, slice_ = command.settings, slice_of(lab, command.settings)
     log, more = settings.run_dir(run) / "turn.jsonl", ["--job"] if job else []
-    state = await asyncio.to_thread(TURNER.start, settings, slice_, log, more)
+    state = await TURNER.started(settings, slice_, log, more)
     if not job:
         return state
     command.progress.phase("launch", f"by the turner of {state.plan}, {state.where}")

@@ -53,7 +53,7 @@ class TurnState(BackgroundState):
         return not self.alive and (self.state != "ended" or bool(self.error))
 
 
-TURNER = Kind(TURN.name, TURN.noun, TURN.does, TurnState, TURN.start_s, TURN.options)
+TURNER = Kind(TURN.name, TURN.noun, TURN.does, TurnState, TURN.options)
 
 
 def at_rest(current: CurrentPlan | None, lab: Lab) -> str:

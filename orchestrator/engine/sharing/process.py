@@ -8,9 +8,6 @@ from pathlib import Path
 from orchestrator.engine.background import BackgroundState, Kind
 from orchestrator.settings import Settings
 
-START_S = 120.0
-"""Jobs that have just been launched have no period yet, and slow ones are sampled for longer."""
-
 
 @dataclass(frozen=True, slots=True)
 class CoordinateState(BackgroundState):
@@ -28,7 +25,7 @@ class CoordinateState(BackgroundState):
         return f"{self.state}, {self.where}; {self.last}"
 
 
-COORDINATOR = Kind("coordinate", "coordinator", "shifts the jobs of", CoordinateState, START_S, ("--foreground",), "--by off")
+COORDINATOR = Kind("coordinate", "coordinator", "shifts the jobs of", CoordinateState, ("--foreground",), "--by off")
 
 
 def log_path(settings: Settings, lab: str) -> Path:

@@ -250,7 +250,10 @@ def test_an_up_of_a_schedule_waits_for_its_job_as_long_as_its_turner_lives_and_s
         job = next(looks)
         return replace(state, job=job) if job is not None else replace(state, alive=False, error="ocs1 does not answer")
 
-    fake = SimpleNamespace(start=lambda *_: state, read=look, path=TURNER.path)
+    async def started(*_: object) -> TurnState:
+        return state
+
+    fake = SimpleNamespace(started=started, read=look, path=TURNER.path)
     monkeypatch.setattr(making, "TURNER", fake)
     monkeypatch.setattr(making, "LOOK_S", 0.0)
     begin = making.start(Command(Silent(), bench.store, bench.settings), HERE, "r", job=True)
