@@ -18,7 +18,7 @@ import duckdb
 import pytest
 
 from optical_testbed import environment
-from optics import BadFile, Outcome
+from optics import BadFile, Outcome, Usage
 from optics.errors import Locked, Missing, NotVerified, Refused, Unreachable
 from orchestrator.engine.scenario.lab import prepare
 from orchestrator.engine.sweep import campaign as campaigns
@@ -152,7 +152,7 @@ def test_a_scheduler_that_is_not_there_is_said(tmp_path: Path, monkeypatch: pyte
         connected("tcp://127.0.0.1:1", 1, tmp_path / "client", tmp_path),
     ):
         pass
-    with pytest.raises(BadFile, match="wanted local, or an address"), connected("scheduler", 1, tmp_path / "client", tmp_path):
+    with pytest.raises(Usage, match="wanted local, or an address"), connected("scheduler", 1, tmp_path / "client", tmp_path):
         pass
 
 
