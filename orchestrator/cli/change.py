@@ -14,7 +14,7 @@ import typer
 from orchestrator.cli.call import Call, Result, Usage, engine, verb
 from orchestrator.cli.completing import avoidable, plans, saved_plans
 from orchestrator.cli.rehearsing import Chosen, beside, rehearsed_first
-from orchestrator.cli.shared import ExitCode, GuardJobs, Pairs, Restarts, budget_of, changed, own_slice, seconds
+from orchestrator.cli.shared import ExitCode, GuardJobs, Pairs, Restarts, Wait, budget_of, changed, own_slice, seconds
 from orchestrator.engine.invoke import is_stopped_lab
 
 Topology = Annotated[
@@ -93,7 +93,6 @@ Adopt = Annotated[
         help="Take over another owner's circuit: ocs1:4->17, or all of them: owner:alice. May be repeated.",
     ),
 ]
-Wait = Annotated[str | None, typer.Option("--wait", metavar="TIME", help="Wait up to this long for locks that others hold: 10m.")]
 
 
 def _within(text: str | None) -> float | None:
@@ -320,7 +319,8 @@ testbed up --topology next.json         takes milliseconds, after the minutes of
 """,
     more="No lit circuit is touched and no host is affected. Labs that can do this: docs/how-to/look-ahead.md.",
 )
-def prewire(call: Call, file: PlanFile = None, topology: Topology = None, relabel: Relabel = False) -> Result:
+def prewire(call: Call, file: PlanFile = None, topology: Topology = None, relabel: Relabel = False, wait: Wait = None) -> Result:
+    call.wait = wait
     path = _startable(topology, call, file)
     report = call.work_on_lab(engine.prewire, path, relabel=relabel)
     hint = f"testbed up --topology {path}" + (" --relabel" if relabel else "")

@@ -9,7 +9,7 @@ import typer
 
 from orchestrator.cli.call import Call, Result, Usage, engine, verb
 from orchestrator.cli.completing import hosts
-from orchestrator.cli.shared import seconds, write_file
+from orchestrator.cli.shared import Wait, seconds, write_file
 from orchestrator.results import JobStatus
 
 
@@ -170,9 +170,7 @@ def evict(
     spare: Annotated[
         str, typer.Option("--spare", metavar="HOST", help="A host like it, which the plan does not use.", autocompletion=hosts)
     ] = "",
-    wait: Annotated[
-        str | None, typer.Option("--wait", metavar="TIME", help="Wait up to this long for locks that others hold: 10m.")
-    ] = None,
+    wait: Wait = None,
 ) -> Result:
     from orchestrator.cli.shared import changed
 

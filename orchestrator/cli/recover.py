@@ -8,7 +8,7 @@ import typer
 
 from orchestrator.cli.call import Call, Result, engine, verb
 from orchestrator.cli.completing import runs
-from orchestrator.cli.shared import Run, changed
+from orchestrator.cli.shared import Run, Wait, changed
 
 app = typer.Typer()
 
@@ -29,7 +29,8 @@ unfinished run left is not gone back to, but the one before that run. Commands t
 count.
 """,
 )
-def rollback(call: Call, run: Run = None) -> Result:
+def rollback(call: Call, run: Run = None, wait: Wait = None) -> Result:
+    call.wait = wait
     return changed(call.work(engine.rollback, run), call)
 
 
@@ -45,8 +46,11 @@ testbed resume last
     "your newest run that began to change something; commands that were refused before that do not count.",
 )
 def resume(
-    call: Call, run: Annotated[str, typer.Argument(metavar="RUN", help="Run ID, its last digits, or `last`.", autocompletion=runs)]
+    call: Call,
+    run: Annotated[str, typer.Argument(metavar="RUN", help="Run ID, its last digits, or `last`.", autocompletion=runs)],
+    wait: Wait = None,
 ) -> Result:
+    call.wait = wait
     return changed(call.work_on_lab(engine.resume, run), call)
 
 
@@ -93,5 +97,6 @@ Restores exactly the circuits, routes and attenuations in the run store, and the
 lab is started.
 """,
 )
-def restore(call: Call) -> Result:
+def restore(call: Call, wait: Wait = None) -> Result:
+    call.wait = wait
     return changed(call.work_on_lab(engine.restore), call)

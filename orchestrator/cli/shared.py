@@ -32,6 +32,7 @@ Pairs = Annotated[
     str | None, typer.Option("--pairs", metavar="N|all", help="Ask at most N pairs of hosts for their hops (10000), or all.")
 ]
 Passive = Annotated[bool, typer.Option("--passive", help="Only read files; do not connect to hosts.")]
+Wait = Annotated[str | None, typer.Option("--wait", metavar="TIME", help="Wait up to this long for locks that others hold: 10m.")]
 Unicode = Annotated[bool, typer.Option("--unicode/--no-unicode", help="Draw with block characters.")]
 
 

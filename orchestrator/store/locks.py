@@ -223,7 +223,7 @@ def locked(ahead: Sequence[Lock], wish: Lock) -> Locked:
     if first.kind == "run" and first.owner == wish.owner and first.reason.startswith(("turn ", "adapt ")):
         return Locked("\n".join(lines), hint=f"first: testbed {first.reason.partition(' ')[0]} --stop")
     ends = f"the lock ends with process {first.pid}" if first.kind == "run" else "it ends when it expires or is unlocked"
-    wait = "testbed up --wait 10m waits for it" if wish.kind == "run" else "add --queue to wait for it"
+    wait = "--wait 10m (or TESTBED_WAIT=10m) waits for it" if wish.kind == "run" else "add --queue to wait for it"
     return Locked("\n".join(lines), hint=f"{wait}, or ask {first.user}; {ends}")
 
 

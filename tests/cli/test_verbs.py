@@ -127,6 +127,12 @@ def test_the_engine_gets_what_the_line_said(cli: Any) -> None:
     assert command.inventory == cli.home / "lab"
 
 
+@pytest.mark.parametrize("line", ["up -t plan.json", "down --yes", "rollback --yes", "resume last", "restore"])
+def test_whoever_changes_the_lab_can_wait_for_locks(cli: Any, line: str) -> None:
+    cli(*line.split(), "--wait", "10m")
+    assert cli.calls[-1][1][0].settings.wait_s == 600.0
+
+
 def test_a_change_that_waits_to_be_confirmed_says_until_when_and_where_it_goes_back(cli: Any) -> None:
     waits = Awaiting("2026-11-21-0007", "topoopt-12", "ring-12", 1.8e9, 192.4)
     cli.answers["up"] = replace(cli.answers["up"], confirm=waits)
