@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 from drivers.api import Ready, at_once
-from optics import Change, Missing, Outcome, RolledBack, TimedOut
+from optics import Change, Missing, Outcome, RolledBack, Setting, TimedOut
 from orchestrator.cli import render
 from orchestrator.engine import verbs as engine
 from orchestrator.engine.change.run import before_run
@@ -165,6 +166,20 @@ async def test_a_restore_whose_command_is_late_ends_with_what_it_restores(fake: 
     held, owned = fake.held(), fake.store.owned(fleet.SLICE)
     await asyncio.sleep(0.2)
     assert fake.held() == held and owned == fake.store.owned(fleet.SLICE) == {s for held in to.owned.values() for s in held}
+
+
+async def test_what_a_device_owes_a_result_for_stays_recorded(fake: fleet.Bench) -> None:
+    await fake.up(RING)
+    owned = fake.store.owned(fleet.SLICE)
+    run, context = fake.context(plan_name="ring")
+    nothing: dict[str, frozenset[Setting]] = {"ocs1": frozenset(), "ocs2": frozenset()}
+    with run:
+        context.unanswered["ocs1"] = time.monotonic()
+        context.disown_lost(nothing)
+        assert fake.store.owned(fleet.SLICE) == {s for s in owned if s.ingress.device == "ocs1"}
+        await context.settled()
+        context.disown_lost(nothing)
+    assert not fake.store.owned(fleet.SLICE)
 
 
 # --- states that are not whole

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from optics import Infeasible, Missing, Refused, TimedOut
+from optics import Infeasible, Locked, Missing, Refused, TimedOut
 from optics.plan import Job
 from orchestrator.engine import job_verbs
 from orchestrator.engine.change.jobs import Jobs
@@ -23,7 +23,9 @@ from orchestrator.engine.status import _halted
 from orchestrator.engine.verbs import launched_again
 from orchestrator.results import JobStatus
 from orchestrator.session import Command
+from orchestrator.store.locks import locks_of
 from orchestrator.store.records import JobRecord
+from orchestrator.store.scope import Scope
 from orchestrator.telemetry.progress import Silent
 from tests.engine.fleet import Killed
 from tests.engine.schedule.fabric import HERE, PAIRS, Bench, plan_text
@@ -71,6 +73,18 @@ def test_one_cycle_brings_every_slot_in_order_and_ends_where_it_began(bench: Ben
     assert current is not None and isinstance(current.links, dict) and current.links["slot"] == 0
     assert current.generation == bench.fabric.hosts["gpu01"].active
     assert len(bench.store.owned(bench.slice)) == 4, "only the last slot's circuits stay the owner's"
+
+
+def test_while_slots_turn_no_other_run_changes_the_plan_of_their_owner(bench: Bench) -> None:
+    async def cycle(_: object) -> None:
+        await bench.until(lambda: min(counts(bench)) >= 1)
+        locks = locks_of(HERE, bench.settings, bench.store)
+        with pytest.raises(Locked, match="'s plan is locked by") as refused:
+            locks.take("run", Scope(owners=frozenset({bench.settings.owner})), "up elsewhere")
+        assert refused.value.hint == "first: testbed turn --stop"
+        locks.release(locks.take("run", Scope(owners=frozenset({"bob"})), "up his").id)
+
+    story(bench, cycle)
 
 
 def test_hosts_hold_before_the_light_goes_and_are_in_the_slot_after_it_came(bench: Bench) -> None:
