@@ -1,4 +1,4 @@
-"""Every family of devices has a lab that starts by one command and carries a plan to the end: packets flow."""
+"""Families of devices have labs that start by one command and carry a plan to the end: packets flow."""
 
 from __future__ import annotations
 
@@ -18,19 +18,22 @@ HOSTS = 4
 
 
 @pytest.mark.long  # the conformance run has every one of them
-@pytest.mark.parametrize("driver", DRIVERS)
-def test_a_ring_comes_up_on_the_lab_of_a_family_and_all_hosts_reach_each_other(driver: str, tmp_path: Path) -> None:
-    started = CommandLine(tmp_path, tmp_path)("lab", "start", "--driver", driver, "--hosts", HOSTS)
+@pytest.mark.parametrize("drivers", [*((driver,) for driver in DRIVERS), ("polatis-scpi", "rome-cli")], ids="+".join)
+def test_a_ring_comes_up_on_the_lab_of_a_family_or_two_and_all_hosts_reach_each_other(
+    drivers: tuple[str, ...], tmp_path: Path
+) -> None:
+    words = [word for driver in drivers for word in ("--driver", driver)]
+    started = CommandLine(tmp_path, tmp_path)("lab", "start", *words, "--hosts", HOSTS)
     inventory = Path(started["inventory"])
     testbed = CommandLine(inventory, tmp_path)
     try:
         done = testbed("up", "--topology", started["plan"])
         assert (done["pairs_ok"], done["pairs_total"]) == (HOSTS * (HOSTS - 1), HOSTS * (HOSTS - 1))
         glass = testbed("lab", "status")["glass"]
-        assert sum(map(len, glass.values())) >= HOSTS
+        assert len(glass) == len(drivers) and all(len(lit) >= HOSTS for lit in glass.values())
         assert testbed("up", "--topology", started["plan"])["writes"] == 0
     finally:
-        assert testbed("lab", "stop", "--driver", driver)["stopped"]
+        assert testbed("lab", "stop", *words)["stopped"]
 
 
 @pytest.mark.long
