@@ -109,7 +109,7 @@ def test_a_figure_is_drawn_of_what_differs_in_its_own_parameters_only(capsys: py
     kept()
     figure = tmp_path / "f.svg"
     code, found = said(capsys, "show", "--figure", "x=ports,y=iteration_ms,by=method", "--out", figure)
-    assert code == 3 and "workload differs, too (bert, dlrm)" in str(found["data"])
+    assert code == 2 and "workload differs, too (bert, dlrm)" in found["message"]
     assert said(capsys, "show", "--figure", "x=ports,y=iteration_ms,by=method,workload=dlrm", "--out", figure)[0] == 0
     assert "topoopt" in figure.read_text()
     assert said(capsys, "show", "--figure", "x=dark_ms,y=iteration_ms,by=method")[0] == 0
