@@ -173,7 +173,7 @@ async def test_a_damaged_checkpoint_that_was_passed_over_is_told(bench: Bench) -
     bench.ranks.odd = json.dumps({"iter": 3, "iter_ms": 5, "t_wall_ns": 1, "damaged": 4.0}) + "\n"
     status = await bench.bring(TRAIN)
     assert status is not None and (status.resumed_from, status.damaged) == (2, 4)
-    assert "resumed after iteration 2 as the checkpoint of iteration 4 is damaged" in bench.said["job"]
+    assert "resumed after iteration 2; that of iteration 4 is damaged, and was passed over" in bench.said["job"]
     assert "after iteration 2 (the checkpoint of iteration 4 is damaged: passed over)" in render.job(status)
 
 

@@ -334,7 +334,7 @@ class Jobs:
                     hint="testbed job logs; to start it anew, without its checkpoints: testbed job launch",
                 )
             resumed_ = f", resumed after iteration {status.resumed_from}" if status.resumed_from else ""
-            resumed_ += f" as the checkpoint of iteration {status.damaged} is damaged" if status.damaged else ""
+            resumed_ += f"; that of iteration {status.damaged} is damaged, and was passed over" if status.damaged else ""
             speed = f", iteration {status.iteration_ms:.0f} ms" if status.iteration_ms is not None else ""
             silent = f"; {status.detail.splitlines()[0]}" if status.detail else ""
             phase.detail = f"{job.name} {status.state}{resumed_}{speed}{silent}"

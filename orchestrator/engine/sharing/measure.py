@@ -80,7 +80,9 @@ def none_runs(store: Store, lab: Lab) -> Missing:
     """The error for a lab on which no job runs; it says what became of the latest ones."""
     latest = {owner: store.latest_job(slice_key(key_of(lab), owner)) for owner in store.currents(key_of(lab))}
     words = ", ".join(f"{owner}:{record.name} {record.state}" for owner, record in latest.items() if record is not None)
-    return Missing(f"no job runs on this lab{f': {words}' if words else ''}", hint="testbed up with a plan that has a job")
+    runs = any(record is not None and record.ended is None for record in latest.values())
+    none = "no job runs on this lab whose phases can be seen" if runs else "no job runs on this lab"
+    return Missing(f"{none}{f': {words}' if words else ''}", hint="testbed up with a plan that has a job, and no schedule")
 
 
 @dataclass(frozen=True, slots=True)

@@ -101,7 +101,9 @@ def test_where_no_job_runs_it_is_said_what_became_of_the_latest(tmp_path: Path) 
         more = {"plan_name": "p", "plan_sha": "", "plan_text": "{}"}
         store.set_current(slice_key(key, "ann"), "r", **more, links={"links": []}, generation=1)
         assert str(none_runs(store, HERE)) == "no job runs on this lab"
-        store.set_job(store.add_job(slice_key(key, "ann"), "r", "mlp", {}), "finished", ended=True)
+        number = store.add_job(slice_key(key, "ann"), "r", "mlp", {})
+        assert str(none_runs(store, HERE)) == "no job runs on this lab whose phases can be seen: ann:mlp starting"
+        store.set_job(number, "finished", ended=True)
         assert str(none_runs(store, HERE)) == "no job runs on this lab: ann:mlp finished"
 
 
