@@ -15,6 +15,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from agent.shapes import Json
 
+WITHIN_S = 150.0  # for the start of a slice's agent, which waits for its daemon (watchdog.STARTS_S), or its stop
 HANDLE = "7e57:"
 """The queueing discipline that shares a port: another one at its place is somebody else's."""
 NOT_OF_SLICES = ("slices", "sysctls", "host_device", "node_prefix", "mtu", "workloads")
@@ -76,7 +77,7 @@ def run(command: str, name: str) -> Json:
     """`start` or `stop` of the agent of one slice. Raises: Failure."""
     own = {"TESTBED_VAR": f"{VAR}/slices/{name}", "TESTBED_RUN": f"{RUN}/slices/{name}"}
     argv = [sys.executable, "-S", "-E", PROGRAM, command]
-    done = subprocess.run(argv, env={**os.environ, **own}, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, timeout=30)
+    done = subprocess.run(argv, env={**os.environ, **own}, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, timeout=WITHIN_S)
     try:
         reply = dict(json.loads(done.stdout))
     except ValueError:
