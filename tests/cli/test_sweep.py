@@ -119,7 +119,7 @@ def test_a_figure_is_drawn_of_what_differs_in_its_own_parameters_only(capsys: py
         ("x=prots,y=dark_ms", "did you mean ports?"),
         ("x=ports,y=a,z=1", "z: not x"),
     ):
-        assert message in str(said(capsys, "show", "--figure", words)[1]["data"])
+        assert message in said(capsys, "show", "--figure", words)[1]["message"]
 
 
 def test_trials_that_failed_make_the_exit_code_and_are_named(
