@@ -49,7 +49,7 @@ def when(wall_s: float | None) -> str:
 
 def phase_line(name: str, detail: str, seconds: float, width: int = 55) -> str:
     """One line of the phase table, the same while it runs and in the report."""
-    return f"  {name:<10} {detail:<{width}} {seconds_text(seconds)}"
+    return f"  {name:<10} {f'{detail} ':<{width}} {seconds_text(seconds)}"  # two spaces at least: `wrapped` tells a time by them
 
 
 def flat(text: str) -> str:
@@ -71,15 +71,27 @@ def columns(rows: Iterable[Sequence[str]], gap: int = 2) -> list[str]:
 
 
 _SGR = re.compile(r"\x1b\[[0-9;]*m")
+_TIMED = re.compile(r"(.*\S) {2,}([\d.]+ (?:ns|us|µs|ms|s|min \d+ s|h \d+ min))")
 _LABEL = re.compile(r"\s*(?:\x1b\[[0-9;]*m)?\S+\s{2,}")
 
 
 def wrapped(text: str, width: int) -> str:
     """The text with lines longer than `width` (columns) broken between words, and continuation lines indented.
 
-    A word longer than a line stays whole, so that paths and commands can be copied.
+    A time in a column at the end of a line stays there, at the right. A word longer than a line stays whole, so that paths and
+    commands can be copied.
     """
-    return "\n".join(_wrapped(line, width) if len(line) > width else line for line in text.split("\n"))
+    return "\n".join(_fitted(line, width) if len(line) > width else line for line in text.split("\n"))
+
+
+def _fitted(line: str, width: int) -> str:
+    timed = _TIMED.fullmatch(line)
+    if timed is None:
+        return _wrapped(line, width)
+    words, time_text = timed.groups()
+    room = width - len(time_text) - 2
+    first, *rest = (_wrapped(words, room) if len(words) > room else words).split("\n")
+    return "\n".join([f"{first:<{room}}  {time_text}", *rest])
 
 
 def _wrapped(line: str, width: int) -> str:
@@ -89,7 +101,10 @@ def _wrapped(line: str, width: int) -> str:
     lines, length = [""], 0
     for blanks, word in re.findall(r"( *)([^ ]+)", line):
         size = len(_SGR.sub("", word))
-        if length > column and length + len(blanks) + size > width:
+        if label and length == len(_SGR.sub("", label[0]).rstrip()) and width - column < size <= width - 4:
+            lines.append(" " * 4 + word)  # a path: beside its label the terminal would break it
+            length = 4 + size
+        elif length > column and length + len(blanks) + size > width:
             lines.append(" " * column + word)
             length = column + size
         else:

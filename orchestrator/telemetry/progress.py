@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TextIO
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Self, TextIO
 from optics.plain import indented, printable, seconds_text
 
 if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions
     from rich.live import Live
     from rich.table import Table
 
@@ -97,6 +98,12 @@ class _Row:
     total: int = 0
 
 
+_NAME, _DETAIL, _CLOCK, _CLOCKS = 12, 55, 10, 30
+"""Widths of the table's columns, as the lines of the report have them; the last: `1 min 37 s of about 2 min 03 s`."""
+_WIDE = 76
+"""In narrower terminals the table has no usual times."""
+
+
 @dataclass
 class _Rows:
     """The table's content; the painting thread only reads it."""
@@ -104,22 +111,28 @@ class _Rows:
     expected: Mapping[str, float]
     rows: dict[str, _Row] = field(default_factory=dict)
 
-    def __rich__(self) -> Table:
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Table]:
         from rich.table import Table
         from rich.text import Text
 
-        table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+        # Columns have widths of their own, so that none moves whatever the rows say.
+        wide = options.max_width >= _WIDE
+        clock_width = _CLOCKS if wide else _CLOCK
+        table = Table(box=None, show_header=False, padding=(0, 2, 0, 0), pad_edge=False)
+        table.add_column(width=_NAME, no_wrap=True)
+        table.add_column(width=max(12, min(_DETAIL, options.max_width - _NAME - clock_width - 4)))
+        table.add_column(width=clock_width, no_wrap=True)
         for row in list(self.rows.values()):
             share = f"{row.done}/{row.total} " if row.total and row.seconds is None else ""
             if row.seconds is not None:
                 clock = seconds_text(row.seconds)
             else:
                 clock = seconds_text(time.monotonic() - row.began)
-                if (usual := self.expected.get(row.name)) is not None:
+                if wide and (usual := self.expected.get(row.name)) is not None:
                     clock += f" of about {seconds_text(usual)}"
             mark, style = ("…", "bold") if row.seconds is None else ("✓", "")
             table.add_row(Text(f"{mark} {row.name}", style=style), Text(share + printable(row.detail)), Text(clock))
-        return table
+        yield table
 
 
 class LiveTable(Progress):

@@ -14,7 +14,7 @@ import pytest
 
 from optics import BadFile, Change, CrossConnect, Interlock, Port
 from orchestrator.cli import main
-from orchestrator.cli.text import wrapped
+from orchestrator.cli.text import phase_line, wrapped
 from orchestrator.engine.change.interlock import Interlocks
 from orchestrator.results import JobStatus
 from orchestrator.session import load_lab, load_plan
@@ -58,6 +58,20 @@ def test_long_lines_are_broken_between_words_and_set_in() -> None:
     assert broken[2].startswith(" " * 13) and " ".join(part.strip() for part in broken[1:]) == line.strip()
     assert wrapped("\033[32mUp\033[0m: " + "x" * 70, 80) == "\033[32mUp\033[0m: " + "x" * 70, "colours have no width"
     assert "y" * 90 in wrapped("see " + "y" * 90, 80), "paths can be copied"
+
+
+@pytest.mark.parametrize("width", [40, 60, 72])
+def test_in_a_narrow_terminal_times_stay_in_their_column_and_no_path_is_broken(width: int) -> None:
+    path = "~/.local/state/testbed/t/2026-11-24"
+    details = ("24 links: 0 kept, 0 broken, 48 made", "48/48 circuits lit, worst margin +26.5 dB, pairs 132/132 at hop counts")
+    lines = [phase_line("plan", details[0], 0.0021), phase_line("verify", details[1], 97.4), f"  journal    {path}"]
+    broken = wrapped("\n".join(lines), width).split("\n")
+    assert all(len(part) <= width for part in broken), broken
+    times = [part for part in broken if part.endswith((" 2.1 ms", " 1 min 37 s"))]
+    assert [part.split()[0] for part in times] == ["plan", "verify"] and all(len(part) == width for part in times)
+    assert any(part.strip().endswith(path) for part in broken), "whole"
+    words = " ".join(" ".join(broken).split())
+    assert all(word in words for detail in details for word in detail.split())
 
 
 def test_no_word_of_a_result_is_broken_by_a_terminal(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:

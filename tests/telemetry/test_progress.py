@@ -5,10 +5,16 @@ from __future__ import annotations
 import io
 import os
 import pty
+import re
+import time
 from contextlib import suppress
+from typing import cast
+
+import pytest
+from rich.console import Console
 
 from optics.plain import seconds_text
-from orchestrator.telemetry.progress import Lines, LiveTable, Silent, progress_for
+from orchestrator.telemetry.progress import Lines, LiveTable, Silent, _Row, _Rows, progress_for
 
 
 class Terminal(io.StringIO):
@@ -80,6 +86,20 @@ def test_on_a_terminal_the_table_shows_phase_share_and_usual_time() -> None:
             shown += piece.decode("utf-8", "replace")
     assert "✓ stage" in shown and "[/bold] is no markup" in shown and "a [note]" in shown
     assert "2/4 ocs1 12/12" in shown and "of about 50 ms" in shown
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_no_column_of_the_table_moves_whatever_its_rows_say(width: int) -> None:
+    rows, starts = _Rows({"stage": 1.5, "verify": 123.0}), set()
+    for name, detail in (("plan", "24 links"), ("stage", "132 routes on 12 hosts " * 3), ("verify", "x" * 70)):
+        rows.rows[name] = _Row(name, detail, time.monotonic(), 0.0021 if name == "plan" else None)
+        console = Console(file=io.StringIO(), width=width)
+        console.print(rows)
+        lines = cast(io.StringIO, console.file).getvalue().splitlines()
+        assert all(len(line.rstrip()) <= width for line in lines)
+        starts |= {found.start() for line in lines if (found := re.search(r"(?<=  )[\d.]+ (ms|us|ns|µs)( of about .*)? *$", line))}
+        assert ("of about" in "".join(lines)) == (width >= 80 and name != "plan")
+    assert len(starts) == 1, "times begin in one column"
 
 
 def test_durations_have_the_unit_that_suits_them() -> None:
