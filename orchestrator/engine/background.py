@@ -160,9 +160,9 @@ class Kind(Generic[S]):
 
         Raises: TimedOut; its own error if it ended.
         """
-        starting, give_up = self.begin(settings, slice_, log, words), time.monotonic() + settings.timeout_s
+        starting, began = self.begin(settings, slice_, log, words), time.monotonic()
         while (there := starting.look()) is None:
-            if time.monotonic() > give_up:
+            if time.monotonic() > began + settings.timeout_s:
                 starting.end()
                 raise TimedOut(f"the {self.noun} is still starting after {settings.timeout_s:g} s", hint=f"see {log}")
             time.sleep(LOOK_S)
