@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NoReturn
@@ -17,9 +17,11 @@ from optics import BadFile, Change, DeviceName, HostName, Identity, Missing, Out
 from optics.plan import Plan
 from orchestrator.credentials import with_known_hosts, with_secret
 from orchestrator.deadline import deadline
+from orchestrator.fabric.lightpath import Held
 from orchestrator.hosts import Hello, Hosts
 from orchestrator.hosts.launch import rehearse
 from orchestrator.hosts.program import with_files
+from orchestrator.inventory.device_ports import lacks, misplaced
 from orchestrator.inventory.folders import FILES, PROGRAMS, absent
 from orchestrator.inventory.lab import Lab, read_lab
 from orchestrator.plan.reader import read_plan
@@ -185,6 +187,31 @@ class Session:
 
 async def _nobody() -> Mapping[HostName, Hello | TestbedError]:
     return {}
+
+
+async def check_ports(session: Session, made: Held) -> None:
+    """Ask the devices for their ports, and compare them with those of settings that are to be made there.
+
+    A device that does not say what ports it has is taken to have them. Raises: BadFile - with the places in fibres.yml.
+    """
+    told: dict[DeviceName, Identity] = {}
+
+    async def ask(name: DeviceName) -> None:
+        with suppress(TestbedError):
+            told[name] = await session.devices[name].identify()
+
+    await asyncio.gather(*(ask(name) for name, held in made.items() if held))
+    sides = {(s.ingress, True) for held in made.values() for s in held} | {
+        (s.egress, False) for held in made.values() for s in held
+    }
+    wrong = {p: w for p, enters in sides if (who := told.get(p.device)) and (w := lacks(who, p.label, enters=enters))}
+    if not wrong:
+        return
+    file = session.inventory / FILES[2]
+    text = _text(file)
+    lines = [] if isinstance(text, OSError) else misplaced(text, str(file), told, wrong)
+    hint = f"correct {FILES[2]}, or the device's address in {FILES[1]}; nothing was changed"
+    raise BadFile(lines or [f"{port.device} {words}" for port, words in sorted(wrong.items())], hint=hint)
 
 
 def opened(lab: Lab, name: DeviceName) -> CircuitSwitch:

@@ -42,7 +42,7 @@ from orchestrator.plan.shadow import seen_taps
 from orchestrator.plan.stored import stored_links
 from orchestrator.plan.target import circuit_rows, dark_time_scale, diff, expected_dark_ms, fingerprint, target
 from orchestrator.results import ALIVE, DownReport, JobStatus, PlanReport, PrewireReport, RelabelReport, UpReport
-from orchestrator.session import Command, PlanText, load_lab, load_plan
+from orchestrator.session import Command, PlanText, check_ports, load_lab, load_plan
 from orchestrator.settings import Settings
 from orchestrator.store.keys import key_of, slice_of
 from orchestrator.store.locks import who
@@ -122,6 +122,7 @@ async def plan(
             raise
         needed = {d for d, held in goal.wanted.items() if held} | {s.ingress.device for s in owned}
         silent = seen.needing(needed)
+        await check_ports(session, goal.change.made)
         interlocks = Interlocks(lab, session.devices, Tagouts(store, key_of(lab), who(command.settings)))
         current = store.current(key)
         switched = rerouted(stored_links(current.links) if current else (), goal.links, lab)

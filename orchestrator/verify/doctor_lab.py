@@ -324,6 +324,7 @@ async def ask_device(lab: Lab, name: DeviceName) -> Probe:
     """Ask one device for its identity, and compare its ports with those of the inventory."""
     from drivers.registry import open_device
     from orchestrator.credentials import with_secret
+    from orchestrator.inventory.device_ports import lacks
 
     config, works, area = lab.devices[name], "the other devices", "reach"
     try:
@@ -345,11 +346,13 @@ async def ask_device(lab: Lab, name: DeviceName) -> Probe:
         return Probe(name, "fail", str(error), fix, works, area)
     finally:
         await device.close()
-    used = {f.enters.label for f in lab.fibres.values() if f.enters.device == name} - set(who.ingress)
-    used |= {f.leaves.label for f in lab.fibres.values() if f.leaves.device == name} - set(who.egress)
-    if used:
+    ends = [(f.enters, True) for f in lab.fibres.values()] + [(f.leaves, False) for f in lab.fibres.values()]
+    ends += [(trunk.end, True) for trunk in lab.trunks] + [(trunk.start, False) for trunk in lab.trunks]
+    found = (lacks(who, port.label, enters=enters) for port, enters in ends if port.device == name)
+    if wrong := sorted(set(filter(None, found))):
         fix = "correct the ports in fibres.yml, or the device's address in devices.yml"
-        return Probe(name, "fail", f"has no port {', '.join(sorted(used)[:6])} ({who.vendor} {who.model})", fix, works, "inventory")
+        more = [f"and {len(wrong) - 6} more"] if wrong[6:] else []
+        return Probe(name, "fail", "\n".join([*wrong[:6], *more]), fix, works, "inventory")
     return Probe(name, "ok", f"{who.vendor} {who.model} {who.serial} ({config.address})", area=area)
 
 

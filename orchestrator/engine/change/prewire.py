@@ -14,6 +14,7 @@ from orchestrator.fabric.lightpath import Held
 from orchestrator.fabric.transition import per_device
 from orchestrator.plan.target import Target, dark_time_scale, diff, expected_dark_ms, slowest, target
 from orchestrator.results import PrewireReport
+from orchestrator.session import check_ports
 
 
 class Prewire:
@@ -34,6 +35,7 @@ class Prewire:
             phase.detail = counted(len(seen), "device")
         with recorder.phase("plan") as phase:
             goal = await self._reserved(seen)
+            await check_ports(context.session, goal.change.made)
             seen = self.seen
             late = {d: c for d, c in goal.late.changes.items() if self.lab.slow(d)}
             count = sum(len(c.add) for c in goal.early.values())

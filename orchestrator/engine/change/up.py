@@ -48,7 +48,7 @@ from orchestrator.plan.shadow import seen_taps
 from orchestrator.plan.stored import link_data, path_data, slot_facts, stored_links
 from orchestrator.plan.target import Target, dark_time_scale, diff, expected_dark_ms, fingerprint, target
 from orchestrator.results import EqualiseReport, JobStatus, UpReport
-from orchestrator.session import Observation
+from orchestrator.session import Observation, check_ports
 from orchestrator.store.generations import generation_owners
 from orchestrator.store.ownership import OWNER, adopt, adopted, explained, refuse_taken
 from orchestrator.store.records import JobRecord
@@ -295,11 +295,12 @@ class Up:
         self.notes += seen.needing(needed, self.plan.spares)
 
     async def _choose(self, goal: Target, *, launch: bool, dark: bool) -> None:
-        """Decide what becomes of the running job.
+        """See that the devices have the ports, and decide what becomes of the running job.
 
-        Raises: Interlock - it goes on, and the plan disconnects hosts of it; else as `functions.check`, `Turn.choose` and
-        `Hosts.make_ready`.
+        Raises: Interlock - it goes on, and the plan disconnects hosts of it; else as `check_ports`, `functions.check`,
+        `Turn.choose` and `Hosts.make_ready`.
         """
+        await check_ports(self.context.session, goal.change.made)
         self.notes += as_asked(self.running, self.plan, self.job_mode)
         await check(self.plan.job if launch else None, self.lab, self.context.store.latest_job(self.context.slice))
         await self.turn.choose(self.running, self.plan.job if launch else None, dark=dark)
