@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from itertools import pairwise
@@ -11,7 +12,7 @@ from typing import Any
 from optics import BadFile, HostName
 from optics.plan import Acceptance, Adapt, FixedRoute, Plan, TransitionPolicy
 from orchestrator.inventory.lab import Lab
-from orchestrator.inventory.positions import Path, Problems, read_json
+from orchestrator.inventory.positions import Document, Path, Problems, read_json
 from orchestrator.inventory.schema import attempt, check, show
 from orchestrator.plan.edges import PlanEdge, RouteEdge
 from orchestrator.plan.functions import read_functions
@@ -22,6 +23,8 @@ from orchestrator.plan.other_lab import refuse_another_labs
 from orchestrator.plan.schedule import ScheduleReader
 from orchestrator.plan.slices import check_slices
 
+HINT = "correct the plan; nothing was changed"
+
 
 def read_plan(text: str, filename: str, lab: Lab) -> Plan:
     """The plan `text` describes, checked against `lab`.
@@ -29,11 +32,14 @@ def read_plan(text: str, filename: str, lab: Lab) -> Plan:
     Ends without a port stay so; `ports.assign_ports` chooses their ports.
     Raises: BadFile - everything wrong with it, in the order of the file.
     """
-    document = read_json(text, filename)
+    document = _document(text, filename)
     refuse_another_labs(document, lab)
     problems, notes = Problems(document), Problems(document)
     edge = check(PlanEdge, document.value, problems)
     raw: Mapping[str, Any] = document.value if isinstance(document.value, Mapping) else {}
+    known = {field.alias or name for name, field in PlanEdge.model_fields.items()}
+    if any(key not in known and not key.startswith("x_") for key in raw):  # what it was meant for seems to be missing
+        raise BadFile(problems.lines(), hint=HINT)
     checked = Links(lab, problems)
     max_loss_db = edge.acceptance.max_loss_db if edge else Acceptance().max_loss_db
     links = checked.links(raw.get("links"), max_loss_db)
@@ -64,7 +70,7 @@ def read_plan(text: str, filename: str, lab: Lab) -> Plan:
     groups = _interchangeable(edge.interchangeable if edge else [], plan.hosts, checked)
     spares = _spares(edge.spares if edge else [], {*plan.hosts, *(job.needed if job else ())}, checked)
     if problems or edge is None:
-        raise BadFile(problems.lines(), hint="correct the plan; nothing was changed")
+        raise BadFile(problems.lines(), hint=HINT)
     return replace(
         plan,
         routes=routes,
@@ -78,6 +84,17 @@ def read_plan(text: str, filename: str, lab: Lab) -> Plan:
         spares=spares,
         adapt=Adapt(**edge.adapt.model_dump()) if edge.adapt else None,
     )
+
+
+def _document(text: str, filename: str) -> Document:
+    """Parse the file. Raises: BadFile - it is not JSON; YAML is called by its name."""
+    try:
+        return read_json(text, filename)
+    except BadFile as error:
+        first = next((line for line in map(str.strip, text.splitlines()) if line and not line.startswith("#")), "")
+        yaml = re.match(r"(---|[A-Za-z_]\w*:)(\s|$)", first)
+        lines = [re.sub(r" not JSON: .*", " this is YAML; a plan is JSON", line) for line in error.problems]
+        raise BadFile(lines if yaml else error.problems, hint=HINT) from None
 
 
 def _interchangeable(groups: str | list[list[str]], hosts: Iterable[HostName], links: Links) -> tuple[tuple[HostName, ...], ...]:

@@ -63,6 +63,13 @@ def test_the_base_of_the_bad_inventories_is_sound() -> None:
     assert lab.hosts["gpu01"].lanes == 2
 
 
+def test_every_mistake_of_a_plan_says_what_to_do_and_that_nothing_was_changed(lab: Lab) -> None:
+    for text in ("{", "schema: testbed.plan/1", '{"link": []}', '{"schema": "testbed.plan/1", "name": "x", "links": []}'):
+        with pytest.raises(BadFile) as refused:
+            read_plan(text, "plan.json", lab)
+        assert refused.value.hint == "correct the plan; nothing was changed"
+
+
 def test_a_bad_file_has_the_exit_code_of_bad_files_and_no_traceback_of_ours(lab: Lab) -> None:
     with pytest.raises(BadFile) as refused:
         read_plan("{", "plan.json", lab)
