@@ -83,7 +83,8 @@ async def job_wait(command: Command, *, iterations: int | None) -> JobStatus:
                 phase.detail = f"{status.state}, {counted(status.iterations, 'iteration')}"
                 if status.state not in ALIVE or (iterations is not None and status.iterations >= iterations):
                     return status
-                command.progress.update("job", status.iterations, iterations or 0, status.state)
+                words = status.state if iterations else phase.detail
+                command.progress.update("job", status.iterations, iterations or 0, words)
                 await asyncio.sleep(WAIT_POLL_S)
 
 

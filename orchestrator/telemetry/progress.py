@@ -26,7 +26,7 @@ class Progress:
         """Phase `name` begins."""
 
     def update(self, name: str, done: int, total: int, detail: str = "") -> None:
-        """`done` of `total` parts (devices, hosts, ports) of the phase are complete."""
+        """`done` of `total` parts (devices, hosts, ports) of the phase are complete; total 0: only `detail` is shown."""
 
     def done(self, name: str, detail: str = "", seconds: float | None = None) -> None:
         """Phase `name` has ended; `seconds` as measured by the caller, else since `phase`."""
@@ -63,7 +63,7 @@ class Lines(Progress):
         self._began[name] = self._said = time.monotonic()
 
     def update(self, name: str, done: int, total: int, detail: str = "") -> None:
-        where = f"{name:<10} {done}/{total} {detail}"
+        where = f"{name:<10} {f'{done}/{total} ' if total else ''}{detail}"
         if where != self._where and time.monotonic() - self._said >= self._every_s:
             self._where = where
             self._say(where)

@@ -268,7 +268,7 @@ async def test_a_job_that_runs_or_has_finished_is_left_alone_by_the_same_plan(be
     assert len(bench.ranks.launched) == 1 and status is not None and status.state == "finished"
 
 
-async def test_while_a_job_starts_it_is_said_what_is_counted(bench: Bench) -> None:
+async def test_while_a_job_starts_it_is_said_what_is_waited_for(bench: Bench) -> None:
     class Heard(Silent):
         words: list[tuple[str, int, int, str]]
 
@@ -284,7 +284,7 @@ async def test_while_a_job_starts_it_is_said_what_is_counted(bench: Bench) -> No
 
     bench.ranks.tail = late  # type: ignore[method-assign]
     await bench.jobs.start("r", TRAIN, Recorder(heard), resume=False)
-    assert heard.words == [("job", 0, 4, "iterations, starting")]
+    assert heard.words == [("job", 0, 0, "waiting for 4 ranks to start and meet, then for 4 iterations")]
 
 
 # --- what is said of it

@@ -44,6 +44,12 @@ def test_a_long_phase_says_where_it_is() -> None:
     assert out.getvalue() == "link       47/48 gpu03:p2 is dark\n"
 
 
+def test_what_has_no_total_is_said_without_a_count() -> None:
+    out = io.StringIO()
+    Lines(out, every_s=-1.0).update("job", 12, 0, "waiting for 4 ranks")
+    assert out.getvalue() == "job        waiting for 4 ranks\n"
+
+
 def test_the_same_is_not_said_again_and_a_phase_that_begins_anew_is() -> None:
     out = io.StringIO()
     progress = Lines(out, every_s=0.0)

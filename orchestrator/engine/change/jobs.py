@@ -324,7 +324,9 @@ class Jobs:
                     break
                 if (status.detail or status.bad_record) and not status.iterations:  # none will show: waiting is no use
                     break
-                recorder.progress.update("job", status.iterations, FIRST_ITERATIONS, f"iterations, {status.state}")
+                waits = f"for {counted(status.ranks, 'rank')} to start and meet, then for {FIRST_ITERATIONS} iterations"
+                words = f"iterations, {status.state}" if status.iterations else f"waiting {waits}"
+                recorder.progress.update("job", status.iterations, FIRST_ITERATIONS if status.iterations else 0, words)
                 await asyncio.sleep(POLL_S)
             if status.state == "failed":
                 words = await self._last_words(spec["on_hosts"], record)
