@@ -303,6 +303,8 @@ async def resume(command: Command, run: str) -> UpReport | DownReport | PrewireR
     # What was known of hosts and job when it began may be true no longer: a host is back, the job was launched on the new hosts.
     options: dict[str, object] = {**record.options, "resumes": record.id}
     options.pop("broken", None)
+    if (job := store.latest_job(slice_of(lab, settings))) is not None and job.run == record.id and options.get("job") == "restart":
+        del options["job"]  # it has been restarted
     if isinstance(lost := options.get("lost"), list) and lost:
         options["lost"] = await still_silent(command, lab, lost)
     still = partial(_half_done, store, lab, settings, record.id)

@@ -182,3 +182,29 @@ async def test_a_host_without_a_rank_is_moved_out_and_the_job_goes_on(
         monkeypatch.setattr(recover, "ChangeRun", Change)
         await lab.verb(engine.evict, {host: ""})
     assert asked == [mode]
+
+
+@pytest.mark.parametrize(("launched_it", "mode"), [(True, None), (False, "restart")])
+async def test_a_restart_that_was_made_before_its_up_died_is_not_made_again_by_resume(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, launched_it: bool, mode: str | None
+) -> None:
+    asked: list[Any] = []
+
+    class Change:
+        def __init__(self, *_: Any) -> None: ...
+
+        async def up(self, plan: Any, text: str, options: Any) -> UpReport:
+            asked.append(options.get("job"))
+            return UpReport("r", plan.name, "bench")
+
+    async with drill.opened(tmp_path) as lab:
+        process = drill.Process("")
+        process.act = lambda name: setattr(process, "kill_at", len(process.points) if name.startswith("after hosts confirm") else 0)
+        with pytest.raises(drill.Killed):
+            await lab.up(drill_plan("chain", CHAIN), job="restart", process=process)
+        with lab.store() as store:
+            died = store.history(lab.key, 1)[0].id
+            store.add_job(lab.slice(), died if launched_it else "r0", "mlp", {}, "running")
+        monkeypatch.setattr(engine, "ChangeRun", Change)
+        await lab.verb(engine.resume, died)
+    assert asked == [mode]
