@@ -17,8 +17,7 @@ from optics import HostName, NotVerified, Refused, TestbedError, Unreachable
 from optics.plain import counted
 from optics.plan import Job
 from optics.ranks import RankName, host_of_rank, hosts_of
-from orchestrator.engine.change import functions, job_beats, job_functions, job_shadow
-from orchestrator.engine.change import job_ports as jobports
+from orchestrator.engine.change import functions, job_beats, job_functions, job_ports, job_shadow
 from orchestrator.engine.change.attempt import Attempt
 from orchestrator.engine.change.iterations import LATEST, ahead_ns_of, bring_home, ends_before, ends_of, median_ms, saves, sent
 from orchestrator.engine.change.job_record import (
@@ -100,7 +99,7 @@ class Jobs:
             state, detail = "starting", f"launching since {since}, by run {record.run} ({launched.verb})"
         if ranks and launched is not None and launched.ended is not None:  # that run samples the ports itself until it ends
             ended = state not in ALIVE
-            await jobports.bring_home(self.session, name, record.run, self._run_dir(record), ranks, launched.ended, ended=ended)
+            await job_ports.bring_home(self.session, name, record.run, self._run_dir(record), ranks, launched.ended, ended=ended)
         if state == "running" and pause_of(record) is not None:
             state, detail = await self._paused(record, name, ranks)
         elif state == "running":
@@ -312,11 +311,12 @@ class Jobs:
                 self.store.set_job_spec(number, spec | {ALONE: alone[0]})
             self.store.set_job(number, "running")
             if sample:
-                await jobports.keep(self.session, spec["on_hosts"], job.ranks)
+                await job_ports.keep(self.session, spec["on_hosts"], job.ranks)
             phase.detail = f"{what}, {len(job.ranks)} ranks, {spec['backend']}" + "".join(f"; no shadow: {why}" for why in alone)
         record = self.store.latest_job(self.slice)
         assert record is not None
-        with recorder.phase("job", f"waiting for {FIRST_ITERATIONS} iterations") as phase:
+        starts = f"waiting for {counted(len(job.ranks), 'rank')} to start and meet, then for {FIRST_ITERATIONS} iterations"
+        with recorder.phase("job", starts) as phase:
             give_up = time.monotonic() + FIRST_ITERATIONS_S
             while True:
                 status = await self.status(record)
@@ -324,9 +324,8 @@ class Jobs:
                     break
                 if (status.detail or status.bad_record) and not status.iterations:  # none will show: waiting is no use
                     break
-                waits = f"for {counted(status.ranks, 'rank')} to start and meet, then for {FIRST_ITERATIONS} iterations"
-                words = f"iterations, {status.state}" if status.iterations else f"waiting {waits}"
-                recorder.progress.update("job", status.iterations, FIRST_ITERATIONS if status.iterations else 0, words)
+                words = f"iterations, {status.state}" if (made := status.iterations) else starts
+                recorder.progress.update("job", made, FIRST_ITERATIONS if made else 0, words)
                 await asyncio.sleep(POLL_S)
             if status.state == "failed":
                 words = await self._last_words(spec["on_hosts"], record)
