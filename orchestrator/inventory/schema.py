@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
 from optics.plain import did_you_mean
-from orchestrator.inventory.positions import Path, Problems
+from orchestrator.inventory.positions import MAX_LINES, Path, Problems
 
 
 class Edge(BaseModel):
@@ -50,8 +50,13 @@ def check(
         for detail in error.errors(include_url=False):
             inner = _inside(detail["loc"], value)
             found.setdefault((*inner, "", str(detail["loc"][-1])) if detail["type"] == "missing" else inner, []).append(detail)
-        for details in found.values():
+        spot, whole = problems.document.spot, place or (lambda inner: (*path, *inner))
+        in_order = sorted(found.values(), key=lambda details: spot(whole(_inside(details[0]["loc"], value))))
+        for count, details in enumerate(in_order):
             inner = _inside(details[0]["loc"], value)
+            if count >= MAX_LINES:  # only counted: a hostile file can have hundreds of thousands, and good words take time
+                problems.add(whole(inner), details[0]["msg"], key=details[0]["type"] == "extra_forbidden")
+                continue
             if details[0]["type"] == "literal_error" and isinstance(details[0]["input"], list):
                 if any(inner == other[: len(inner)] != other for other in found):
                     continue  # a list is allowed in place of the word, and something in it is wrong
@@ -62,7 +67,7 @@ def check(
                 what = what.replace(", got", f" or {kinds[0]}, got", 1)
             elif len(kinds) > 1:  # a union reports each of its members
                 what = f"wanted {', '.join(kinds[:-1])} or {kinds[-1]}, got {show(details[0]['input'])}"
-            problems.add(place(inner) if place else (*path, *inner), what, key=key)
+            problems.add(whole(inner), what, key=key)
         return None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -22,7 +23,7 @@ from optics import BadFile, Outcome, Usage
 from optics.errors import Locked, Missing, NotVerified, Refused, Unreachable
 from orchestrator.engine.scenario.lab import prepare
 from orchestrator.engine.sweep import campaign as campaigns
-from orchestrator.engine.sweep import onlab, record, verb
+from orchestrator.engine.sweep import onlab, record, trial, verb
 from orchestrator.engine.sweep.campaign import missing
 from orchestrator.engine.sweep.cluster import checked, connected
 from orchestrator.engine.sweep.trial import predict, run
@@ -434,11 +435,27 @@ def test_a_scenario_gives_its_findings(typed: list[list[str]], settings: Setting
     assert sent == ["a.json", "scenario.yaml"]
 
 
+def killed_while_it_reads(lab: str) -> None:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("orchestrator.session.load_lab", lambda place: os.kill(os.getpid(), signal.SIGKILL))
+        trial._lab(lab)
+
+
+def test_a_worker_that_is_killed_while_it_reads_its_lab_leaves_nothing_for_good(settings: Settings, tmp_path: Path) -> None:
+    lab = json.dumps({"files": {"hosts.yml": "hosts: {}"}})
+    worker = multiprocessing.get_context("fork").Process(target=killed_while_it_reads, args=(lab,))
+    worker.start()
+    worker.join()
+    assert worker.exitcode == -signal.SIGKILL
+    assert [path.name for path in onlab._labs(settings).rglob("hosts.yml")] == ["hosts.yml"], "where campaigns look for it"
+    assert not [*onlab.clear_left(settings)] and not [*onlab._labs(settings).rglob("hosts.yml")]
+
+
 def test_two_trials_of_one_machine_use_two_folders_and_what_a_killed_one_left_is_ended_and_removed(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(onlab, "END_S", 0.3)
-    with onlab._folder() as one, onlab._folder() as two:
+    with onlab.own_folder() as one, onlab.own_folder() as two:
         assert one != two
         assert not [*onlab.clear_left(settings)] and one.is_dir()
     assert not one.exists() and not two.exists()
@@ -448,7 +465,7 @@ def test_two_trials_of_one_machine_use_two_folders_and_what_a_killed_one_left_is
     other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)", f"{one}/plan.json"])
     threading.Thread(target=left.wait).start()
     try:
-        with onlab._folder() as again:
+        with onlab.own_folder() as again:
             assert again == one and not [*one.iterdir()]
             assert left.wait(5) == -signal.SIGTERM and other.poll() is None
     finally:

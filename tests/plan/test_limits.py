@@ -26,6 +26,7 @@ from orchestrator.credentials import private_text
 from orchestrator.engine.scenario.compare import scenario_of
 from orchestrator.engine.sweep.verb import read as read_campaign
 from orchestrator.inventory.positions import MAX_LINES, MAX_NODES, read_json, read_yaml
+from orchestrator.plan.design.workload import read_text
 from orchestrator.plan.reader import read_plan
 from orchestrator.reading import MAX_BYTES, attentive
 
@@ -241,3 +242,14 @@ def test_the_files_of_the_project_are_far_below_the_limits() -> None:
     root = EMULATED.parents[1]
     files = [*root.glob("inventory/*/*.yml"), *root.glob("examples/*.json"), *root.glob("examples/workloads/*")]
     assert len(files) > 10 and max(path.stat().st_size for path in files) * 20 < MAX_BYTES
+
+
+def test_of_very_many_mistakes_only_those_that_are_shown_get_good_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+    monkeypatch.setattr("orchestrator.inventory.schema.did_you_mean", lambda *_: made.append(1) or "")
+    text = "schema: testbed.workload/1\nname: x\nranks: 2\n" + "".join(f"k{n}: 1\n" for n in range(5000))
+    with pytest.raises(BadFile) as refused:
+        read_text(text, "w.yaml")
+    lines = refused.value.problems
+    assert lines[0] == "w.yaml:4:1: k0: unknown field" and lines[98] == "w.yaml:102:1: k98: unknown field"
+    assert lines[-1] == "w.yaml:104:1: and 4900 more mistakes from here on" and len(made) <= MAX_LINES

@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 
 _WITH_WORKER = ("setpriv", "--pdeathsig", "TERM") if shutil.which("setpriv") else ()
 """Before a command: it reverts its step and ends when the worker dies (util-linux)."""
-SLOTS = 64
-"""Labs of trials that run on one machine at the same time, at most."""
+SLOTS = 256
+"""Trials of one machine that need a folder at the same time, at most: as many as `--workers` takes."""
 DOWN_S = 120.0
 END_S = 30.0
 """How long a command may take to revert its step after SIGTERM."""
@@ -130,7 +130,7 @@ def on_lab(task: Mapping[str, Any]) -> Values:
             raise Missing(
                 f"{inventory} is not on this worker's machine", hint="start the worker with the resource on the lab's machine"
             )
-        with _folder() as place:  # another command may use the lab, for example of a trial whose worker was killed
+        with own_folder() as place:  # another command may use the lab, for example of a trial whose worker was killed
             return _plans(task, inventory, place, {variable("wait"): f"{task['watchdog_s']}s"}, until)
     with lab_of(task["lab"]["wanted"], hosts=True) as inventory:
         return _plans(task, inventory, inventory.parent, _own(inventory.parent), until)
@@ -163,17 +163,17 @@ def _down(inventory: Path, own: Mapping[str, str]) -> None:
 
 
 def _scenario(task: Mapping[str, Any], until: float) -> Values:
-    with _folder() as folder:
+    with own_folder() as place:
         page = task["files"]["scenario"]
         for name, text in page["files"].items():
-            path = folder / name
+            path = place / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
-        path = folder / "scenario.yaml"
+        path = place / "scenario.yaml"
         path.write_text(page["text"], encoding="utf-8")
         repeats = task["parameters"].get("repeats")
         words = ["reproduce", str(path), "--yes", *(["--repeats", str(repeats)] if repeats else [])]
-        found = command(words, None, _own(folder), until, (0, _NOT_REPRODUCED))
+        found = command(words, None, _own(place), until, (0, _NOT_REPRODUCED))
     values: Values = {"reproduced": float(found.get("outcome") == "reproduced")}
     for each in found["findings"]:
         estimate = each["found"] if isinstance(each["found"], Mapping) else {"value": each["found"]}
@@ -268,7 +268,7 @@ def turn(lab: Mapping[str, Any]) -> Iterator[None]:
 
 
 @contextmanager
-def _folder() -> Iterator[Path]:
+def own_folder() -> Iterator[Path]:
     """An empty folder that no other trial of this machine uses, removed at the end."""
     place = private_dir(_labs(load()))
     for number in range(SLOTS):
@@ -339,7 +339,7 @@ def _using(folder: Path) -> list[int]:
 @contextmanager
 def lab_of(wanted: Mapping[str, Any], *, hosts: bool) -> Iterator[Path]:
     """Start a generated lab, and stop it at the end; the kernel stops it if this process dies before."""
-    with _folder() as folder:
-        inventory = generated.prepare(folder / "lab", wanted_of(wanted))
+    with own_folder() as place:
+        inventory = generated.prepare(place / "lab", wanted_of(wanted))
         with running(inventory, "--with-parent", *([] if hosts else ["--devices-only"])):
             yield inventory

@@ -10,8 +10,6 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
 from json import dumps
 from math import isfinite
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from optics.errors import Refused
@@ -112,12 +110,13 @@ def _lab(text: str) -> Lab:
     from json import loads
 
     from orchestrator.engine.scenario.lab import prepare
+    from orchestrator.engine.sweep.onlab import own_folder
     from orchestrator.session import load_lab
 
     lab = loads(text)
-    with TemporaryDirectory(prefix="testbed-sweep-") as name:
+    with own_folder() as place:  # one of those that a killed worker's campaign, or the next one, clears
         if "wanted" in lab:
-            return load_lab(prepare(Path(name) / "lab", wanted_of(lab["wanted"])))
+            return load_lab(prepare(place / "lab", wanted_of(lab["wanted"])))
         for file, content in lab["files"].items():
-            (Path(name) / file).write_text(content, encoding="utf-8")
-        return load_lab(Path(name))
+            (place / file).write_text(content, encoding="utf-8")
+        return load_lab(place)
