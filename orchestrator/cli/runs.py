@@ -42,7 +42,8 @@ def _prune(call: Call, keep: int | None, dry_run: bool) -> Result:
         if dry_run:
             return Result(data, "\n".join([*lines, f"Would remove {what}"]))
         call.confirm(f"Remove {what}, with their journals?")
-        pruning.forget(store, call.settings, found.going)
+        if not pruning.forget(store, call.settings, found.going):
+            what += "; the store's file is not smaller yet, as other commands use it or it is large"
     return Result(data, "\n".join([*lines, f"Removed {what}"]))
 
 

@@ -47,8 +47,11 @@ def forgettable(store: Store, settings: Settings, keep: int, target: Target | No
     return Forgettable(going, staying, sum(size(settings.run_dir(record.id)) for record in going))
 
 
-def forget(store: Store, settings: Settings, going: Iterable[RunRecord]) -> None:
-    """Remove runs: the folders first, so that an interrupted removal is found and completed the next time."""
+def forget(store: Store, settings: Settings, going: Iterable[RunRecord]) -> bool:
+    """Remove runs; whether the store's file is smaller now.
+
+    The folders first, so that an interrupted removal is found and completed the next time.
+    """
     for record in going:
         folder = settings.run_dir(record.id)
         if folder.exists():
@@ -57,6 +60,7 @@ def forget(store: Store, settings: Settings, going: Iterable[RunRecord]) -> None
             for table in ("steps", "notes", "tags"):
                 db.execute(f"DELETE FROM {table} WHERE run=?", (record.id,))
             db.execute("DELETE FROM runs WHERE id=?", (record.id,))
+    return store.shrink()
 
 
 def _needed(store: Store, settings: Settings, records: Collection[RunRecord]) -> Iterator[tuple[str, str]]:

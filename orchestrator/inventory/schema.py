@@ -61,6 +61,9 @@ def check(
                 if any(inner == other[: len(inner)] != other for other in found):
                     continue  # a list is allowed in place of the word, and something in it is wrong
                 details = details[1:] or details
+            if not (inner or path) and details[0]["type"] in _KINDS:  # not the file it should be: perhaps one of secrets
+                problems.add((), f"wanted {_KINDS[details[0]['type']]}, got {_kind(details[0]['input'])}")
+                continue
             what, key, inner = _words(details[0], inner, model)
             kinds = [_KINDS[detail["type"]] for detail in details if detail["type"] in _KINDS]
             if kinds and details[0]["type"] == "literal_error":
@@ -201,6 +204,12 @@ def _words(detail: ErrorDetails, inner: Path, model: type[BaseModel]) -> tuple[s
     if kind == "value_error":
         return str(context.get("error", detail["msg"])), False, inner
     return detail["msg"], False, inner
+
+
+def _kind(value: Any) -> str:
+    """What a value is, without the value."""
+    words = {bool: "true or false", str: "text", int: "a number", float: "a number"}
+    return words.get(type(value)) or show(value)
 
 
 def show(value: Any) -> str:

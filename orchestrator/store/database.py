@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,18 +13,21 @@ from typing import Any, Self, TypeAlias
 
 from optics.errors import StoreFailed
 from orchestrator.store.fault import is_fault, store_fault
-from orchestrator.store.file import private_file, shared_file
+from orchestrator.store.file import private_file, read_only, shared_file
 from orchestrator.store.schema import SCHEMA, create
 
 Fence: TypeAlias = Callable[[sqlite3.Connection], None]
 """Checks, inside the transaction that begins a step, that the run may go on. Raises: Locked - it may not; nothing was begun."""
+
+SHRINK_S = 5.0
+"""Half as long as other commands wait for a lock of the file."""
 
 
 class Database:
     """Opens or creates the file at `path`. Safe to use from several threads and processes.
 
     durable: force every commit to the disk, so that a power cut loses nothing; off only for tests.
-    shared: the members of a group use it together (`file.shared_file`).
+    shared: the members of a group use it together (`file.shared_file`). On a file system that is read-only, it can be read.
     Raises: StoreFailed - it cannot be written, is damaged or not a store, or was written by another version. UnsafeStore - others
     may write it.
     """
@@ -33,10 +37,16 @@ class Database:
         (shared_file if shared else private_file)(path)
         self._lock = threading.RLock()
         self.fences: dict[str, Fence] = {}
-        self._db = sqlite3.connect(path, timeout=10.0, isolation_level=None, check_same_thread=False)
+        reading = read_only(path)
+        self._db = sqlite3.connect(
+            _to_read(path) if reading else path, timeout=10.0, isolation_level=None, check_same_thread=False, uri=reading
+        )
         self._db.row_factory = sqlite3.Row
         try:
-            self._prepare(durable)
+            if reading:
+                self._checked(int(self._db.execute("PRAGMA user_version").fetchone()[0]))
+            else:
+                self._prepare(durable)
         except sqlite3.DatabaseError as error:
             self._db.close()
             raise store_fault(path, error) from error
@@ -94,6 +104,22 @@ class Database:
         with self.transaction() as db:
             db.execute(query, values)
 
+    def shrink(self) -> bool:
+        """Give the space of deleted rows back to the disk, in at most `SHRINK_S`; whether it did. If not, nothing has changed."""
+        give_up = time.monotonic() + SHRINK_S
+        with self._lock:
+            self._db.set_progress_handler(lambda: int(time.monotonic() > give_up), 1000)
+            try:
+                self._db.execute("PRAGMA busy_timeout=1000")
+                self._db.execute("VACUUM")
+                self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # the file is as long as before until then
+                return True
+            except sqlite3.OperationalError:  # others use it, it takes too long, or the disk has no room for the copy
+                return False
+            finally:
+                self._db.set_progress_handler(None, 0)
+                self._db.execute("PRAGMA busy_timeout=10000")
+
     def check_fence(self, db: sqlite3.Connection, run: str) -> None:
         """Raises: as the fence of `run`; nothing if it has none."""
         if (fence := self.fences.get(run)) is not None:
@@ -105,22 +131,32 @@ class Database:
         self._db.execute(f"PRAGMA synchronous={'FULL' if durable else 'OFF'}")
         with self.transaction() as db:
             version = int(db.execute("PRAGMA user_version").fetchone()[0])
-            if version == SCHEMA:
-                return
             if version == 0:  # a new file
                 create(db)
-                return
-            if version > SCHEMA:
-                age, hint = "a newer", "use that version or a newer one; the store is unharmed, leave it where it is"
             else:
-                age, hint = (
-                    "an older",
-                    (
-                        f"run `down` with that version; then, or without it, start a new store: mv {self.path} {self.path}.old; "
-                        "circuits still up are then foreign, and `up --adopt` makes them yours again (docs/how-to/share-a-lab.md)"
-                    ),
-                )
-            raise StoreFailed(f"{self.path}: was written by {age} testbed (schema {version}, this one uses {SCHEMA})", hint=hint)
+                self._checked(version)
+
+    def _checked(self, version: int) -> None:
+        """Raises: StoreFailed - the file was written by another version."""
+        if version == SCHEMA:
+            return
+        if version > SCHEMA:
+            age, hint = "a newer", "use that version or a newer one; the store is unharmed, leave it where it is"
+        else:
+            age, hint = (
+                "an older",
+                (
+                    f"run `down` with that version; then, or without it, start a new store: mv {self.path} {self.path}.old; "
+                    "circuits still up are then foreign, and `up --adopt` makes them yours again (docs/how-to/share-a-lab.md)"
+                ),
+            )
+        raise StoreFailed(f"{self.path}: was written by {age} testbed (schema {version}, this one uses {SCHEMA})", hint=hint)
+
+
+def _to_read(path: Path) -> str:
+    """The URI with which a file that nobody can write is opened; without a log beside it SQLite would want to make one."""
+    log = Path(f"{path}-wal")
+    return f"{path.absolute().as_uri()}?mode=ro" + ("" if log.exists() and log.stat().st_size else "&immutable=1")
 
 
 def next_number(db: sqlite3.Connection, table: str, lab: str, least: int = 1) -> int:

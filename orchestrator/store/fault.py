@@ -37,6 +37,10 @@ def store_fault(path: Path, error: sqlite3.Error) -> StoreFailed:
         )
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
         return StoreFailed(f"{path} cannot be used: another process has held it for 10 s ({error})", hint="try again in a moment")
+    if code == sqlite3.SQLITE_READONLY:
+        return StoreFailed(
+            f"{path} cannot be written: its file system is read-only", hint="testbed doctor; dmesg shows errors of the disk"
+        )
     # On a full disk SQLite reports an I/O error unless it was writing a page of the file itself.
     if code == sqlite3.SQLITE_FULL or (code in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN) and not has_room(path.parent)):
         return full(path, str(error) if code == sqlite3.SQLITE_FULL else f"the disk is full ({error})")

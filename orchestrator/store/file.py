@@ -22,8 +22,16 @@ class UnsafeStore(TestbedError):
     exit_code = 2
 
 
+def read_only(path: Path) -> bool:
+    """Whether the file is there, on a file system that nobody can write: it can still be read."""
+    try:
+        return bool(os.statvfs(path).f_flag & os.ST_RDONLY)
+    except OSError:
+        return False
+
+
 def private_file(path: Path) -> None:
-    """Create the file, readable by its owner only.
+    """Create the file, readable by its owner only; one that is `read_only` is checked and stays as it is.
 
     Raises: UnsafeStore - others may write it or its directory, or own the directory. Missing - no permission.
     StoreFailed - the disk is full.
@@ -50,7 +58,7 @@ def private_file(path: Path) -> None:
         if found.st_mode & 0o022:
             raise UnsafeStore(f"{path}: others may write the store", hint=f"chmod 600 {path}, {share}")
         # SQLite would create it with the umask; plans and the journal are private.
-        if found.st_uid == os.geteuid():
+        if found.st_uid == os.geteuid() and not read_only(path):
             _named(fd).chmod(0o600)
     finally:
         os.close(fd)
@@ -75,7 +83,8 @@ def shared_file(path: Path) -> None:
             f"{folder}: group {group} cannot share files created there (mode {stat.S_IMODE(found.st_mode):04o}, wanted 2770)",
             hint=f"chmod 2770 {folder}",
         )
-    if not os.access(folder, os.R_OK | os.W_OK | os.X_OK, effective_ids=_EFFECTIVE):
+    wanted = os.R_OK | os.X_OK | (0 if read_only(path) else os.W_OK)
+    if not os.access(folder, wanted, effective_ids=_EFFECTIVE):
         raise Missing(
             f"{folder}: only members of group {group} may use the shared store",
             hint=f"sudo usermod -a -G {group} $USER; log in again",
@@ -83,7 +92,7 @@ def shared_file(path: Path) -> None:
     fd = _open(path, 0o660, f"sudo chgrp {group} {path}*; sudo chmod 660 {path}*")
     try:
         there = os.fstat(fd)
-        if there.st_uid == os.geteuid():
+        if there.st_uid == os.geteuid() and not read_only(path):
             _named(fd).chmod(0o660)
         elif there.st_mode & 0o007 or there.st_mode & 0o060 != 0o060 or there.st_gid != found.st_gid:
             raise UnsafeStore(
@@ -104,7 +113,8 @@ def _open(path: Path, mode: int, hint: str) -> int:
         with suppress(FileExistsError):
             os.mknod(path, stat.S_IFREG | mode)
         fd = os.open(path, os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW)
-        if not stat.S_ISREG(os.fstat(fd).st_mode) or not os.access(_named(fd), os.R_OK | os.W_OK, effective_ids=_EFFECTIVE):
+        wanted = os.R_OK | (0 if read_only(path) else os.W_OK)
+        if not stat.S_ISREG(os.fstat(fd).st_mode) or not os.access(_named(fd), wanted, effective_ids=_EFFECTIVE):
             os.close(fd)
             os.close(os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW))  # fails, and says why
             raise OSError(errno.EINVAL, "no plain file")

@@ -113,3 +113,19 @@ def test_doctor_tells_how_much_runs_take_and_from_when_on_to_remove_some(
     assert (found := doctor._runs(settings)).state == "ok" and found.detail.startswith("1 in ")
     monkeypatch.setattr("orchestrator.store.runs.MANY", 1)
     assert (found := doctor._runs(settings)).state == "warn" and "testbed history --prune --keep 200" in found.fix
+
+
+def test_what_is_deleted_is_given_back_to_the_disk_unless_others_use_the_store(tmp_path: Path) -> None:
+    path = tmp_path / "store" / "testbed.sqlite3"
+    with Store(path, durable=False) as store, Store(path, durable=False) as other:
+        for _ in range(40):
+            store.new_run("up", "lab", plan_text="x" * 20_000).finish("ok")
+        store.read("PRAGMA wal_checkpoint(TRUNCATE)")
+        before, newest = path.stat().st_size, store.history()[0].id
+        store.write("DELETE FROM runs WHERE id<>?", (newest,))
+        with other.transaction():
+            assert not store.shrink() and path.stat().st_size == before
+        assert store.shrink() and path.stat().st_size < before / 5
+        assert [run.id for run in other.history()] == [newest]
+        store.new_run("up", "lab").finish("ok")
+        assert [run.id for run in other.history()][1] == newest

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import sqlite3
 import stat
 import subprocess
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from optical_testbed import environment
 from optics import CrossConnect, Locked, Port, StoreFailed
 from orchestrator.engine.change.run import keep_plan
 from orchestrator.store import fault as storefault
@@ -236,3 +238,37 @@ def test_a_rescued_store_of_an_older_version_stays_one(tmp_path: Path) -> None:
     db.close()
     with pytest.raises(StoreFailed, match="an older testbed"):
         Store(path)
+
+
+READ_ONLY = """
+mount --bind "$1" "$1" && mount -o remount,ro,bind "$1" || exit 99
+"$2" -P -c '
+import sys
+from pathlib import Path
+from optics.errors import StoreFailed
+from orchestrator.store.store import Store
+with Store(Path(sys.argv[1]) / "testbed.sqlite3") as store:
+    print(*(run.id for run in store.history()))
+    try:
+        store.new_run("up", "lab")
+    except StoreFailed as error:
+        print(error)
+' "$1"
+"""
+
+
+@pytest.mark.lab
+@pytest.mark.parametrize("log", [False, True], ids=["closed", "with a log that was not copied back"])
+def test_a_store_on_a_read_only_file_system_is_read_and_refuses_to_be_written(tmp_path: Path, log: bool) -> None:
+    folder = tmp_path / "data"
+    with Store(folder / "testbed.sqlite3") as store:
+        run = store.new_run("up", "lab").id
+        if log:
+            shutil.copytree(folder, tmp_path / "killed")
+            folder = tmp_path / "killed"
+    words = ["unshare", "-m", "sh", "-c", READ_ONLY, "sh", str(folder), sys.executable]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False, env=environment(), cwd=tmp_path)
+    assert done.stdout.splitlines() == [
+        run,
+        f"{folder}/testbed.sqlite3 cannot be written: its file system is read-only",
+    ], done.stderr
