@@ -94,8 +94,11 @@ class Campaign:
 
         Raises: ImportError - pandas is not installed.
         """
-        import pandas
-
+        try:
+            import pandas
+        except ImportError as error:
+            words = "a DataFrame needs pandas: pip install 'optical-testbed[analysis]'; without it, use results()"
+            raise ImportError(words, name="pandas") from error
         return pandas.DataFrame([{**each["labels"], "state": each["state"], **each["values"]} for each in self.results()])
 
 

@@ -84,6 +84,11 @@ class _Opening(Handle):
         """
         return cls(opened(inventory, settings=settings, timeout_s=timeout_s, wait_s=wait_s, owner=owner, progress=progress))
 
+    def __repr__(self) -> str:
+        settings = self._opened.settings
+        ended = ", closed" if self._opened.closed else ""
+        return f"<{type(self).__name__} {settings.inventory}, owner {settings.owner or settings.user}{ended}>"
+
     @property
     def inventory(self) -> Path:
         """The directory of the inventory."""

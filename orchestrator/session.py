@@ -14,6 +14,7 @@ from drivers.api import CircuitSwitch, Ready, at_once
 from drivers.registry import driver_class, driver_traits, open_device
 from drivers.watch import PATIENCE_S, patience_s
 from optics import BadFile, Change, DeviceName, HostName, Identity, Missing, Outcome, Setting, TestbedError, Traits, Unreachable
+from optics.plain import did_you_mean
 from optics.plan import Plan
 from orchestrator.credentials import with_known_hosts, with_secret
 from orchestrator.deadline import deadline
@@ -85,6 +86,9 @@ def load_plan(path: Path | PlanText, lab: Lab) -> tuple[Plan, str]:
     """Read a plan; return it with its text. Raises: BadFile - all problems at once. Infeasible - its job cannot be started."""
     text = path.text if isinstance(path, PlanText) else _text(path)
     if isinstance(text, OSError):
+        if isinstance(text, FileNotFoundError) and isinstance(path, Path):
+            nearby = [str(each) for each in sorted(path.parent.glob("*.json"))]
+            raise BadFile([f"{path}: no such file{did_you_mean(str(path), nearby)}"], hint="see examples/ for plans to start from")
         raise BadFile([f"{path}: {text.strerror or text}"], hint="see examples/ for plans to start from")
     with attentive(str(path)):
         plan = read_plan(text, str(path), lab)

@@ -129,11 +129,26 @@ def _file(word: str) -> Path:
 
 def _listed(call: Call) -> Result:
     from orchestrator.cli.text import columns
+    from orchestrator.engine.scenario.record import duration, known, minutes
 
     found = {name: read(path) for name, path in _shipped().items()}
-    rows = ((name, s.label, s.title) for name, s in found.items())
+    before = {name: known(call.settings, s) for name, s in found.items()}
+    rows = [("scenario", "label", "hosts", "takes", "found here", "question")]
+    rows += [
+        (
+            name,
+            s.label,
+            str(s.lab.hosts) if s.lab is not None else "any",
+            ("" if before[name].each_s is not None else "up to ") + minutes(duration(s, before[name])),
+            f"{before[name].outcome} {before[name].day}".strip() or "-",
+            s.title,
+        )
+        for name, s in found.items()
+    ]
     data = [
         {"name": n, "title": s.title, "label": s.label, "claim": s.claim, "source": [*s.source], "arms": [*s.arms]}
+        | {"hosts": s.lab.hosts if s.lab is not None else None, "seconds": duration(s, before[n])}
+        | {"measured": before[n].each_s is not None, "outcome": before[n].outcome, "day": before[n].day}
         for n, s in found.items()
     ]
     return Result({"scenarios": cast("Json", data)}, "\n".join(columns(rows)), hint="testbed reproduce NAME")
@@ -170,7 +185,7 @@ def _on_lab(call: Call, scenario: Scenario, kept: Record | None, check: bool, ou
     """Measure on the lab of the call, judge, write the page. Raises: as the verbs; Interrupted."""
     from orchestrator import emulated
     from orchestrator.engine.scenario import lab as own
-    from orchestrator.engine.scenario.record import begin
+    from orchestrator.engine.scenario.record import begin, duration, known, minutes
     from orchestrator.engine.scenario.runner import Runner
     from orchestrator.engine.scenario.surroundings import fingerprint
     from orchestrator.session import load_lab
@@ -184,12 +199,15 @@ def _on_lab(call: Call, scenario: Scenario, kept: Record | None, check: bool, ou
         return Result({"name": scenario.name, "arms": [*scenario.arms]}, f"{scenario.name}: {len(scenario.arms)} arms: {arms}")
     if scenario.lab is None:
         call.confirm(f"Stop jobs and change the lab {lab.name} up to {2 * scenario.repeats * len(scenario.arms)} times?")
+    before = known(call.settings, scenario)
     kept = kept or begin(call.settings, lab, scenario, kind="reproduce", leave="before" if scenario.lab is None else "down")
 
     def say(words: str) -> None:
         call.note(f"reproduce  {words}")
 
-    say(f"{kept.name}: {scenario.title}; {len(kept.slots)} measurements")
+    takes = minutes(duration(scenario, before) * len(kept.waiting) / len(kept.slots))
+    words = f"about {takes}, as before" if before.each_s is not None else f"their iterations take up to {takes}"
+    say(f"{kept.name}: {scenario.title}; {len(kept.waiting)} measurements, {words}")
     # In a lab of its own, too, each tenant is an owner; on one that is up a single tenant is whoever gave the command.
     many = scenario.lab is not None or len(scenario.tenants) > 1
     verbs = {tenant: Tenant(replace(call, owner=tenant) if many else call) for tenant in scenario.tenants}

@@ -103,7 +103,13 @@ FIGURE = fields(Figure, off=float | None)
 PROBABILITY = {"failures": int, "static": float, "static_exact": str, "reconfigurable": float, "reconfigurable_exact": str}
 ANSWER = {"what": str, "sql": str, "columns": list[str], "rows": list[list[Any]]}
 VERDICT = fields(Verdict, sure=bool)
-SCENARIO = {"name": str, "title": str, "label": str, "claim": str, "source": list[str], "arms": list[str]}
+SCENARIO = {"name": str, "title": str, "label": str, "claim": str, "source": list[str], "arms": list[str]} | {
+    "hosts": int | None,
+    "seconds": float,
+    "measured": bool,
+    "outcome": str,
+    "day": str,
+}
 OTHER = {"pid": int, "inventory": str}
 WATCHED = (
     *("lab", "plan", "run", "circuits", "devices", "job", "move", "marks", "turns", "trouble", "ranks", "slots", "adapt"),

@@ -121,7 +121,7 @@ class _JsonReader:
         value = self.value(())
         self.space()
         if self.at < len(self.text):
-            self.fail(f"wanted the end of the file, found {self.word()}")
+            self.fail(f"wanted the end of the file, found {self.word() if isinstance(value, dict | list) else 'more'}")
         return value
 
     def value(self, path: Path) -> Any:
@@ -146,7 +146,9 @@ class _JsonReader:
         literal = word.strip("'")
         if literal not in _LITERALS:
             extra = "; JSON has no NaN and no Infinity" if literal.strip("+-") in ("NaN", "Infinity") else ""
-            self.fail(f"wanted a value, found {word}{extra}")
+            # A file that does not begin as one of ours is not quoted: a stranger's scenario can name a file of secrets.
+            ours = self.text.lstrip().startswith("{") or not word.startswith("'")
+            self.fail(f"wanted a value, found {word if ours else 'something else'}{extra}")
         self.at += len(literal)
         return _LITERALS[literal]
 

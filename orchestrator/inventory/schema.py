@@ -46,6 +46,10 @@ def check(
     try:
         return model.model_validate(value)
     except ValidationError as error:
+        fields = _fields(model, ())
+        if not path and isinstance(value, Mapping) and value and not value.keys() & {*fields}:  # perhaps a file of secrets
+            problems.add((), f"this is another kind of file: it has none of the fields {', '.join(fields)}")
+            return None
         found: dict[Path, list[ErrorDetails]] = {}
         for detail in error.errors(include_url=False):
             inner = _inside(detail["loc"], value)

@@ -40,6 +40,9 @@ class RunRecord:
     resolved_by: str = ""
     begun: bool = False
 
+    def __repr__(self) -> str:
+        return f"<run {self.id}: {self.what}, {self.status}, by {self.user}>"
+
     @property
     def what(self) -> str:
         """Its verb and plan."""

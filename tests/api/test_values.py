@@ -22,7 +22,7 @@ from orchestrator.inventory.lab import read_lab
 from orchestrator.plan.edges import json_schema
 from orchestrator.plan.reader import read_plan
 from orchestrator.plan.written import document_of
-from orchestrator.session import PlanText
+from orchestrator.session import PlanText, load_lab, load_plan
 from orchestrator.store.notes import annotate
 from orchestrator.store.store import Store
 from orchestrator.telemetry import Journal
@@ -196,3 +196,21 @@ def test_the_examples_of_docstrings_are_true(module: object, monkeypatch: pytest
     monkeypatch.chdir(ROOT)
     found = doctest.testmod(module)  # type: ignore[arg-type]
     assert not found.failed and found.attempted
+
+
+def test_a_lab_and_a_run_print_as_what_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("DATA", "STATE", "LOCK"):
+        monkeypatch.setenv(f"TESTBED_{name}_DIR", str(tmp_path / name))
+    with Store(tmp_path / "store.sqlite3", durable=False) as store:
+        run = store.new_run("up", "lab", plan_name="ring", user="ann")
+        run.finish("ok")
+        assert repr(store.get(run.id)) == f"<run {run.id}: up ring, ok, by ann>"
+    with Lab.open(ROOT / "inventory" / "emulated", owner="ann") as lab:
+        assert repr(lab) == f"<Lab {ROOT / 'inventory' / 'emulated'}, owner ann>"
+    assert repr(lab).endswith(", closed>")
+
+
+def test_a_plan_that_is_not_there_is_answered_with_the_one_that_is_meant(tmp_path: Path) -> None:
+    (tmp_path / "ring-12.json").write_text("{}")
+    with pytest.raises(BadFile, match=r"rign-12\.json: no such file; did you mean .*ring-12\.json\?"):
+        load_plan(tmp_path / "rign-12.json", load_lab(ROOT / "inventory" / "emulated"))

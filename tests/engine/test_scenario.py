@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,9 @@ from hypothesis import settings as bounded
 from hypothesis import strategies as st
 
 from optics.errors import NotVerified, RolledBack, TimedOut
-from orchestrator.engine.scenario.judging import compared_of, judge, reproduced
-from orchestrator.engine.scenario.record import Record, begin, check, order
+from orchestrator.engine.scenario.interval import Interval
+from orchestrator.engine.scenario.judging import Finding, compared_of, judge, reproduced
+from orchestrator.engine.scenario.record import Known, Record, begin, check, duration, known, minutes, order
 from orchestrator.engine.scenario.runner import Runner, leave
 from orchestrator.inventory.lab import Lab
 from orchestrator.plan.scenario.reader import read_scenario
@@ -350,3 +352,39 @@ def test_it_is_reproduced_only_if_every_comparison_holds_and_all_was_measured(se
     assert not reproduced([], True)
     _, _, record = ready(settings, lab)
     assert compared_of(json.loads((record.folder / "campaign.json").read_text())) == list(scenario().compared)
+
+
+@pytest.mark.parametrize(
+    ("found", "band", "shown"),
+    [
+        ((1.03, 1.0, 1.0504), (0.95, 1.05), "1.030 (95 % 1.000 to 1.0504)"),
+        ((1.03, 0.94996, 1.04), (0.95, None), "1.03 (95 % 0.94996 to 1.04)"),
+        ((0.021, 0.019, 0.024), (None, 0.03), "0.021 (95 % 0.019 to 0.024)"),
+        ((1.0, 0.95, 1.05), (0.95, 1.05), "1 (95 % 0.95 to 1.05)"),
+    ],
+)
+def test_a_verdict_has_as_many_digits_as_show_its_reason(
+    found: tuple[float, float, float], band: tuple[float | None, float | None], shown: str
+) -> None:
+    one = Compared("x", "iteration_ms", "a", "b", "ann", *band)
+    holds = (band[0] is None or found[1] >= band[0]) and (band[1] is None or found[2] <= band[1])
+    words = Finding(one, Interval(*found), holds, "" if holds else "the interval is not inside the band").words
+    low, high = (float(part) for part in words.partition("95 % ")[2].partition(")")[0].split(" to "))
+    assert holds == ((band[0] is None or low >= band[0]) and (band[1] is None or high <= band[1])), words
+    assert [float(n) for n in re.findall(r"[0-9.]+", shown)] == [float(n) for n in re.findall(r"[0-9.]+", words.partition(",")[0])]
+
+
+def test_earlier_records_tell_how_long_a_scenario_takes_and_what_was_found(lab: Lab, settings: Settings) -> None:
+    small = scenario()
+    assert known(settings, small) == Known() and duration(small, Known()) == 2 * (120.0 + 120.0 + 30.0)
+    record = begin(settings, lab, small, kind="reproduce", leave="down")
+    record.slots[0].update(state="done", seconds=30.0)
+    record.slots[1].update(state="failed", seconds=500.0)
+    record.save()
+    assert known(settings, small) == Known("", "", 30.0)
+    record.data["outcome"] = "not reproduced"
+    record.save()
+    found = known(settings, small)
+    assert (found.outcome, found.each_s) == ("not reproduced", 30.0) and found.day
+    assert duration(small, found) == 180.0 and [*map(minutes, (30.0, 180.0))] == ["30 s", "3 min"]
+    assert known(settings, replace(small, sha256="other")) == Known("", "", 30.0)

@@ -9,6 +9,8 @@ from typing import Any
 from orchestrator.engine.scenario.interval import Interval, Verdict, verdict
 from orchestrator.plan.scenario.values import Compared
 
+LEAST_DIGITS, MOST_DIGITS = 3, 17
+"""Of a ratio that is shown; seventeen tell any two floats apart."""
 Samples = Mapping[tuple[str, str, str, int], Sequence[Sequence[float]]]
 """By arm, tenant, metric and its number of iterations: the values of each finished measurement."""
 
@@ -32,8 +34,22 @@ class Finding:
         outcome = "holds" if self.holds else f"does not hold: {self.why}"
         if self.found is None:
             return f"no figure, band {self.compared.band}: {outcome}"
-        interval = f" (95 % {self.found.low:.3g} to {self.found.high:.3g})" if self.found.low is not None else ""
-        return f"{self.found.value:.3g}{interval}, band {self.compared.band}: {outcome}"
+        value, *ends = figures(self.found, self.compared)
+        interval = f" (95 % {ends[0]} to {ends[1]})" if ends else ""
+        return f"{value}{interval}, band {self.compared.band}: {outcome}"
+
+
+def figures(found: Interval, compared: Compared) -> tuple[str, ...]:
+    """The value, and its interval if it has one, with as many digits as show on which side of the band each of them is."""
+    numbers = [number for number in (found.value, found.low, found.high) if number is not None]
+
+    def told(number: float, digits: int) -> bool:
+        shown = float(f"{number:.{digits}g}")
+        low, high = compared.low, compared.high
+        return (low is None or (shown >= low) == (number >= low)) and (high is None or (shown <= high) == (number <= high))
+
+    digits = next((n for n in range(LEAST_DIGITS, MOST_DIGITS) if all(told(number, n) for number in numbers)), MOST_DIGITS)
+    return tuple(f"{number:.{digits}g}" for number in numbers)
 
 
 def judge(compared: Compared, samples: Samples, states: Mapping[str, Sequence[str]]) -> Finding:

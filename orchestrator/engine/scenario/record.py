@@ -102,6 +102,46 @@ def again(settings: Settings, word: str, kind: str = "compare") -> Record:
     return Record(path.parent, read_record(path))
 
 
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What earlier records of a scenario tell: when the latest one that was judged ended so, and a measurement took (s)."""
+
+    outcome: str = ""
+    day: str = ""
+    each_s: float | None = None
+
+
+def known(settings: Settings, scenario: Scenario) -> Known:
+    """What was found here before with this scenario; of another version of its file only how long it took."""
+    found = Known()
+    for path in sorted(campaigns(settings).glob("reproduce-*/campaign.json"), key=lambda path: path.stat().st_mtime):
+        try:
+            data = read_record(path)
+        except BadFile:
+            continue
+        kept = data.get("scenario") or {}
+        if kept.get("name") != scenario.name:
+            continue
+        took = [slot["seconds"] for slot in data["slots"] if slot.get("state") not in OPEN and "seconds" in slot]
+        each_s = sum(took) / len(took) if took else found.each_s
+        if kept.get("sha256") == scenario.sha256 and data.get("outcome"):
+            found = Known(str(data["outcome"]), time.strftime("%Y-%m-%d", time.localtime(path.stat().st_mtime)))
+        found = Known(found.outcome, found.day, each_s)
+    return found
+
+
+def duration(scenario: Scenario, before: Known) -> float:
+    """How long the measurements will take (s): as long as earlier ones took, else what their watchdogs allow for the iterations."""
+    if before.each_s is not None:
+        return before.each_s * len(scenario.arms) * scenario.repeats
+    return sum(arm.watchdog_s for arm in scenario.arms.values()) * scenario.repeats
+
+
+def minutes(seconds: float) -> str:
+    """A duration that nobody needs to the second."""
+    return f"{seconds / 60:.0f} min" if seconds >= 90 else f"{seconds:.0f} s"
+
+
 def begin(settings: Settings, lab: Lab, scenario: Scenario, *, kind: str, leave: str) -> Record:
     """Check every plan of every arm against the lab, and save the list of measurements. The lab is not touched.
 

@@ -34,11 +34,11 @@ class Cell:
     def __html__(self) -> str:
         return self.show()
 
-    def show(self, scale: float = 1.0) -> Markup:
-        """As the page shows it; the time of a device that runs faster than a real one is also given in real device time."""
+    def show(self, scale: float = 1.0, words: str = "") -> Markup:
+        """As the page shows it, or in these words. The time of a device that runs faster than a real one is given in real time, too."""
         if self.value is None:
             return Markup('<span class="missing">{}</span>').format(MISSING)
-        text = self.text(scale)
+        text = words or self.text(scale)
         if len(text) < _SHORT and isinstance(self.value, (int, float)):
             text = text.replace(" ", "\N{NO-BREAK SPACE}")
         return Markup('<data value="{}" data-from="{}">{}</data>').format(self.value, self.place, text)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 from typing import Any
 
 from markupsafe import Markup
 
 from orchestrator.engine.scenario.interval import RESAMPLES, SEED, Interval, Verdict, verdict
-from orchestrator.engine.scenario.judging import Finding, Samples, compared_of, judge, reproduced
+from orchestrator.engine.scenario.judging import Finding, Samples, compared_of, figures, judge, reproduced
 from orchestrator.plan.scenario.values import METRICS
 from orchestrator.views.report import traffic
 from orchestrator.views.report.ledger import Answer, missing
@@ -110,7 +111,11 @@ def _scenario(c: Context, kept: Mapping[str, Any], found: Samples) -> None:
     rows: list[Sequence[Shown]] = []
     for line, finding in zip(answer.lines(), judged, strict=True):
         one = finding.compared
-        cells = (line[name].show() if line[name] else missing("none") for name in ("value", "low", "high"))
+        shown_as = figures(finding.found, one) if finding.found is not None else ()
+        cells = (
+            line[name].show(words=words) if line[name] else missing("none")
+            for name, words in zip_longest(("value", "low", "high"), shown_as, fillvalue="")
+        )
         rows.append(("holds" if finding.holds else "does not hold", f"{one.name} ({one.role})", *cells, one.band))
     section.tables.append(Table(("outcome", "compared", "ratio", "95 % from", "to", "band, written before"), rows))
     for why in dict.fromkeys(f.why for f in judged if f.why):
