@@ -35,7 +35,7 @@ class Cell:
         return self.show()
 
     def show(self, scale: float = 1.0, words: str = "") -> Markup:
-        """As the page shows it, or in these words; the time of a device that is faster than a real one is given in real time, too."""
+        """As the page shows it, or in these words; device time that runs faster than real time is given as both."""
         if self.value is None:
             return Markup('<span class="missing">{}</span>').format(MISSING)
         text = words or self.text(scale)
