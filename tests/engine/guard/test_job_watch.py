@@ -597,7 +597,7 @@ async def test_a_job_with_a_shadow_is_restarted_from_the_newest_state_that_eithe
     began: list[dict[str, Any]] = []
     ended: list[str] = []
 
-    async def launch(job: Any, run: str, *, resume: bool = False, alone: Any = None, **more: Any) -> None:
+    async def launch(job: Any, run: str, *, resume: bool = False, alone: Any = None, says: Any = None, **more: Any) -> None:
         began.append(more)
         if alone is not None:
             alone("gpu06: no route to host")
