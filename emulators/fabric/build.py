@@ -411,7 +411,7 @@ def host_cpus(config: LabConfig) -> frozenset[int]:
 
 def _common_files(config: LabConfig, keys: Keys) -> dict[str, str]:
     people = [line for line in Path("/etc/passwd").read_text().splitlines() if not line.startswith("root:")]
-    # the users of jobs come with the lab: useradd cannot replace a file that is a mount
+    # the users of jobs come with the lab, with the same number on each of its hosts
     jobs = sorted({h.job_user for h in config.hosts.values()} - {"root", *(line.partition(":")[0] for line in people)})
     people += [f"{name}:x:{JOB_UID + n}:{JOB_UID + n}::/nonexistent:/usr/sbin/nologin" for n, name in enumerate(jobs)]
     known = [f"{h.mgmt_address} {h.name}" for h in config.hosts.values()]

@@ -81,9 +81,8 @@ def _isolate() -> None:
     Path("/run/netns").mkdir()
     linux.mount("shm", "/dev/shm", "tmpfs", linux.MS_NOSUID | linux.MS_NODEV)
     _room_for_hosts(Path("/var/lib"))
-    for diary in ("/var/log/wtmp", "/var/log/lastlog", "/var/log/btmp"):  # logins on the hosts are not logins on the machine
-        if Path(diary).exists():
-            linux.bind("/dev/null", diary)
+    if Path("/var/log").is_dir():  # logins on the hosts are not logins on the machine
+        linux.mount("log", "/var/log", "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, "mode=0755")
 
 
 def _room_for_hosts(folder: Path) -> None:

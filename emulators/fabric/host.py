@@ -27,12 +27,17 @@ from emulators.fabric.sshd import SERVER
 
 LOOPBACK, MGMT_INDEX, FIRST_PORT_INDEX = 1, 90, 100
 ORDER_BYTES = 65_536  # of a message of the lab
+MACHINE_ETC = "/run/etc"  # where a host sees the machine's /etc
+ETC = ("passwd", "shadow", "hosts", "hostname")
+"""Files of a `HostPlan` that belong into /etc."""
+ACCOUNTS = ("group", "gshadow", "subuid", "subgid")
+"""What useradd(8) writes beside those."""
 HOME = "/run/root"  # not /root: the user's clone or Python may live there, and his .bashrc costs every command
 
 
 @dataclass(frozen=True, slots=True)
 class HostPlan:
-    """The specification of a host. `files` are written into its private /run/lab."""
+    """The specification of a host. `files` are written into its own /etc (`ETC`) or /run/lab."""
 
     name: str
     mgmt_address: str
@@ -79,13 +84,33 @@ def _furnish(plan: HostPlan) -> None:
     for folder, mode in ((HOME, 0o700), ("/run/sshd", 0o755), ("/run/lock", 0o1777), ("/run/lab", 0o700)):
         Path(folder).mkdir()
         Path(folder).chmod(mode)  # mkdir's own mode is subject to the umask
+    _own_etc()
     for name, text in plan.files.items():
-        file = Path("/run/lab", name)
+        file = Path("/etc" if name in ETC else "/run/lab", name)
+        file.unlink(missing_ok=True)
         file.write_text(text)
         file.chmod(0o600 if name in ("host_key", "shadow") else 0o644)
-        if Path("/etc", name).exists():
-            linux.bind(file, Path("/etc", name))
     os.chdir("/")
+
+
+def _own_etc() -> None:
+    """Give the host an /etc of its own: files that name users and hosts are copies, everything else is a link to the machine's.
+
+    Files are not mounted one by one: a mount ends where its file is replaced by rename, in every namespace, and that is how
+    useradd and package managers write /etc/passwd. The host's own useradd works here for the same reason.
+    """
+    machine = Path(MACHINE_ETC)
+    machine.mkdir()
+    linux.bind("/etc", machine, recursive=True)
+    linux.mount("etc", "/etc", "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, "mode=0755")
+    for entry in machine.iterdir():
+        here = Path("/etc", entry.name)
+        if entry.name in ACCOUNTS:
+            here.touch(mode=0o600)
+            here.write_bytes(entry.read_bytes())
+            here.chmod(entry.stat().st_mode & 0o777)
+        else:  # a link is copied as it is, since it may be relative to /etc
+            here.symlink_to(entry.readlink() if entry.is_symlink() else entry)
 
 
 def _connect(plan: HostPlan) -> socket.socket:
