@@ -277,6 +277,7 @@ class Server:
             "pid": os.getpid(),
             "committer": self.sha,
             "provision": self.facts.get("sha"),
+            "job_user": self.jobs.has_user(),
             "boot_id": read("/proc/sys/kernel/random/boot_id").strip(),
             "t_ns": time.monotonic_ns(),
             "ports": ports,

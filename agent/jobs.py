@@ -21,7 +21,7 @@ import subprocess
 import sys
 import time
 
-from agent.basics import VAR, bad, integer, number, read, read_json, refused, write
+from agent.basics import VAR, Failure, bad, integer, number, read, read_json, refused, write
 from agent.shares import confine
 
 TYPE_CHECKING = False
@@ -285,9 +285,17 @@ class Jobs:
         try:
             found = pwd.getpwnam(name)
         except KeyError:
-            adds = "; provisioning adds it" if wanted is None else ", which a program of the inventory names; add it there"
+            adds = "; testbed up adds it" if wanted is None else ", which a program of the inventory names; add it there"
             raise refused(f"no user {name} on this host to run jobs as{adds}") from None
         return found if found.pw_uid else None
+
+    def has_user(self) -> bool:
+        """Whether there is the user that jobs run as; it may have been taken away since the host was provisioned."""
+        try:
+            self.user()
+        except Failure:
+            return False
+        return True
 
     def checkpoints(self, name: str, user: pwd.struct_passwd | None) -> str:
         """The directory of a job's checkpoints, which outlives the job; those of the jobs longest gone are dropped."""

@@ -45,7 +45,7 @@ class Hello:
     """The agent of a host and its state. `installed` is false if none runs; the rest is then empty.
 
     provision: digest of the facts and programs last provisioned. pending_s: seconds until it reverts to `pending_to`.
-    token: the highest it has seen; it refuses changes by a run with a lower one.
+    token: the highest it has seen; it refuses changes by a run with a lower one. job_user: there is the user that jobs run as.
     """
 
     host: HostName
@@ -61,6 +61,7 @@ class Hello:
     congestion_controls: tuple[str, ...] = ()
     same_clock: bool = False
     token: int = 0
+    job_user: bool = True
 
 
 @dataclass(frozen=True, slots=True)

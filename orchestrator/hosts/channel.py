@@ -239,4 +239,5 @@ def hello_of(values: Mapping[str, Any], same_clock: bool) -> Hello:
         congestion_controls=tuple(values["congctl"]),
         same_clock=same_clock,
         token=values.get("token", 0),
+        job_user=bool(values.get("job_user", True)),
     )

@@ -71,6 +71,11 @@ class Channels:
         """Connected hosts whose facts, agent or workloads are not what this program would install."""
         return tuple(n for n, h in self.lab.hosts.items() if n in self.hellos and self.hellos[n].provision != facts.facts(h)["sha"])
 
+    def unready(self) -> tuple[HostName, ...]:
+        """Connected hosts that provisioning would change: `unprovisioned`, or without the user that jobs run as."""
+        older = self.unprovisioned()
+        return tuple(name for name, hello in self.hellos.items() if name in older or (hello.installed and not hello.job_user))
+
     def macs(self) -> Mapping[HostPort, Macs]:
         """The MAC addresses of all ports of connected hosts, as their kernels report them."""
         return {HostPort(n, p): Macs(s.mac, s.eth_mac) for n, hello in self.hellos.items() for p, s in hello.ports.items() if s.mac}

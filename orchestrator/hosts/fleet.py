@@ -33,6 +33,8 @@ from orchestrator.hosts.turns import Turns
 from orchestrator.inventory.lab import Lab
 from orchestrator.settings import BOUNDS
 
+UNUSED = '{"unused": true}'  # what stop_job.yml prints of a host that ran no agent since it started
+
 
 class Hosts(Routes, Measurements, Turns, Slots, Readiness, Shadows, Congestions):
     """All hosts of a lab: Ansible for slow operations. `inventory`: the directory with hosts.yml. `artefacts`: for files.
@@ -186,7 +188,10 @@ class Hosts(Routes, Measurements, Turns, Slots, Readiness, Shadows, Congestions)
     async def stop_job(
         self, job: str, grace_s: float = 10.0, ranks: Collection[RankName] | None = None
     ) -> Mapping[RankName, JobState]:
-        """SIGTERM to every rank, SIGKILL to those that still run after `grace_s`; through Ansible if the channel is lost."""
+        """SIGTERM to every rank, SIGKILL to those that still run after `grace_s`; through Ansible if the channel is lost.
+
+        On a host that ran no agent since it started, or was installed anew, the ranks are absent.
+        """
         fields = {"grace_s": grace_s}
         lost = [rank for rank in self._names(ranks) if not self._channels[host_of_rank(rank)].attached]
         near = [rank for rank in self._names(ranks) if rank not in lost]
@@ -197,7 +202,9 @@ class Hosts(Routes, Measurements, Turns, Slots, Readiness, Shadows, Congestions)
             play = await self._play(
                 "stop_job.yml", list(payloads), {"testbed_agent": self._agents(payloads), "testbed_requests": payloads}
             )
-            answers |= _answers(play, "stop", lost)
+            unused = {host for host in by_host(lost) if play.said[host]["stop"].strip() == UNUSED}
+            answers |= _answers(play, "stop", [rank for rank in lost if host_of_rank(rank) not in unused])
+            answers |= {rank: {"state": "absent"} for rank in lost if host_of_rank(rank) in unused}
         return _job_states(answers)
 
     async def tail(self, job: str, rank: RankName, file: str = "log", offset: int = 0) -> Tail:

@@ -20,6 +20,7 @@ from typing import Any
 
 from optics import HostName, Missing, Refused, TestbedError, Unreachable
 from orchestrator.credentials import KNOWN_HOSTS
+from orchestrator.hosts.channel import refusal
 from orchestrator.hosts.facts import PLAYBOOKS
 from orchestrator.hosts.workplace import Workplace
 from orchestrator.settings import BOUNDS
@@ -250,4 +251,16 @@ def _hear(event: Mapping[str, Any], found: Play) -> None:
         found.failed[host] = Unreachable(f"{host}: Ansible cannot reach it: {words}", hint=f"ansible -i inventory {host} -m ping")
     elif kind == "runner_on_failed":
         words = str(result.get("stdout") or result.get("stderr") or result.get("msg") or "").strip()
-        found.failed[host] = Refused(f"{host}: {data.get('task')}: {words[-800:]}")
+        found.failed[host] = _refused_by_agent(host, words) or Refused(f"{host}: {data.get('task')}: {words[-800:]}")
+
+
+def _refused_by_agent(host: HostName, text: str) -> TestbedError | None:
+    """The first refusal among the JSON lines that an agent printed: its words are for people, its JSON is not."""
+    for line in text.splitlines():
+        try:
+            answer = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(answer, dict) and answer.get("ok") is False and answer.get("error"):
+            return refusal(host, answer)
+    return None

@@ -32,10 +32,10 @@ CLOCK_S = 1.0
 """A host's clock may differ this much (s) from the local one before their logs cannot be read together."""
 FREE_MB = 200
 FENCE = "hosts ahead"
-_ASK = (
-    "date +%s.%N; df -Pk /var/lib | tail -n 1; cd /var/lib/testbed 2>/dev/null && {"
+_ASK = (  # {} is the user that jobs run as
+    "date +%s.%N; df -Pk /var/lib | tail -n 1; id -u {} >/dev/null 2>&1 || echo no-user; cd /var/lib/testbed 2>/dev/null && {{"
     """ grep -oE '"sha": ?"[0-9a-f]+"' provision.json; cat fence.json; echo;"""
-    " python3 -S -E agent/__main__.py status | cut -c 1-80; } 2>/dev/null"
+    " python3 -S -E agent/__main__.py status | cut -c 1-80; }} 2>/dev/null"
 )
 
 
@@ -370,7 +370,7 @@ def ask_host(host: Host, token: int | None = None) -> list[Probe]:
         channel = transport.open_session(timeout=REACH_S)
         channel.settimeout(REACH_S)
         before = time.time()
-        channel.exec_command(_ASK)
+        channel.exec_command(_ASK.format(host.job_user))
         with channel.makefile("rb") as answer:
             clock = answer.readline(256)
             local = (before + time.time()) / 2
@@ -396,6 +396,9 @@ def read_host(name: str, clock: str, rest: str, local: float, wanted: str, token
     if '"error":"not running"' in rest:
         words = "answers, but its agent does not run: routes and ports are not known"
         checks = [Probe(name, "fail", words, "testbed up with the plan starts it again", "the other hosts", "reach")]
+    if f'"{wanted}"' in rest and "\nno-user\n" in rest:
+        words = "answers, provisioned, but the user that its jobs run as is gone (testbed_job_user in hosts.yml)"
+        checks = [Probe(name, "fail", words, "testbed up adds it again", "everything but jobs", "reach")]
     known = re.search(r'^{"token": ?(\d+)}$', rest, re.MULTILINE)
     if known is not None and token is not None and int(known[1]) > token:
         at = time.strftime("%Y-%m-%d %H:%M", time.localtime(int(known[1])))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pwd
 import sys
@@ -67,4 +68,17 @@ def test_a_job_that_puts_something_else_there_holds_up_nobody_and_reads_nothing(
         assert peer.ask("clock")["ok"]
     finally:
         host.agent("provision", facts("gpu01", 1, 2))
+        peer.ask("reload")
+
+
+def test_the_agent_says_when_the_user_of_jobs_is_gone(host: Space, peer: Peer) -> None:
+    assert peer.ask("hello")["job_user"], "root, where provisioning names nobody"
+    provisioned = Path(f"/proc/{host.pid}/root/run/var/provision.json")
+    before = provisioned.read_text()
+    try:
+        provisioned.write_text(json.dumps(json.loads(before) | {"job_user": "no-such-user"}))
+        peer.ask("reload")
+        assert not peer.ask("hello")["job_user"]
+    finally:
+        provisioned.write_text(before)
         peer.ask("reload")

@@ -478,6 +478,10 @@ def test_a_hosts_clock_disk_and_provisioning_are_read_from_what_it_prints() -> N
         and disk.detail == "1 MB free in /var/lib"
     )
     assert doctorlab.read_host("gpu01", "Welcome!", "", 0.0, "")[0].state == "fail"
+    (gone,) = doctorlab.read_host("gpu01", "1000.2", room.format(900_000) + '\nno-user\n"sha": "ab12"', 1000.0, "ab12")
+    assert gone.state == "fail" and "the user that its jobs run as is gone" in gone.detail
+    (new,) = doctorlab.read_host("gpu01", "1000.2", room.format(900_000) + "\nno-user\n", 1000.0, "ab12")
+    assert new.state == "ok", "a host that was never provisioned has none yet"
 
 
 def test_a_host_whose_committer_is_dead_is_told(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -84,6 +85,35 @@ def test_an_interrupted_change_is_taken_back_and_says_so(lab: Lab) -> None:
     assert answer is not None and answer.exit_code == 130, answer
     assert "rolled back, everything is as before" in answer.envelope["message"]
     assert lab.glass() == was and lab.testbed("verify").must()["ok"]
+
+
+def pair(lab: Lab) -> Path:
+    """A plan with a job of two ranks."""
+    job = {"name": "mlp", "workload": "train", "ranks": ["gpu01", "gpu02"], "rings": [["gpu01", "gpu02"]]}
+    return lab.plan("pair", ring((1, 2)), job=job | {"args": {"iterations": 0, "hidden": 64}})
+
+
+def test_after_a_power_cut_hosts_run_no_job_and_down_ends_well(lab: Lab) -> None:
+    lab.up(pair(lab)).must()
+    lab.testbed("lab", "stop").must()
+    lab.testbed("lab", "start").must()
+    down = lab.testbed("down", "--yes")
+    assert down.exit_code == 0, down.envelope["data"]["left"]
+    status = lab.testbed("status").must()
+    assert not status["plan"] and not status["unfinished"] and (status["job"] or {}).get("state") != "running"
+
+
+def test_a_user_of_jobs_who_was_deleted_is_missed_and_the_next_up_adds_it_again(lab: Lab) -> None:
+    lab.up(pair(lab), "--no-job").must()
+    for host in ("gpu01", "gpu02"):
+        lab.testbed("exec", host, "userdel", "testbed-job").must()
+    checks = {check["name"]: check for check in lab.testbed("doctor").envelope["data"]["checks"]}
+    assert checks["gpu01"]["state"] == "fail" and "the user that its jobs run as is gone" in checks["gpu01"]["detail"]
+    assert checks["gpu03"]["state"] == "ok"
+    refused = lab.testbed("job", "launch")
+    wanted = "gpu01, gpu02: no user testbed-job on this host to run jobs as; testbed up adds it"
+    assert refused.exit_code == 7 and wanted in refused.envelope["message"], refused
+    assert lab.up(pair(lab)).must()["job"]["state"] == "running"
 
 
 def test_after_a_power_cut_of_everything_the_plan_is_restored(lab: Lab) -> None:

@@ -225,6 +225,9 @@ class Fleet:
     def unprovisioned(self) -> tuple[HostName, ...]:
         return ()
 
+    def unready(self) -> tuple[HostName, ...]:
+        return self.unprovisioned()
+
     def macs(self) -> Mapping[HostPort, Macs]:
         return {p: Macs(_mac(p.host, p.number), None) for p in (*self.lab.fibres, *self.lab.segment_at)}
 

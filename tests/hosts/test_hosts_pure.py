@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from optics import Infeasible, Refused, TestbedError, TimedOut, Unreachable
+from optics import Infeasible, Locked, Refused, TestbedError, TimedOut, Unreachable
 from optics.plan import Job
 from orchestrator.fabric.rules import Neighbour, RdmaNeighbour, RdmaRoute, Route, TransitFilter
-from orchestrator.hosts import facts, fleet, launch, render
+from orchestrator.hosts import facts, fleet, launch, render, runner
 from orchestrator.hosts.api import Hello
 from orchestrator.hosts.failures import one_error
 from orchestrator.hosts.launch import identity
@@ -192,6 +192,29 @@ def test_failures_of_several_hosts_are_one_error_of_the_gravest_kind_naming_each
     assert isinstance(error, Unreachable) and str(error) == "a: dark\nb: no\nc: silent\n(9 other hosts did it)"
     assert error.hint == "look"
     assert isinstance(one_error({"b": Refused("b: no")}), Refused)
+
+
+def test_hosts_that_fail_alike_are_one_line() -> None:
+    names = [f"gpu{n:02d}" for n in range(1, 13)]
+    failed: dict[str, TestbedError] = {name: Refused(f"{name}: no user") for name in names} | {"sw": Refused("sw: busy")}
+    assert str(one_error(failed)) == "12 hosts (gpu01 to gpu12): no user\nsw: busy"
+    assert str(one_error({name: failed[name] for name in names[:2]})) == "gpu01, gpu02: no user"
+    assert str(one_error({"gpu01/0": Refused("gpu01: no user"), "gpu01/1": Refused("gpu01: no user")})) == "gpu01: no user"
+
+
+@pytest.mark.parametrize(
+    ("printed", "kind", "said"),
+    [
+        ('{"id":0,"ok":false,"code":"refused","error":"no user zed"}', Refused, "gpu01: no user zed"),
+        ('{"ok":true}\n{"ok":false,"code":"overtaken","error":"run 9 has this host"}', Locked, "gpu01: run 9 has this host"),
+        ("sh: python3: not found", Refused, "gpu01: launch: sh: python3: not found"),
+        ('["ok"]\n{"ok":false}', Refused, 'gpu01: launch: ["ok"]\n{"ok":false}'),
+    ],
+)
+def test_the_refusal_of_an_agent_that_ansible_asked_is_told_in_its_words(printed: str, kind: type[TestbedError], said: str) -> None:
+    play = runner.Play()
+    runner._hear({"event": "runner_on_failed", "event_data": {"host": "gpu01", "task": "launch", "res": {"stdout": printed}}}, play)
+    assert type(play.failed["gpu01"]) is kind and str(play.failed["gpu01"]) == said
 
 
 def test_of_what_a_host_sends_home_only_plain_files_below_its_folder_are_kept(tmp_path: Path) -> None:

@@ -358,7 +358,10 @@ class Jobs:
         if still := [rank for rank, s in ended.items() if s.state == "running"]:
             raise Refused(f"job {record.name}: {', '.join(still)} did not stop", hint="testbed job stop again, or check the host")
         await job_shadow.end(self.session, record)
-        status = await self.status(record)
+        try:
+            status = await self.status(record)
+        except Unreachable:  # stopped through Ansible, or its hosts were started anew: no agent there tells more
+            status = JobStatus(record.name, "stopped", run=record.run, started=record.started)
         self.store.set_job(record.id, "stopped", why, ended=True)
         await functions.give_back(functions.leases_of(self.store.job(record.id)))
         return dataclasses.replace(status, state="stopped", detail=why)

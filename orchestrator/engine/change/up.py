@@ -326,7 +326,7 @@ class Up:
             seen = await session.observe()
             phase.detail = f"{counted(len(seen.settings), 'device')}, {counted(len(seen.hellos), 'host')}"
         locked = set(self.context.hosts())
-        if stale := [host for host in self.hosts.unprovisioned() if host in locked]:
+        if stale := [host for host in self.hosts.unready() if host in locked]:
             with recorder.phase("provision", f"{counted(len(stale), 'host')}, through Ansible") as phase:
                 phase.detail = f"{counted(len(await self.hosts.provision(stale)), 'host')}, through Ansible"
                 seen = replace(seen, hellos=dict(self.hosts.hellos))
