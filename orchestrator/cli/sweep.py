@@ -67,6 +67,7 @@ def run(
     where = _where(on, scheduler)
     if workers is not None and where != "local":
         raise Usage(f"sweep: --workers is of --on local; {where} has its own", hint="start more there: dask worker ADDRESS")
+    from optics.errors import Infeasible
     from orchestrator.engine.sweep.verb import carried_out, read
 
     campaign = read(file)
@@ -80,7 +81,14 @@ def run(
             "trials": count,
             "parameters": [*campaign.parameters],
         }
-        return Result(data, f"{words}; parameters: {', '.join(campaign.parameters)}", hint=f"testbed sweep {file}")
+        from orchestrator.engine.sweep.trial import impossible
+
+        text = f"{words}; parameters: {', '.join(campaign.parameters)}"
+        if bad := impossible(trial.task for trial in campaign.trials):
+            text += f"\n{len(bad)} of {count} trials cannot be made: {'; '.join(dict.fromkeys(bad))}"
+            if len(bad) == count:
+                raise Infeasible(text, hint="a larger lab, or a workload of fewer ranks")
+        return Result(data, text, hint=f"testbed sweep {file}")
     if count > ASK:
         try:
             call.confirm(f"{words}. Run them all?")

@@ -132,3 +132,16 @@ def test_trials_that_failed_make_the_exit_code_and_are_named(
     assert (code, found["code"]) == (8, "E-TRIALS-FAILED") and found["data"]["failed"] == 12
     assert run(["sweep", str(EXAMPLE), "--resume"]) == 8
     assert "failed     workload=bert method=torus ports=2 seed=1 (and 11 more trials): Infeasible: no" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("hosts", "code"), [(8, 3), (12, 0)])
+def test_check_says_which_trials_the_lab_has_too_few_hosts_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], hosts: int, code: int
+) -> None:
+    page = tmp_path / "c.yaml"
+    where = ROOT / "examples" / "workloads" / "bert.yaml"
+    head = f"schema: testbed.sweep/1\nname: x\nkind: prediction\nlab: {{hosts: {hosts}, ports: 4}}\n"
+    page.write_text(f"{head}base: {{workload: {where}, method: ring}}\ngrid: {{seed: [1, 2]}}\n")
+    assert run(["sweep", str(page), "--check"]) == code
+    said = capsys.readouterr()
+    assert ("2 of 2 trials cannot be made" in said.err and "needs 12 hosts, the lab has 8" in said.err) == (code == 3), said

@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
 from json import dumps
@@ -74,6 +74,22 @@ def wanted_of(lab: Mapping[str, Any]) -> WantedLab:
     """A lab that travelled as JSON."""
     fields: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in lab.items()}
     return WantedLab(**fields)
+
+
+def impossible(tasks: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Why predictions on generated labs cannot be made, one entry each: their workload has more hosts than the lab."""
+    from orchestrator.plan.design.workload import read_text
+
+    needed: dict[str, int] = {}
+    found = []
+    for task in tasks:
+        if task["kind"] == "prediction" and "wanted" in task["lab"]:
+            name, text = task["files"]["workload"]["name"], task["files"]["workload"]["text"]
+            if text not in needed:
+                needed[text] = read_text(text, name).workload.hosts
+            if needed[text] > (there := task["lab"]["wanted"]["hosts"]):
+                found.append(f"{name} needs {needed[text]} hosts, the lab has {there}")
+    return found
 
 
 def predict(task: Mapping[str, Any]) -> Values:
