@@ -8,6 +8,7 @@ import stat
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
     from agent.shapes import Json, T
@@ -67,7 +68,7 @@ def jobs_file(path: str, size: int) -> bytes:
         os.close(fd)
 
 
-def write(path: str, text: str) -> None:
+def write(path: str, text: str, reach_disk: Callable[[str], object] = lambda path: None) -> None:
     """Replace a file in one step, readable by root only: a reader sees the old content or the new, never half."""
     fd = os.open(path + ".new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
@@ -76,7 +77,27 @@ def write(path: str, text: str) -> None:
             view = view[os.write(fd, view) :]
     finally:
         os.close(fd)
+    reach_disk(path + ".new")
     os.rename(path + ".new", path)
+    reach_disk(os.path.dirname(path))
+
+
+def keep(path: str, text: str) -> None:
+    """As `write`, for what must outlive a power cut: when this returns, the disk has it.
+
+    A rename alone may reach the disk before the content does, which leaves an empty file. What a restart makes void (all below RUN,
+    records of processes) is written without: the daemon has one thread, and a disk may take a tenth of a second.
+    """
+    write(path, text, settled)
+
+
+def settled(path: str) -> None:
+    """Wait until the disk has a file or a directory as it is now."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 UNPACKED_LIMIT = 16 << 20

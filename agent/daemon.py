@@ -281,7 +281,7 @@ class Server:
             "boot_id": read("/proc/sys/kernel/random/boot_id").strip(),
             "t_ns": time.monotonic_ns(),
             "ports": ports,
-            "token": self.fence.highest,
+            "token": self.fence.highest or 0,
             "congctl": read("/proc/sys/net/ipv4/tcp_available_congestion_control").split(),
             **self.generations.summary(),
         }

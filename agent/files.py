@@ -9,7 +9,7 @@ import os
 import re
 import shutil
 
-from agent.basics import VAR, bad, integer, refused
+from agent.basics import VAR, bad, integer, refused, settled
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -118,8 +118,12 @@ def unpack(packed: bytes, digest: str) -> None:
                 with open(path, "xb") as file:
                     shutil.copyfileobj(content, file) if content else None
                 os.chmod(path, 0o755 if member.mode & 0o100 else 0o644)
+        for place, _, names in os.walk(new):  # its name says that it is whole, also after a power cut
+            for path in [*(f"{place}/{name}" for name in names), place]:
+                settled(path)
         shutil.rmtree(folder, ignore_errors=True)
         os.rename(new, folder)
+        settled(FOLDER)
     except (tarfile.TarError, OSError, UnicodeError) as e:
         raise refused(f"files {digest[:12]} cannot be unpacked: {e}") from None
     finally:

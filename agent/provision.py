@@ -9,7 +9,7 @@ import socket
 import struct
 
 from agent import shares
-from agent.basics import RUN, VAR, Failure, directories, execute, read, refused, write
+from agent.basics import RUN, VAR, Failure, directories, execute, keep, read, refused
 from agent.netlink import (
     CREATE,
     EXCL,
@@ -165,5 +165,5 @@ def _provision(facts: Json) -> Json:
     shares.prepare(facts, changed, notes)
     text = json.dumps(facts, sort_keys=True, separators=(",", ":"))
     if read(VAR + "/provision.json") != text:
-        write(VAR + "/provision.json", text)
+        keep(VAR + "/provision.json", text)
     return {"changed": changed, "sysctls": values, "notes": notes}

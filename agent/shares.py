@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 
-from agent.basics import PROGRAM, RUN, VAR, Failure, execute, read, read_json, refused, write
+from agent.basics import PROGRAM, RUN, VAR, Failure, execute, keep, read, read_json, refused, write
 from agent.slices import lane_prefix
 
 TYPE_CHECKING = False
@@ -46,7 +46,7 @@ def prepare(host: Json, changed: list[str], notes: list[str]) -> None:
     for name in slices:
         file, text = f"{VAR}/slices/{name}/provision.json", json.dumps(facts_of(host, name), sort_keys=True, separators=(",", ":"))
         if read(file) != text:
-            write(file, text)
+            keep(file, text)
             changed.append(f"slice {name}")
     for port in host["ports"]:
         share(port["interface"], port.get("mbps"), slices, changed)

@@ -11,7 +11,7 @@ import signal
 import sys
 import time
 
-from agent.basics import PROGRAM, RUN, SOCKET, VAR, Failure, directories, execute, own_sha, read, write
+from agent.basics import PROGRAM, RUN, SOCKET, VAR, Failure, directories, execute, keep, own_sha, read, write
 from agent.calls import alive, call
 from agent.daemon import Server
 from agent.jobs import start_time
@@ -136,7 +136,7 @@ def start() -> Json:
         name, own = "testbed-committer.service", f"ExecStartPre=-{sys.executable} -S -E {PROGRAM} boot\n"
         if top_of(VAR) != VAR:  # of a slice: its host's agent makes links and addresses ready
             name, own = f"testbed-committer-{os.path.basename(VAR)}.service", f"Environment=TESTBED_VAR={VAR} TESTBED_RUN={RUN}\n"
-        write("/etc/systemd/system/" + name, UNIT.format(python=sys.executable, file=PROGRAM, own=own))
+        keep("/etc/systemd/system/" + name, UNIT.format(python=sys.executable, file=PROGRAM, own=own))
         execute(["systemctl", "daemon-reload"])
         execute(["systemctl", "enable", "--now", name])
     else:

@@ -1,4 +1,4 @@
-"""Files that are written completely or not at all: a full disk, an error or a kill leaves the previous content.
+"""Files that are written completely or not at all: a full disk, an error, a kill or a power cut leaves the previous content.
 
 Their paths come from users, perhaps in a directory like /tmp: links of other users are not followed (without relying on the
 kernel's fs.protected_symlinks), and the draft is a file that no other user can have created.
@@ -31,11 +31,23 @@ def whole(path: Path) -> Iterator[Path]:
     os.close(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666))
     try:
         yield fresh
+        _settled(fresh)
         fresh.replace(place)
     except BaseException:
         with suppress(OSError):
             fresh.unlink()
         raise
+    with suppress(OSError):  # it is replaced; some file systems cannot sync a directory
+        _settled(place.parent)
+
+
+def _settled(path: Path) -> None:
+    """Wait until the disk has it: a rename may reach it before the content does, and a power cut then leaves an empty file."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 def own_way(path: Path) -> None:

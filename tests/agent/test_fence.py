@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+from pathlib import Path
 
 import pytest
 
 from agent import fence
+from agent.basics import Failure
 from tests.agent.space import Peer, Space
 
 STAGE = {"generation": 1, "routes": [["10.255.0.2/32", "10.1.0.2", "opt1", "10.255.0.1"]], "neighbours": []}
@@ -98,3 +101,31 @@ def test_what_an_overtaken_run_armed_does_not_happen(host: Space, peer: Peer, to
 def test_a_token_is_a_whole_number(peer: Peer, wrong: object) -> None:
     answer = peer.ask("clear", token=wrong)
     assert answer["code"] == "bad-request" and "token: a whole number >= 1 is needed" in answer["error"]
+
+
+def test_the_disk_has_a_new_token_before_its_run_does_anything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fence, "FILE", str(tmp_path / "fence.json"))
+    done: list[str] = []
+    fsync, rename = os.fsync, os.rename
+    monkeypatch.setattr(os, "fsync", lambda fd: (done.append(f"fsync {Path(f'/proc/self/fd/{fd}').readlink().name}"), fsync(fd)))
+    monkeypatch.setattr(os, "rename", lambda old, new: (done.append("rename"), rename(old, new)))
+    fence.Fence(lambda: done.append("overtaken")).check("fence", {"token": 7})
+    assert done == ["fsync fence.json.new", "rename", f"fsync {tmp_path.name}", "overtaken"]
+
+
+@pytest.mark.parametrize("left", ["", "{", "[]", '{"token": 0}', '{"token": "9"}'])
+def test_a_host_that_lost_its_newest_token_takes_the_next_run_that_begins_and_nothing_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], left: str
+) -> None:
+    file = tmp_path / "fence.json"
+    file.write_text(left)
+    monkeypatch.setattr(fence, "FILE", str(file))
+    kept = fence.Fence(lambda: None)
+    assert "cannot be read" in capfd.readouterr().err
+    with pytest.raises(Failure, match="lost the number of its newest run"):
+        kept.check("commit", {"token": 5})
+    kept.check("fence", {"token": 6})
+    kept.check("commit", {"token": 6})
+    with pytest.raises(Failure, match="a newer run, with token 6"):
+        kept.check("commit", {"token": 5})
+    assert json.loads(file.read_text()) == {"token": 6}

@@ -50,3 +50,21 @@ def test_a_pipe_is_written_and_never_replaced(tmp_path: Path) -> None:
     finally:
         os.close(reader)
     assert pipe.is_fifo() and names(tmp_path) == ["pipe"]
+
+
+def test_the_disk_has_the_content_before_the_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[str] = []
+    fsync, replace = os.fsync, Path.replace
+
+    def synced(fd: int) -> None:
+        done.append("folder" if Path(f"/proc/self/fd/{fd}").readlink() == tmp_path else "content")
+        fsync(fd)
+
+    def renamed(fresh: Path, place: Path) -> Path:
+        done.append("name")
+        return replace(fresh, place)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(Path, "replace", renamed)
+    write_whole(tmp_path / "a", "text")
+    assert done == ["content", "name", "folder"]
