@@ -65,7 +65,7 @@ def devices(tmp_path: Path) -> Iterator[Devices]:
 
 @contextmanager
 def _running(folder: Path) -> Iterator[Private]:
-    generate(folder / "lab", folder / "lab-state", "polatis-scpi", 4)
+    generate(folder / "lab", folder / "lab-state", ["polatis-scpi"], 4)
     with running(folder / "lab", "--devices-only"):
         yield Private(folder / "lab", folder / "lab-state")
 
