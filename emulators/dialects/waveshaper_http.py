@@ -3,8 +3,9 @@
 CODE (cdfredrick's AstroComb, a public client): `GET /waveshaper/devinfo` with its keys, `GET /waveshaper/getprofile` with WSP text,
 `POST /waveshaper/loadprofile` with its types and keys; the result is `rc` in the answer, not the status of HTTP. DOC: the rules of
 a profile (waveshaper_wsp.py); an upload passes through intermediate states for a few to few tens of milliseconds; the vendor
-advises to upload in slices, hence rows that an upload does not name stay (U, inferred). U, and chosen so that they ask most of a
-driver:
+advises to upload in slices, hence rows that an upload does not name stay (U, inferred). REAL (a lab's 1000A of firmware 1.3.1): its
+devinfo has other keys, and its lab loads a profile with 7 GHz for the port, narrower than DOC allows. U, and chosen so that they
+ask most of a driver:
 
 - the answer to an upload comes when the light has settled, and until then `getprofile` shows the old profile;
 - whatever an upload names is shaken by it, changed or not; numbers of `rc` below 0 and their texts; what blocked rows show;
@@ -16,7 +17,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from itertools import groupby
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from emulators.dialects import waveshaper_wsp as wsp
 from emulators.dialects.base import AnyDialect, Session
@@ -32,7 +33,12 @@ TYPES = frozenset({"wsp", "blockall", "transmit", "bandpass", "bandstop", "gauss
 
 
 class WaveshaperHttp(HttpDialect[tuple[tuple[int, wsp.Row], ...]]):
-    """One WaveShaper. start_thz, stop_thz: the spectrum it shapes."""
+    """One WaveShaper.
+
+    start_thz, stop_thz: the spectrum it shapes. firmware: 1.x has the keys of 1.3.1 in its devinfo (REAL; that all of 1.x has them
+    is U). least_ghz: the narrowest band of a port, by default 1 on firmware 1.x, else the manual's 10. result: which key of the
+    answer to an upload says how it went, `rc` or, as in devinfo of 1.3.1, `msg` alone (U).
+    """
 
     writes = re.compile(r"^POST\s+/waveshaper/loadprofile\b")
 
@@ -45,6 +51,9 @@ class WaveshaperHttp(HttpDialect[tuple[tuple[int, wsp.Row], ...]]):
         firmware: str = "2.7.6",
         start_thz: float = C_BAND_MHZ[0] / 1e6,
         stop_thz: float = C_BAND_MHZ[1] / 1e6,
+        part: str = "1247895",
+        least_ghz: int | None = None,
+        result: Literal["rc", "msg"] = "rc",
         seed: int = 0,
         idle_s: float | None = None,
         boot_s: float = 1.0,
@@ -52,6 +61,11 @@ class WaveshaperHttp(HttpDialect[tuple[tuple[int, wsp.Row], ...]]):
         super().__init__(cast(Any, plant), seed=seed, idle_s=idle_s, boot_s=boot_s)  # the base asks what every plant has
         self.spectrum = plant
         self.model, self.serial, self.firmware = model or f"{len(plant.egress)}000A", serial, firmware
+        if result not in ("rc", "msg"):
+            raise ValueError(f"{plant.name}: result {result!r} is none of rc, msg")
+        self.part, self.result = part, result
+        self._early = firmware.startswith("1.")
+        self._least_mhz = least_ghz * 1_000 if least_ghz else wsp.STEP_MHZ if self._early else wsp.LEAST_MHZ
         plant.range_mhz = (round(start_thz * 1e6), round(stop_thz * 1e6))
         self._profile: dict[int, wsp.Row] = dict.fromkeys(wsp.frequencies(plant.range_mhz), wsp.Row())
         self._wait_s = 0.0
@@ -110,7 +124,7 @@ class WaveshaperHttp(HttpDialect[tuple[tuple[int, wsp.Row], ...]]):
 
     def _info(self) -> dict[str, object]:
         start_mhz, stop_mhz = self.spectrum.range_mhz
-        return {
+        info: dict[str, object] = {
             "model": self.model,
             "sno": self.serial,
             "ver": self.firmware,
@@ -118,8 +132,10 @@ class WaveshaperHttp(HttpDialect[tuple[tuple[int, wsp.Row], ...]]):
             "stopfreq": stop_mhz / 1e6,
             "ip": "192.168.1.2",
             "portcount": len(self.plant.egress),
-            "rctext": "success",
         }
+        if self._early:  # REAL: these three, in alphabetical order with the others
+            return dict(sorted((info | {"extmodel": "", "msg": "OK", "partno": self.part}).items()))
+        return info | {"rctext": "success"}
 
     def _upload(self, asked: object, now: float) -> Response:
         if not isinstance(asked, Mapping) or asked.get("type") not in TYPES:
@@ -127,8 +143,8 @@ class WaveshaperHttp(HttpDialect[tuple[tuple[int, wsp.Row], ...]]):
         try:
             rows = self._rows(asked)
             merged = self._profile | dict(rows)
-            if (narrow := wsp.too_narrow(merged)) is not None:
-                raise wsp.BadProfile(f"port bandwidth below 10 GHz at {narrow / 1e6:.3f}")
+            if (narrow := wsp.too_narrow(merged, self._least_mhz)) is not None:
+                raise wsp.BadProfile(f"port bandwidth below {self._least_mhz // 1_000} GHz at {narrow / 1e6:.3f}")
         except wsp.BadProfile as problem:
             return self._result(BAD_PROFILE, str(problem))
         self.wrote(now)
@@ -163,6 +179,8 @@ class WaveshaperHttp(HttpDialect[tuple[tuple[int, wsp.Row], ...]]):
         return {(common, str(port), low, high): attenuation_db for low, high, port, attenuation_db in wsp.runs(profile)}
 
     def _result(self, rc: int, words: str) -> Response:
+        if self.result == "msg":
+            return Response.of_json({"msg": "OK" if rc == FINE else words})
         return Response.of_json({"rc": rc, "rctext": words, "sno": self.serial})
 
 

@@ -5,8 +5,12 @@ port`, no header; frequencies are absolute, 0.001 THz apart, with three decimals
 whole; port 0 blocks; attenuation below 0 is 0, up to 30 dB is kept, up to 40 tried, more blocks; phase counts modulo 2 pi; a port
 gets at least 10 GHz in one piece.
 
+REAL (vendor's own upload example, on a 1000A): its last row is the device's `stopfreq`, and its rows are up to 0.01 % further apart
+than 1 GHz, so that they drift off the grid. Each grid frequency gets the row nearest to it; how far off a row may be is U.
+
 U: the row of frequency f shapes the light from f up to, not including, f + 1 GHz (client code of the A-series ends at 196.274 where
-the range ends at 196.275); a run is measured in the profile that results, so that a slice may go on where another stopped.
+the range ends at 196.275), hence the row at `stopfreq` shapes nothing; a run is measured in the profile that results, so that a
+slice may go on where another stopped.
 """
 
 from __future__ import annotations
@@ -21,6 +25,7 @@ from typing import NamedTuple
 
 STEP_MHZ = 1_000  # DOC: 0.001 THz
 LEAST_MHZ = 10_000  # DOC: the narrowest band of a port
+OFF_MHZ = 150  # U: the vendor's example prints steps of 1.0 and 1.1 GHz
 MOST_DB = 40.0  # DOC: more is a block
 BLOCK_DB = 60.0  # what a blocked row shows (U)
 FREQUENCY = re.compile(r"\d{1,3}\.\d{3,12}")  # DOC: at least three decimals
@@ -50,7 +55,7 @@ class BadProfile(ValueError):
 def parse(text: str, range_mhz: tuple[int, int], ports: int) -> dict[int, Row]:
     """Return the rows of a WSP file. Raises: BadProfile - it breaks a rule."""
     rows: dict[int, Row] = {}
-    last = 0
+    last, before = 0, Decimal(0)
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip():
             continue
@@ -63,12 +68,15 @@ def parse(text: str, range_mhz: tuple[int, int], ports: int) -> dict[int, Row]:
         if not FREQUENCY.fullmatch(frequency):
             raise BadProfile(f"line {number}: invalid number")
         mhz = Decimal(frequency) * 1_000_000
-        if mhz % STEP_MHZ or not range_mhz[0] <= mhz < range_mhz[1]:
+        on_grid = before or abs((mhz + OFF_MHZ) % STEP_MHZ - OFF_MHZ) <= OFF_MHZ
+        if not on_grid or not range_mhz[0] <= mhz <= range_mhz[1]:
             raise BadProfile(f"line {number}: frequency out of range or off the grid")
-        if last and mhz != last + STEP_MHZ:
+        if before and abs(mhz - before - STEP_MHZ) > OFF_MHZ:
             raise BadProfile(f"line {number}: frequencies not contiguous")
-        last = int(mhz)
-        rows[last] = cell
+        nearest = round(mhz / STEP_MHZ) * STEP_MHZ
+        rows |= dict.fromkeys(range(last + STEP_MHZ if before else nearest, nearest + STEP_MHZ, STEP_MHZ), cell)
+        last, before = nearest, mhz
+    rows.pop(range_mhz[1], None)
     if not rows:
         raise BadProfile("empty profile")
     return rows
@@ -94,11 +102,11 @@ def row(attenuation_db: float, phase_rad: float, port: int) -> Row:
     return Row(max(0.0, attenuation_db), phase_rad % math.tau, port)
 
 
-def too_narrow(profile: Profile) -> int | None:
-    """Return where (MHz) a port has less than 10 GHz in one piece, None when none has."""
+def too_narrow(profile: Profile, least_mhz: int) -> int | None:
+    """Return where (MHz) a port has less than `least_mhz` in one piece, None when none has."""
     for port, run in groupby(sorted(profile.items()), key=lambda item: item[1].port):
         pieces = [mhz for mhz, _ in run]
-        if port and len(pieces) * STEP_MHZ < LEAST_MHZ:
+        if port and len(pieces) * STEP_MHZ < least_mhz:
             return pieces[0]
     return None
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import json
+import math
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import httpx
 import pytest
@@ -33,14 +36,32 @@ class Shaper:
         return set(self.server.plant.lit(self.server.loop.time()))
 
 
-@pytest.fixture
-async def shaper() -> AsyncIterator[Shaper]:
-    plant, dialect = device_from_config("wss1", "waveshaper-http", {"settle_s": SETTLE_S}, 1)
+@asynccontextmanager
+async def served(**overrides: object) -> AsyncIterator[Shaper]:
+    plant, dialect = device_from_config("wss1", "waveshaper-http", {"settle_s": SETTLE_S, **overrides}, 1)
     server = DeviceServer("wss1", dialect, plant, scheme="http", chunking="split")
     await server.start()
     async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{server.port}") as client:
         yield Shaper(server, client)
     await server.stop()
+
+
+@pytest.fixture
+async def shaper() -> AsyncIterator[Shaper]:
+    async with served() as made:
+        yield made
+
+
+Make = Callable[..., Awaitable[Shaper]]
+
+
+@pytest.fixture
+async def make() -> AsyncIterator[Make]:
+    async with AsyncExitStack() as stack:
+        yield lambda **overrides: stack.enter_async_context(served(**overrides))
+
+
+EARLY = {"size": "1x1", "model": "1000A", "firmware": "1.3.1", "start_thz": 191.05, "stop_thz": 196.475}
 
 
 def wsp(first_ghz: int, count: int, port: int, attenuation: float = 0.0, phase: float = 0.0) -> str:
@@ -99,7 +120,7 @@ async def test_attenuation_below_nothing_is_nothing_and_above_forty_is_a_block(
         (wsp(193_000, 10, 1) + wsp(193_011, 10, 1), "line 11: frequencies not contiguous"),
         (wsp(193_000, 10, 5), "line 1: invalid port"),
         (wsp(191_249, 10, 1), "line 1: frequency out of range"),
-        (wsp(196_270, 10, 1), "line 6: frequency out of range"),
+        (wsp(196_266, 11, 1), "line 11: frequency out of range"),  # the row at stopfreq is taken, the one after it not
         ("193.00\t0\t0\t1\n", "line 1: invalid number"),
         ("193.0005\t0\t0\t1\n", "off the grid"),
         ("193.000 0 0 1\n", "line 1: 4 columns expected"),
@@ -173,3 +194,65 @@ def test_a_waveshaper_has_one_port_or_four() -> None:
     assert len(device_from_config("w", "waveshaper-http", {"size": "1x1"})[0].egress) == 1
     with pytest.raises(ValueError, match="1 or 4 ports"):
         device_from_config("w", "waveshaper-http", {"size": "1x9"})
+
+
+# ---- captures and the vendor's own client
+
+
+async def test_firmware_of_a_1000a_says_what_it_is_byte_by_byte(make: Make) -> None:
+    early = await make(**EARLY, serial="201673")
+    said = (await early.client.get("/waveshaper/devinfo")).json()
+    assert repr(said) == (
+        "{'extmodel': '', 'ip': '192.168.1.2', 'model': '1000A', 'msg': 'OK', 'partno': '1247895', 'portcount': 1,"
+        " 'sno': '201673', 'startfreq': 191.05, 'stopfreq': 196.475, 'ver': '1.3.1'}"
+    )
+
+
+async def test_firmware_of_a_1000a_takes_a_band_of_seven_ghz_and_the_manual_does_not(make: Make) -> None:
+    def opened(port_ghz: range) -> str:
+        return "".join(f"{ghz / 1000:.3f}\t0.00\t0.00\t{int(ghz in port_ghz)}\n" for ghz in range(191_050, 196_475))
+
+    early = await make(**EARLY)
+    assert await early.load(type="wsp", wsp=opened(range(193_988, 193_995))) == (0, "success")
+    assert early.lit() == {("in", "1", 193_988_000, 193_995_000)}
+    strict = await make(**EARLY, least_ghz=10)
+    assert (await strict.load(type="wsp", wsp=opened(range(193_988, 193_995))))[1] == "port bandwidth below 10 GHz at 193.988"
+
+
+@pytest.mark.parametrize(("start_thz", "stop_thz"), [(191.25, 196.275), (191.05, 196.475)])
+async def test_the_vendors_upload_example_works_on_any_range(make: Make, start_thz: float, stop_thz: float) -> None:
+    """Its rows are evenly spaced from startfreq to stopfreq; their number is cut to a whole, so that they are not 1 GHz apart."""
+    device = await make(size="1x1", start_thz=start_thz, stop_thz=stop_thz)
+    count = int((stop_thz - start_thz) / 0.001 + 1)
+    rows = []
+    for n in range(count):
+        thz = start_thz + n * (stop_thz - start_thz) / (count - 1)
+        rows.append(f"{thz:.4f}\t{50 * math.sin(2 * math.pi / 0.5 * (thz - 193)) ** 2:.4f}\t0.0000\t1\n")
+    assert rows[-1].startswith(f"{stop_thz:.4f}\t")
+    body = json.dumps({"type": "wsp", "wsp": "".join(rows)}).encode()
+    said = (await device.client.post("/waveshaper/loadprofile", content=body)).json()  # no type of content is given
+    assert (said["rc"], said["rctext"]) == (0, "success")
+    read = await device.rows()
+    wide = round((stop_thz - start_thz) * 1000)
+    assert list(read) == [f"{start_thz + n / 1000:.3f}" for n in range(wide)]
+    assert {port for _, _, port in read.values()} <= {0, 1}
+    for thz in ("192.500", "193.000", "193.763", "196.000"):  # the rows nearest by, up to half a GHz away
+        exact = [50 * math.sin(2 * math.pi / 0.5 * (float(thz) + off - 193)) ** 2 for off in (-0.0005, 0.0, 0.0005)]
+        assert read[thz][2] == 0 or min(exact) - 0.01 <= read[thz][0] <= max(exact) + 0.01
+
+
+async def test_rows_that_drift_leave_no_frequency_of_the_grid_out(shaper: Shaper) -> None:
+    drifting = "".join(f"{193 + n * 0.00110:.5f}\t0\t0\t1\n" for n in range(50))
+    assert await shaper.load(type="wsp", wsp=drifting) == (0, "success")
+    assert shaper.lit() == {("in", "1", 193_000_000, 193_055_000)}
+
+
+async def test_an_upload_can_be_answered_by_a_word_and_no_number(make: Make) -> None:
+    device = await make(**EARLY, result="msg")
+    answer = await device.client.post("/waveshaper/loadprofile", json={"type": "transmit", "port": 1})
+    assert answer.json() == {"msg": "OK"}
+    assert device.lit() == {("in", "1", 191_050_000, 196_475_000)}
+    answer = await device.client.post("/waveshaper/loadprofile", json={"type": "transmit", "port": 2})
+    assert answer.json() == {"msg": "invalid port"}
+    with pytest.raises(ValueError, match="none of rc, msg"):
+        await make(result="text")
