@@ -94,12 +94,12 @@ class CircuitSwitch(Protocol):
 
 @runtime_checkable
 class PortHolders(Protocol):
-    """A device whose table has entries that hold ports but pass no light: reserved, or in fault although light enters."""
+    """A device whose table has entries that hold ports but pass no light, reserved or in fault, or that cannot be read."""
 
-    def holders(self) -> Mapping[Setting, str]:
+    def holders(self) -> Mapping[Setting | Port, str]:
         """These entries as the last `read` or `apply` saw them, each with the device's own words; none of them is a setting.
 
-        Sends nothing to the device.
+        A `Port` (label "?" for every port) is one whose state is not known: its row cannot be read. Sends nothing to the device.
         """
         ...
 

@@ -17,13 +17,14 @@ from urllib.parse import quote as percent
 from drivers.api import Evidence
 from drivers.link.http import Answer
 from drivers.rounds import Marks
-from drivers.session.calient import CalientSwitch, Rows
+from drivers.session.calient import CalientSwitch, Rows, sorted_out
 from drivers.session.rest import OPTIONS, RestSession, open_http
 from drivers.watch import patience_option
 from drivers.wire import calient_rest as wire
 from drivers.wire import rest
 from drivers.wire.calient_rows import Connection, Pair, Work, is_aid, make, natural
 from drivers.wire.rest import Json
+from drivers.wire.unknown import Unknown
 from optics import Dbm, DeviceConfig, Garbled, Identity, Port, Refused, Traits
 
 CROSS = "/rest/crossconnects/"
@@ -59,9 +60,10 @@ class CalientRest(CalientSwitch):
             node = await self._ask("/rest/node/?id=summary&detail=SYSCFG")
             ports = await self._ask("/rest/ports/?id=summary", SLOW_PORTS)
         try:
-            labels = sorted((rest.text(row, "port") for row in rest.rows(ports, "ports")), key=natural)
-            if bad := [label for label in labels if not is_aid(label)]:
-                raise Garbled(f"port {bad[0]!r}")
+            names = [rest.text(row, "port") for row in rest.rows(ports, "ports")]
+            labels = sorted(filter(is_aid, names), key=natural)
+            if not labels:
+                raise Garbled(f"no port in {names[:4]}")
             said, held = _first(version), _first(node)
             part = rest.text(held, "partnumber")
             return Identity(
@@ -141,13 +143,12 @@ class CalientRest(CalientSwitch):
 
         return await self._session.ask(path, parse, headers={"Accept": "application/json"}, timeout_s=slow * self._timeout_s)
 
-    async def _rows(self) -> Rows:
+    async def _table_now(self) -> tuple[Rows, frozenset[Unknown]]:
         answer = await self._ask(f"{CROSS}?id=list", SLOW_LIST)
         try:
-            self._last = tuple(_parse_row(row) for row in wire.connections(answer))
+            return sorted_out(wire.connections(answer), _parse_row, wire.unreadable)
         except Garbled as error:
             raise Garbled(f'{self.name}: answer to "GET {CROSS}?id=list": {error}') from error
-        return self._last
 
     async def _power(self, ports: Iterable[Port]) -> dict[Port, Dbm]:
         """What the meters read, the floor included; a port without a meter is absent."""
@@ -159,7 +160,7 @@ class CalientRest(CalientSwitch):
                 continue
             if label not in details:
                 try:
-                    details[label] = _first(await self._ask(f"/rest/ports/?id=detail&port={percent(label)}", SLOW_PORTS))
+                    details[label] = _first(await self._ask(f"/rest/ports/?id=detail&port={percent(label, safe='')}", SLOW_PORTS))
                 except Refused:
                     details[label] = {}  # not equipped: nothing to read
             try:

@@ -24,11 +24,12 @@ from typing import ClassVar
 
 from drivers.api import Evidence
 from drivers.rounds import Marks
-from drivers.session.calient import CalientSwitch, Rows
+from drivers.session.calient import CalientSwitch, Rows, sorted_out
 from drivers.session.tl1 import OPTIONS, Command, Tl1Session, open_tl1, retrieve
 from drivers.watch import patience_option
 from drivers.wire import tl1
-from drivers.wire.calient_rows import Connection, Pair, Work, is_aid, natural, parse
+from drivers.wire.calient_rows import Connection, Pair, Work, is_aid, natural, parse, unreadable
+from drivers.wire.unknown import Unknown
 from optics import Dbm, DeviceConfig, Garbled, Identity, Port, Traits
 
 OLD_DUMP_S = 120.0
@@ -82,9 +83,10 @@ class CalientTl1(CalientSwitch):
             if len(element.rows) != 1:
                 raise Garbled(f"{len(element.rows)} rows")
             row = tl1.parse_row(element.rows[0])
-            labels = tuple(sorted((tl1.parse_row(port).name for port in ports.rows), key=natural))
-            if bad := [label for label in labels if not is_aid(label)]:
-                raise Garbled(f"port {bad[0]!r}")
+            names = [tl1.parse_row(port).name for port in ports.rows]
+            labels = tuple(sorted(filter(is_aid, names), key=natural))
+            if not labels:
+                raise Garbled(f"no port in {names[:4]}")
             return Identity("Calient", row["CHASSISTYPE"], row["SERIALNUMBER"], row["SWPACKAGE"], labels, labels)
         except Garbled as error:
             raise Garbled(f"{self.name}: identity: {error}") from error
@@ -189,15 +191,14 @@ class CalientTl1(CalientSwitch):
             self._dump_s = self._timeout_s if any(map(_S_SERIES.fullmatch, kinds)) else self._old_dump_s
         return await self._session.ask(question, timeout_s=self._dump_s)
 
-    async def _rows(self) -> Rows:
+    async def _table_now(self) -> tuple[Rows, frozenset[Unknown]]:
         reply = await self._table(retrieve("RTRV-CRS", "", "ALL"))
         try:
             if reply.stray:
                 raise Garbled(f"not a row: {reply.stray[0][:120]!r}")
-            self._last = tuple(parse(row) for row in reply.rows)
+            return sorted_out(reply.rows, parse, unreadable)
         except Garbled as error:
             raise Garbled(f"{self.name}: connection table: {error}") from error
-        return self._last
 
 
 def _command(verb: str, connection: Connection) -> Command:

@@ -258,8 +258,8 @@ class DeviceConfig:
     time_scale: float = 1.0
 
 
-def short(setting: Setting) -> str:
-    """A setting without its device: `4->17`, `in->3@191.3250-191.3750THz`."""
+def short(setting: Setting | Port) -> str:
+    """A setting or a port without its device: `4->17`, `in->3@191.3250-191.3750THz`, `17`."""
     return str(setting).partition(":")[2]
 
 

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import re
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeVar
 
 from drivers.rounds import Marks
 from drivers.session.crossconnects import CrossConnects
 from drivers.watch import PATIENCE_S, patience_s, soon_s, watch
+from drivers.wire import unknown
 from drivers.wire.calient_rows import Connection, Pair, Work, holders, in_the_way, is_aid, work
-from optics import Change, Dbm, DeviceConfig, Outcome, Port, Setting, Traits
+from drivers.wire.unknown import Unknown
+from optics import Change, Dbm, DeviceConfig, Garbled, Outcome, Port, Setting, Traits
 
+R = TypeVar("R")
 Rows = tuple[Connection, ...]
 LOSS_OF_SIGNAL_DBM = -30.0  # usual threshold of the family's monitors; no source gives one
 FLOOR_DBM = -60.0
@@ -24,6 +28,9 @@ class CalientSwitch(CrossConnects[tuple[str, str]]):
     A circuit is a setting when its row has AS=IS and OS=IS. A row that does not also come to OC=OK is deleted again and reported
     in `Outcome.failed`, as the Phosphorus plugin does, unless the switch's own meter reports that no light enters: then the circuit
     is as good as the switch can make it (light and link are judged elsewhere) and stays.
+
+    A row that cannot be read does not hide the others: its ports are reported as unknown by `holders`, are used for no new circuit,
+    and a circuit that may be behind it is not called removed. It counts once the switch has said it twice in the same words.
     """
 
     def __init__(self, config: DeviceConfig, traits: Traits, group: str) -> None:
@@ -34,13 +41,24 @@ class CalientSwitch(CrossConnects[tuple[str, str]]):
         self._timeout_s = config.timeout_s
         self._patience_s = patience_s(traits, config.options.get("patience_s"), PATIENCE_S / config.time_scale)
         self._last: Rows = ()
+        self._strange: frozenset[Unknown] = frozenset()  # rows of the last table that cannot be read
         # Of one change, over all its rounds:
         self._halves: set[Pair] = set()  # remaining halves of two-way connections: known only to the round that broke them
         self._entered: set[Pair] = set()
 
     @abstractmethod
+    async def _table_now(self) -> tuple[Rows, frozenset[Unknown]]:
+        """The whole connection table, and those of its rows that cannot be read."""
+
     async def _rows(self) -> Rows:
-        """The whole connection table, kept in `_last`."""
+        """The whole connection table, kept in `_last`. Raises: Garbled - an unreadable row that is not there when asked again."""
+        rows, strange = await self._table_now()
+        if not strange <= self._strange:
+            rows, again = await self._table_now()
+            if once := sorted(row.text for row in strange ^ again):
+                raise Garbled(f"{self.name}: connection table: not a row: {once[0][:120]!r}")
+        self._last, self._strange = rows, strange
+        return rows
 
     @abstractmethod
     async def _take_down(self, todo: Work, marks: Marks[Pair]) -> Iterable[Connection]:
@@ -71,9 +89,9 @@ class CalientSwitch(CrossConnects[tuple[str, str]]):
         async with self._turn:
             return self._active(await self._rows())
 
-    def holders(self) -> Mapping[Setting, str]:
-        """Connections that are reserved or not yet, or no longer, in service."""
-        return holders(self.name, self._last)
+    def holders(self) -> Mapping[Setting | Port, str]:
+        """Connections that are reserved or not yet, or no longer, in service; ports of rows that cannot be read."""
+        return holders(self.name, self._last) | unknown.holders(self.name, self._strange)
 
     async def power(self, ports: Iterable[Port]) -> Mapping[Port, Dbm]:
         """As the protocol says; a duplex AID alone means the side where light leaves, `1.2.5:in` the side where it enters."""
@@ -87,7 +105,8 @@ class CalientSwitch(CrossConnects[tuple[str, str]]):
         remove, add, failed = self._sides(change)
 
         async def missing() -> Work:
-            return work(await self._rows(), frozenset(remove), frozenset(add), self._owner, frozenset(self._halves))
+            rows = await self._rows()
+            return work(rows, frozenset(remove), frozenset(add), self._owner, frozenset(self._halves), self._strange)
 
         todo = await missing()
         if todo and await marks.begin():
@@ -120,10 +139,13 @@ class CalientSwitch(CrossConnects[tuple[str, str]]):
         for pair in wrong(rows):
             setting = remove.get(pair) or add.get(pair) or self._setting(pair)
             failed[setting] = marks.words.get(pair) or _silence(pair, state.get(pair), last.watched_s)
+        for pair, setting in remove.items():
+            if pair not in marks.tried and setting not in failed and (words := unknown.at(pair, self._strange)):
+                failed[setting] = f"not known whether it is there: {words}"
         if stale := self._stale(rows, wrong(rows) & wanted):
-            words = dict(marks.words)  # the operator needs the first failure
+            first = dict(marks.words)  # the operator needs the first failure
             await self._roll_back(stale, marks)
-            marks.words.update(words)
+            marks.words.update(first)
             rows = await self._rows()
         return marks.outcome(self.name, self._active(rows), last.at_ns, failed)
 
@@ -158,3 +180,19 @@ def _silence(pair: Pair, row: Connection | None, watched_s: float) -> str:
     """The reason for a change that the device neither made nor refused."""
     reports = f"connection {row.name!r} {row.state}" if row else "no connection"
     return f"wanted {pair[0]}->{pair[1]}, reports {reports} after {watched_s:.1f} s"
+
+
+def sorted_out(
+    rows: Iterable[R], parse: Callable[[R], Connection], strange: Callable[[R], Unknown]
+) -> tuple[Rows, frozenset[Unknown]]:
+    """The rows that `parse` reads, and what `strange` makes of the others. Raises: Garbled - nothing that looks like this table."""
+    good: list[Connection] = []
+    odd: set[Unknown] = set()
+    for row in rows:
+        try:
+            good.append(parse(row))
+        except Garbled:
+            odd.add(strange(row))
+    if not good and (nameless := next((row for row in odd if not row.ports), None)):
+        raise Garbled(f"not a row: {nameless.text[:120]!r}")
+    return tuple(good), frozenset(odd)

@@ -6,14 +6,16 @@ two-way row has a `half2`.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 
+from drivers.wire.calient_rows import is_aid, labels
 from drivers.wire.rest import Json, decimal, mapping, parse_json, quote, restconf_words, rows, text
+from drivers.wire.unknown import Unknown
 from optics import Garbled
 
 Row = Mapping[str, Json]
-AID = re.compile(r"[0-9]{1,3}(\.[0-9]{1,3}[a-z]?){2}")
 
 
 def body(status: int, content: bytes) -> Json:
@@ -57,9 +59,17 @@ def refusals(answer: Json, count: int) -> list[str]:
 def endpoints(half: Row) -> tuple[str, str]:
     """Where light enters and leaves, from a half's `conn` (`3.3.1>3.3.2`). Raises: Garbled."""
     ends = re.split(r"[>-]", text(half, "conn"))
-    if len(ends) != 2 or not all(AID.fullmatch(end) for end in ends):
+    if len(ends) != 2 or not all(map(is_aid, ends)):
         raise Garbled(f"no circuit: {quote(repr(half))}")
     return ends[0], ends[1]
+
+
+def unreadable(row: Row) -> Unknown:
+    """A row of the list that is outside its form, with every port that it may concern."""
+    halves = [half for key in ("half1", "half2") if isinstance(half := row.get(key), dict)]
+    named = [text for part in (row, *halves) for key in ("conn", "name", "connid") if isinstance(text := part.get(key), str)]
+    ends = [end for half in halves if isinstance(conn := half.get("conn"), str) for end in re.split(r"[>-]", conn) if end]
+    return Unknown(json.dumps(row, default=str), labels(*named) | {*ends})
 
 
 def connections(answer: Json) -> list[Row]:

@@ -6,11 +6,15 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from drivers.wire import tl1
+from drivers.wire import tl1, unknown
+from drivers.wire.unknown import Unknown
 from optics import CrossConnect, DeviceName, Garbled, Port, Setting
 from optics.plain import printable
 
-_AID = re.compile(r"[0-9]{1,3}(\.[0-9]{1,3}[A-Za-z]?){2}")
+_TRIPLET = r"[0-9]{1,3}(?:\.[0-9]{1,3}[A-Za-z]?){2}(?:/[0-9]{1,3})?"
+_NUMBER = r"[1-9][0-9]{0,3}"
+_AID = re.compile(rf"{_TRIPLET}|{_NUMBER}")
+_AIDS = re.compile(rf"(?<![^\s<>,:&=\-])(?:{_TRIPLET}|{_NUMBER}(?![\w.]))")
 Pair = tuple[str, str]
 """Light enters at the first AID, leaves at the second."""
 
@@ -60,7 +64,7 @@ class Connection:
         return f"AS={self.admin},OS={self.oper},OC={self.condition}"
 
 
-def holders(device: DeviceName, rows: Iterable[Connection]) -> dict[Setting, str]:
+def holders(device: DeviceName, rows: Iterable[Connection]) -> dict[Setting | Port, str]:
     """Connections that hold ports and are not in service, each direction of a two-way one, with its state and its group."""
     return {
         CrossConnect(Port(device, a), Port(device, b)): printable(f"{row.state} in group {row.group!r}", keep="")
@@ -98,8 +102,24 @@ def parse(row: str) -> Connection:
     )
 
 
+def unreadable(row: str) -> Unknown:
+    """A row that `parse` does not read, with every port that it may concern."""
+    found = tl1.parse_row(row)
+    ends = [found.fields[key] for key in ("SRCPORT", "DSTPORT") if found.fields.get(key)]
+    return Unknown(row, labels(found.name, found.fields.get("CONNNAME", ""), *ends) | {*ends})
+
+
+def labels(*texts: str) -> frozenset[str]:
+    """The ports that are named in these texts.
+
+    >>> sorted(labels("3.1.4/1>7", "LOOPBACK_001"))
+    ['3.1.4/1', '7']
+    """
+    return frozenset(found for text in texts for found in _AIDS.findall(text))
+
+
 def is_aid(label: str) -> bool:
-    """Whether `label` is a port of this family: `1.1.1` (S-series), `0.1b.1` (PXC)."""
+    """Whether `label` is a port of this family: `1.1.1` (S-series; `3.1.4/1` in a client's notes), `0.1b.1` (PXC), or `17`."""
     return _AID.fullmatch(label) is not None
 
 
@@ -146,11 +166,17 @@ class Work:
 
 
 def work(
-    rows: Iterable[Connection], remove: frozenset[Pair], add: frozenset[Pair], group: str, halves: frozenset[Pair] = frozenset()
+    rows: Iterable[Connection],
+    remove: frozenset[Pair],
+    add: frozenset[Pair],
+    group: str,
+    halves: frozenset[Pair] = frozenset(),
+    strange: Iterable[Unknown] = (),
 ) -> Work:
     """Return the commands that remove and add these circuits, given the current table.
 
     `halves`: circuits that an earlier round found to be kept halves of connections it broke (see below).
+    `strange`: rows of the table that cannot be read; a port that one may concern is used for no new circuit.
 
     - a->b and b->a together become one two-way connection: half the commands.
     - Removing one half of a two-way connection recreates the other half one-way: it goes dark for one switching time. The switch
@@ -188,6 +214,8 @@ def work(
             else:
                 held = [circuit for circuit in row.pairs if _clash(pair, circuit)]
                 refused[pair] = f"{_held(pair, held[0])}, connection {row.name!r} of group {row.group!r} ({row.state})"
+    strange = tuple(strange)
+    refused |= {pair: words for pair in missing & add if pair not in refused and (words := unknown.at(pair, strange))}
     missing -= refused.keys()
     enter: list[Connection] = []
     for a, b in sorted(missing, key=lambda pair: (natural(pair[0]), natural(pair[1]))):

@@ -239,8 +239,10 @@ def status(report: StatusReport, colour: bool, here: Callable[[str], str] = str)
     ahead = [d for d in report.devices if d.prewired]
     lines += [f"ahead    {d.name}: {len(d.prewired)} pre-wired, dark: {listed(d.prewired, 6)}" for d in ahead]
     for d in report.devices:
-        idle = [f"{setting} ({words})" for setting, words in d.holders.items()]
+        idle = [f"{setting} ({words})" for setting, words in d.holders.items() if "->" in setting]
         lines += [f"held     {d.name}: ports in use without light: {listed(idle, 6)}"] if idle else []
+        strange = [f"{port} ({words})" for port, words in d.holders.items() if "->" not in port]
+        lines += [f"unknown  {d.name}: ports, which are used for nothing new: {listed(strange, 6)}"] if strange else []
     lines += [f"function {use}" for use in report.functions]
     if report.job is not None:
         lines += job(report.job).splitlines()

@@ -285,7 +285,7 @@ def _device(lab: Lab, name: DeviceName, seen: Observation, identity: Identity | 
 
 def _holders(device: CircuitSwitch) -> dict[str, str]:
     held = device.holders() if isinstance(device, PortHolders) else {}
-    return {short(setting): held[setting] for setting in sorted(held, key=sort_key)}
+    return {short(what): held[what] for what in sorted(held, key=str)}
 
 
 def _shorts(held: Iterable[Setting]) -> tuple[str, ...]:

@@ -132,7 +132,10 @@ REPORTS: dict[str, Any] = {
                 12,
                 ("1.1.8->1.2.8",),
                 ("1.1.1->1.1.2",),
-                holders={"1.1.4->1.2.4": "AS=UMA,OS=RDY,OC=OK in group 'LABX'"},
+                holders={
+                    "1.1.4->1.2.4": "AS=UMA,OS=RDY,OC=OK in group 'LABX'",
+                    "1.1.6": "unknown, its row cannot be read: 'x:SRCPORT=1.1.6'",
+                },
             ),
         ),
         (HostStatus("gpu01", "127.0.0.1:22101", True, 7, 4, 4), HostStatus("gpu02", "127.0.0.1:22102", True, 7, 3, 4)),

@@ -47,15 +47,17 @@ def tl1_rows(data: bytes) -> None:
 
 @target("tl1-calient-rows")
 def tl1_calient_rows(data: bytes) -> None:
-    found = []
+    found, strange = [], []
     for line in data.decode("latin-1").split("\n"):
+        strange.append(calient_rows.unreadable(line))
         with suppress(Garbled):
             row = calient_rows.parse(line)
+            assert strange.pop().ports >= {row.source, row.destination}
             assert calient_rows.is_aid(row.source) and calient_rows.is_aid(row.destination) and row.state and row.pairs
             calient_rows.natural(row.source)
             found.append(row)
     pairs = sorted({pair for row in found for pair in row.pairs})
-    calient_rows.work(found, frozenset(pairs[::3]), frozenset({("1.1.1", "1.1.2"), ("1.1.2", "1.1.1")}), "TESTBED")
+    calient_rows.work(found, frozenset(pairs[::3]), frozenset({("1.1.1", "1.1.2"), ("1.1.2", "1.1.1")}), "TESTBED", strange=strange)
 
 
 @target("tl1-glimmerglass-rows")

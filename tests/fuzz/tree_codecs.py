@@ -31,8 +31,10 @@ def calient_json(data: bytes) -> None:
         with suppress(Garbled):
             calient.refusals(value, 2)
         for row in calient.connections(value):
+            strange = calient.unreadable(row)
             with suppress(Garbled):
-                calient_rest._parse_row(row)
+                read = calient_rest._parse_row(row)
+                assert strange.ports >= {read.source, read.destination}
             with suppress(Garbled):
                 calient.level(row, "inpower")
 

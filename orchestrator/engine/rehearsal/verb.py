@@ -263,7 +263,7 @@ def _trouble(read: Reading) -> list[str]:
     return [
         *dark,
         *(f"{port} is {state}, on the twin too" for port, state in sorted(read.states.items())),
-        *(f"port in use without light: {words}; not on the twin" for words in read.holders),
+        *(f"port in use without light, or unknown: {words}; not on the twin" for words in read.holders),
     ]
 
 

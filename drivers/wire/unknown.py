@@ -1,0 +1,42 @@
+"""Rows of a device's table that cannot be read: what else the table says counts, and their ports are neither free nor known."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from optics import DeviceName, Port
+from optics.plain import printable
+
+ANY = "?"
+"""The label under which a row is reported that names no port."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """A row that cannot be read. ports: those that it may concern; if none, it may concern every port."""
+
+    text: str
+    ports: frozenset[str]
+
+    def concerns(self, labels: Iterable[str]) -> bool:
+        return not self.ports or not self.ports.isdisjoint(labels)
+
+    @property
+    def words(self) -> str:
+        return f"unknown, its row cannot be read: {printable(self.text, keep='')[:120]!r}"
+
+
+def at(labels: Iterable[str], rows: Iterable[Unknown]) -> str:
+    """Why none of these ports may be used, or called free; empty if no row concerns them."""
+    asked = tuple(labels)
+    row = next((row for row in rows if row.concerns(asked)), None)
+    if row is None:
+        return ""
+    port = next((label for label in asked if label in row.ports), "")
+    return f"port {port} is {row.words}" if port else f"any port may be {row.words}"
+
+
+def holders(device: DeviceName, rows: Iterable[Unknown]) -> dict[Port, str]:
+    """The ports of these rows, each with the row's own words."""
+    return {Port(device, printable(label, keep="")[:40]): row.words for row in rows for label in row.ports or {ANY}}
