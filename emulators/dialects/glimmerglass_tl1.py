@@ -9,7 +9,7 @@ where one is configured) and what shows while mirrors move (nothing, as if uncon
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -52,8 +52,9 @@ class GlimmerglassTl1(Tl1Dialect[tuple[Row, ...]]):
     older: rows of older firmware, with fewer fields. lock_fields: older rows end with CONNLOCK and CONNLOCKUSER (REAL that some do
     and some do not). names: of ports; by default IN1.., OUT1.. (REAL), and none on older firmware (REAL). group: of all ports.
     band_nm: SIGBAND. block_bytes, block_rows: see tl1.Writer. echo: how often a command is echoed; "mixed" changes from command to
-    command (REAL that both happen). locks: port -> the other user who holds it. username, password: the account; "" is none, and
-    then none is asked for.
+    command (REAL that both happen). indents: blanks before the header and before a row: three as a rule, two in a comment of 2005
+    on circuits, and one reader kept its rows without any (REAL). locks: port -> the other user who holds it. username, password:
+    the account; "" is none, and then none is asked for.
     """
 
     writes = re.compile(r"^\s*(ent|dlt|ed)-", re.IGNORECASE)
@@ -77,6 +78,7 @@ class GlimmerglassTl1(Tl1Dialect[tuple[Row, ...]]):
         block_rows: int = 0,
         row_delay_s: float = 0.0001,
         echo: Literal["once", "twice", "mixed", "none"] = "mixed",
+        indents: Sequence[int] = (3, 3),
         locks: Mapping[str, str] | None = None,
         epoch_s: float = 1_767_268_800.0,
         seed: int = 0,
@@ -84,7 +86,9 @@ class GlimmerglassTl1(Tl1Dialect[tuple[Row, ...]]):
         boot_s: float = 1.0,
     ) -> None:
         account = (username, password) if username else None
-        writer = Writer(sid or plant.name.upper(), epoch_s, block_rows, block_bytes=block_bytes)
+        if len(indents) != 2 or not all(type(blanks) is int and 0 <= blanks <= 8 for blanks in indents):
+            raise ValueError(f"{plant.name}: indents: wanted two numbers of blanks, seen {indents!r}")
+        writer = Writer(sid or plant.name.upper(), epoch_s, block_rows, block_bytes=block_bytes, indents=(indents[0], indents[1]))
         super().__init__(plant, writer, account, seed=seed, idle_s=idle_s, boot_s=boot_s)
         if echo not in ("once", "twice", "mixed", "none"):
             raise ValueError(f"{plant.name}: echo {echo!r} is none of once, twice, mixed, none")
@@ -112,6 +116,8 @@ class GlimmerglassTl1(Tl1Dialect[tuple[Row, ...]]):
             "RTRV-PORT-POWER": self._powers,
             "RTRV-CFG-FIBER": self._configuration,
             "RTRV-SYSTEM-INFO": self._system,
+            "RTRV-SIGTYPE-FIBER": self._bands,
+            "ED-PARAM": self._edit_parameter,
         }
 
     def preset(self, ingress: str, egress: str) -> None:
@@ -283,13 +289,22 @@ class GlimmerglassTl1(Tl1Dialect[tuple[Row, ...]]):
             f"SoftwareActiveVersion={self.firmware}",
         ))  # fmt: skip
 
+    def _bands(self, session: Session, asked: Command, now: float) -> Reply:
+        """The three fields that a lab's client searches for (CODE)."""
+        wanted = self._asked(asked)
+        return Reply([
+            f"GGN:PORTID={side[1]},PORTNAME={self._names.get(side[1], '')},SIGTYPE={self.band_nm}"
+            for side in (self._side.values() if wanted is None else wanted)
+        ])  # fmt: skip
+
     # ---- writing
 
     def _pairs(self, asked: Command) -> list[Pair]:
-        """Two lists that pair by position (CODE)."""
+        """Two lists that pair by position; `all` is every port of its side (CODE)."""
         if len(asked.aids) != 2:
             raise Denied("IIAC", "Invalid AID - ingress and egress wanted")
-        lists = [listed(aid) for aid in asked.aids]
+        every = (self.plant.ingress, self.plant.egress)
+        lists = [list(ports) if aid.lower() == "all" else listed(aid) for aid, ports in zip(asked.aids, every, strict=True)]
         if len(lists[0]) != len(lists[1]):
             raise Denied("IIAC", "Invalid AID - lists differ in length")
         pairs = list(zip(*lists, strict=True))
@@ -316,8 +331,20 @@ class GlimmerglassTl1(Tl1Dialect[tuple[Row, ...]]):
         self.plant.connect(self.some(pairs), now)
         return Reply()
 
+    def _ended(self, asked: Command) -> list[Pair]:
+        """Return the pairs to end. One list is of ports, each with whatever it is connected to; `all` and `all,all` are every
+        connection, and none is no mistake (CODE: a lab's daily calls; U that either side may be named)."""
+        if {aid.lower() for aid in asked.aids} == {"all"}:
+            return list(self.plant.pairs())
+        if len(asked.aids) == 2:
+            return self._pairs(asked)
+        held = [(port, self.plant.circuit(self._known(port))) for port in listed(asked.aid)]
+        if free := next((port for port, circuit in held if circuit is None), None):
+            raise Denied("SNVS", f"No connection {free}")
+        return list(dict.fromkeys(circuit.pair for _, circuit in held if circuit is not None))
+
     def _disconnect(self, session: Session, asked: Command, now: float) -> Reply:
-        pairs = self._pairs(asked)
+        pairs = self._ended(asked)
         for pair in pairs:
             if self.plant.since(pair) is None:
                 raise Denied("SNVS", f"No connection {pair[0]},{pair[1]}")
@@ -326,6 +353,13 @@ class GlimmerglassTl1(Tl1Dialect[tuple[Row, ...]]):
         self.wrote(now)
         if refused := self.plant.disconnect(self.some(pairs), now):
             raise Denied("SROF", next(iter(refused.values())))
+        return Reply()
+
+    def _edit_parameter(self, session: Session, asked: Command, now: float) -> Reply:
+        """ED-PARAM:::c:::NAME=...,VAL=...; nothing reads a parameter back (CODE: the command; U: which names there are)."""
+        if set(asked.options) != {"NAME", "VAL"} or not all(asked.options.values()):
+            raise Denied("IPMS", "NAME and VAL wanted")
+        self.wrote(now)
         return Reply()
 
 

@@ -130,11 +130,22 @@ class Writer:
     A new block begins before the row that would be more than `block_rows` or would make the block longer than `block_bytes` (0: no
     limit). Continuation (`>`, then `<` and a whole new header) is REAL on Glimmerglass; whether Calient splits is unconfirmed.
     `sid` of a call: a name other than the device's own, as a switch gives before the login. `off_s`: how far its clock is off.
+    `indents`: blanks before the header and before a row.
     """
 
-    def __init__(self, sid: str, epoch_s: float = 0.0, block_rows: int = 0, trailer: bytes = b"", *, block_bytes: int = 0) -> None:
+    def __init__(
+        self,
+        sid: str,
+        epoch_s: float = 0.0,
+        block_rows: int = 0,
+        trailer: bytes = b"",
+        *,
+        block_bytes: int = 0,
+        indents: tuple[int, int] = (3, 3),
+    ) -> None:
         self.sid, self.epoch_s, self.block_rows, self.trailer = sid, epoch_s, block_rows, trailer
         self.block_bytes = block_bytes
+        self.before_header, self.before_row = (" " * blanks for blanks in indents)
         self.off_s = 0.0
         self._second, self._stamp = -1, ""
         self._atag = 0
@@ -146,14 +157,14 @@ class Writer:
         return self._stamp
 
     def header(self, now: float, sid: str | None = None) -> str:
-        return f"\r\n\n   {self.sid if sid is None else sid} {self.stamp(now)}\r\n"
+        return f"\r\n\n{self.before_header}{self.sid if sid is None else sid} {self.stamp(now)}\r\n"
 
     def completed(self, ctag: str, reply: Reply, now: float, sid: str | None = None) -> bytes:
         """Return a COMPLD answer in one block or several."""
         head = f"{self.header(now, sid)}M  {ctag} COMPLD\r\n"
         blocks: list[list[str]] = [[]]
         size = len(head)
-        for line in (f'   "{row}"\r\n' for row in reply.rows):
+        for line in (f'{self.before_row}"{row}"\r\n' for row in reply.rows):
             full = len(blocks[-1]) == self.block_rows or size + len(line) > self.block_bytes > 0
             if blocks[-1] and full:
                 blocks.append([])
@@ -175,7 +186,7 @@ class Writer:
     def autonomous(self, alarm: str, what: str, rows: Iterable[str], now: float) -> bytes:
         """Return an autonomous message: `alarm` is "*C", "**", "*^", "* " or "A " (pynt's TL1 parser)."""
         self._atag += 1
-        lines = "".join(f'   "{row}"\r\n' for row in rows)
+        lines = "".join(f'{self.before_row}"{row}"\r\n' for row in rows)
         return f"{self.header(now)}{alarm:<2} {self._atag} {what}\r\n{lines};".encode("latin-1", "replace") + self.trailer
 
 

@@ -195,6 +195,11 @@ async def test_a_port_locked_by_another_user_refuses_and_names_him(start: Start)
         "dlt-crs-fiber::10001,20002:c;",
         "rtrv-crs-fiber::1&&999999:c;",
         "rtrv-port-power::5~6:c;",
+        "dlt-crs-fiber::10002:c;",
+        "dlt-crs-fiber::10001&10002:c;",
+        "dlt-crs-fiber::10099:c;",
+        "ent-crs-fiber::all,all:c;",  # two ports are taken
+        "ed-param:::c:::NAME=PowerMonitoringPeriod;",
         "make-tea:::c;",
     ],
 )
@@ -227,3 +232,77 @@ async def test_where_nobody_logs_in_a_full_device_takes_no_connection(glimmergla
     first, second = await glimmerglass.connect(), await glimmerglass.connect()
     assert await second.ended() == b""
     assert "COMPLD" in await first.ask("rtrv-system-info:::c;")
+
+
+# ---- what labs' clients send every day
+
+
+@pytest.mark.parametrize(
+    ("command", "left"),
+    [
+        ("dlt-crs-fiber::10010:1:::OPMODE=Async;", {("10001", "20001"), ("10002", "20002")}),
+        ("dlt-crs-fiber::20001:1;", {("10010", "20011"), ("10002", "20002")}),
+        ("dlt-crs-fiber::10001&20001&10002:1;", {("10010", "20011")}),
+        ("dlt-crs-fiber::all:1;", set()),
+        ("DLT-CRS-FIBER::all,all:1:::opmode=sync;", set()),
+    ],
+)
+async def test_a_connection_is_ended_by_one_of_its_ports_and_all_of_them_by_a_word(
+    start: Start, command: str, left: set[tuple[str, str]]
+) -> None:
+    made = [["10001", "20001"], ["10002", "20002"], ["10010", "20011"]]
+    device = await start("glimmerglass-tl1", preset=made)
+    client = await device.connect()
+    assert "M  1 COMPLD" in await client.ask(command)
+    await device.settle()
+    assert device.lit() == left
+
+
+async def test_ending_all_connections_of_an_empty_switch_is_no_mistake_and_a_lock_prevents_it(start: Start) -> None:
+    client = await (await start("glimmerglass-tl1")).connect()
+    assert "M  1 COMPLD" in await client.ask("dlt-crs-fiber::all:1;")
+    locked = await start("glimmerglass-tl1", name="ocs2", preset=[["10001", "20001"]], locks={"10001": "bench2"})
+    assert "locked by bench2" in await (await locked.connect()).ask("dlt-crs-fiber::all:1;")
+
+
+async def test_all_inputs_are_connected_to_all_outputs_by_position(glimmerglass: Device) -> None:
+    client = await glimmerglass.connect()
+    assert "M  1 COMPLD" in await client.ask("ENT-CRS-FIBER::all,all:1:::opmode=sync;")
+    await glimmerglass.settle()
+    assert glimmerglass.lit() == {(f"{10_001 + n}", f"{20_001 + n}") for n in range(16)}
+
+
+async def test_a_parameter_is_taken_and_the_band_of_a_port_is_told(glimmerglass: Device) -> None:
+    client = await glimmerglass.connect()
+    assert "M  1 COMPLD" in await client.ask("ED-PARAM:::1:::NAME=PowerMonitoringPeriod,VAL=5;")
+    assert await rows(client, "rtrv-sigtype-fiber::20003:2;") == [{"PORTID": "20003", "PORTNAME": "OUT3", "SIGTYPE": "1550"}]
+
+
+@pytest.mark.parametrize(("indents", "header", "row"), [((2, 2), "  ", "  "), ((2, 0), "  ", ""), ((3, 3), "   ", "   ")])
+async def test_an_answer_of_firmware_of_2005_is_what_its_users_kept_byte_by_byte(
+    start: Start, indents: tuple[int, int], header: str, row: str
+) -> None:
+    device = await start("glimmerglass-tl1", sid="o01gva.datatag.org", older=True, echo="twice", indents=indents)
+    device.server.set_input("10001", None)
+    device.server.set_input("10002", None)
+    client = await device.connect()
+    assert "COMPLD" in await client.ask("ent-crs-fiber::10002,20015:1;")
+    await device.settle()
+    await client.reader.readuntil(b"\r\n<")
+    client.send("rtrv-crs-fiber::10001&10002:1;")
+    said = "<" + (await client.reader.readuntil(b"\r\n;\r\n<")).decode().replace("\r", "")
+    said = re.sub(r"=-\d\d\.\d{3}", "=-NN.NNN", re.sub(r"PWRLOSS=-?\d\.\d\d\d", "PWRLOSS=N.NNN", said))
+    assert re.sub(r"\d\d-\d\d-\d\d \d\d:\d\d:\d\d", "<time>", said) == (
+        "<rtrv-crs-fiber::10001&10002:1;\nrtrv-crs-fiber::10001&10002:1;\n\n"
+        f"{header}o01gva.datatag.org <time>\nM  1 COMPLD\n"
+        f'{row}"GGN:IPORTID=10001,IPORTNAME=,OPORTID=0,OPORTNAME=,CONNID=0,CONNSTATE=single,CONNCAUSE=none,'
+        'INPWR=-NN.NNN,OUTPWR=0.000,PWRLOSS=N.NNN,CONNLOCK=0,CONNLOCKUSER="\n'
+        f'{row}"GGN:IPORTID=10002,IPORTNAME=,OPORTID=20015,OPORTNAME=,CONNID=0,CONNSTATE=fault,'
+        "CONNCAUSE=initial_connection_timer_expired,"
+        'INPWR=-NN.NNN,OUTPWR=-NN.NNN,PWRLOSS=N.NNN,CONNLOCK=0,CONNLOCKUSER="\n;\n<'
+    )
+
+
+async def test_indents_are_two_numbers(start: Start) -> None:
+    with pytest.raises(ValueError, match="indents: wanted two numbers of blanks"):
+        await start("glimmerglass-tl1", indents=[3])
