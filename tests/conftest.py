@@ -6,7 +6,11 @@ import os
 import signal
 
 import pytest
+from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
+
+settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])  # no test judges time
+settings.load_profile("busy")
 
 LAB = ("end_to_end", "hosts", "fabric", "security", "guard", "drills", "installed")
 """Folders whose tests start labs: one after another, begun first since it takes longest."""

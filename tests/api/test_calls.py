@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from optical_testbed import AsyncLab, BadFile, Event, Interrupted, Lab, Missing, Unreachable
+from optical_testbed import AsyncLab, BadFile, Event, Interrupted, Lab, Missing, Unreachable, Usage
 from orchestrator.engine import verbs as engine
 from orchestrator.results import DownReport, UpReport
 from orchestrator.session import Command
@@ -277,7 +277,7 @@ def test_every_problem_of_what_is_opened_is_named(places: dict[str, str], tmp_pa
         Lab.open("inventory/emulated", settings={"data_dirr": "x"})
     with pytest.raises(BadFile):
         Lab.open(tmp_path / "nowhere", settings=places)
-    with pytest.raises(BadFile, match="timeout"):
+    with pytest.raises(Usage, match="timeout"):
         Lab.open("inventory/emulated", timeout_s=-1)
 
 

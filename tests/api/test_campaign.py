@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from optical_testbed import BadFile, Campaign, Event, Locked
+from optical_testbed import BadFile, Campaign, Event, Locked, Usage
 from orchestrator.engine.sweep import record
 from orchestrator.engine.sweep.trial import Outcome
 from orchestrator.engine.sweep.version import of_program
@@ -32,7 +32,7 @@ def test_what_is_wrong_is_raised_as_everywhere_and_progress_is_of_one_run(tmp_pa
         Campaign(tmp_path / "no.yaml")
     campaign = Campaign(EXAMPLE, settings={"state_dir": tmp_path})
     seen: list[Event] = []
-    with pytest.raises(BadFile, match="wanted local, or an address"):
+    with pytest.raises(Usage, match="wanted local, or an address"):
         campaign.run("nowhere", progress=seen.append)
     assert [event.name for event in seen] == ["workers"]
     with record.held(load({"state_dir": str(tmp_path)}), "methods"), pytest.raises(Locked):

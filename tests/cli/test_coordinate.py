@@ -33,7 +33,7 @@ def test_it_starts_a_process_that_does_the_work_and_prints_what_that_found(cli: 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--by", "magic"], "--by takes shift, mltcp, together, off, got 'magic'"),
+        (["--by", "magic"], "--by magic: not one of shift, mltcp, together, off"),
         (["--by", "off", "--force"], "--by off cannot be combined"),
         (["--by", "mltcp", "--foreground"], "--by mltcp cannot be combined"),
         (["--log", "x"], "--log goes with --foreground or --jsonl"),

@@ -169,27 +169,22 @@ async def test_who_steals_the_lock_of_a_run_that_lives_leaves_it_what_it_may_sti
     assert bench.held() == bench.wanted([])
 
 
-async def test_an_owner_is_adopted_from_only_when_none_of_his_runs_is_under_way(bench: Bench) -> None:
+async def test_an_owner_is_adopted_from_only_when_none_of_his_runs_is_under_way(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await bench.up(plan_text("his", EAST), owner="bob")
-    found: list[BaseException] = []
-    process = Process("")
+    clear, begun = bench.fleet.clear, list[asyncio.Task[Any]]()
 
-    async def adopting() -> None:
-        try:
-            await bench.up(plan_text("mine", WEST), adopt=("owner:bob",))
-        except Locked as error:
-            found.append(error)
+    async def clear_at_last(*words: Any, **more: Any) -> Any:
+        if not begun:  # his `down` goes on when the other has had an answer
+            begun.append(asyncio.ensure_future(bench.up(plan_text("mine", WEST), adopt=("owner:bob",))))
+            await asyncio.wait(begun)
+        return await clear(*words, **more)
 
-    begun: list[asyncio.Task[None]] = []
-
-    def act(name: str) -> None:
-        if not begun and name.startswith("after hosts"):
-            begun.append(asyncio.ensure_future(adopting()))
-
-    process.act = act
-    await bench.verb(engine.down, owner="bob", process=process)
-    await asyncio.gather(*begun)
-    assert found and "bob's plan" in str(found[0])
+    monkeypatch.setattr(bench.fleet, "clear", clear_at_last)
+    await bench.verb(engine.down, owner="bob")
+    with pytest.raises(Locked, match="bob's plan"):
+        await begun[0]
     assert not of_nobody(bench)
 
 

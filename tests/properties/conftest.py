@@ -1,8 +1,6 @@
-"""Hypothesis for these tests: repeatable, and no deadline, because the machine is shared."""
+"""Hypothesis for these tests: repeatable."""
 
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 
-settings.register_profile(
-    "properties", deadline=None, derandomize=True, max_examples=60, suppress_health_check=[HealthCheck.too_slow]
-)
+settings.register_profile("properties", settings.get_profile("busy"), derandomize=True, max_examples=60)
 settings.load_profile("properties")
