@@ -417,7 +417,7 @@ class Jobs:
                     phase.detail = f"{record.name} had {status.state}"
                     return ""
             status = await self.stop(record, "down")
-            phase.detail = f"{record.name} stopped after {status.iterations} iterations"
+            phase.detail = f"{record.name} stopped" + (f" after {status.iterations} iterations" if status.iterations else "")
         return record.name
 
     async def resumed(self, recorder: Recorder, after_ns: int, since_ns: int, was: int | None) -> tuple[int, int]:
