@@ -478,3 +478,9 @@ async def test_killed_at_any_point_of_going_up_or_back_the_next_command_finds_th
                 await bench.up(plan_text("ring", RING))
                 await is_up(bench, "ring", RING)
     assert waited > back // 14
+
+
+async def test_where_nothing_moves_nothing_has_to_be_confirmed_and_that_is_said(bench: Bench) -> None:
+    await bench.up(plan_text("ring", RING))
+    report = await bench.up(plan_text("ring", RING), confirm_s=WITHIN_S)
+    assert report.nothing_to_do and "nothing was changed, nothing has to be confirmed" in report.notes

@@ -366,7 +366,7 @@ class Up:
         recorder = self.context.recorder
         balance = await self._equalise(goal, seen.settings)
         job = await self._job(launch=launch_job, changed=False)
-        self.notes += ended(job)
+        self.notes += ended(job) if self.confirming is None else (*ended(job), "nothing was changed, nothing has to be confirmed")
         turned = await self.turn.report(0, Figures())
         writes = balance.writes if balance else 0
         return UpReport(
