@@ -15,7 +15,7 @@ from importlib import import_module
 from typing import Any
 
 from emulators.dialects.base import AnyDialect
-from emulators.family import Family
+from emulators.family import Family, Labels
 
 GROUP = "testbed.emulators"
 _BUILT_IN: Mapping[str, str] = {
@@ -30,6 +30,7 @@ _BUILT_IN: Mapping[str, str] = {
     "polatis-scpi": "emulators.dialects.polatis_scpi",
     "rome-cli": "emulators.dialects.rome_cli",
     "rotor": "emulators.dialects.rotor",
+    "santec-scpi": "emulators.dialects.santec_scpi",
     "sonic-ocs": "emulators.dialects.sonic_ocs",
     "waveshaper-http": "emulators.dialects.waveshaper_http",
     "telescent-cli": "emulators.dialects.telescent_cli",
@@ -86,8 +87,9 @@ def device_from_config(
 ) -> tuple[Any, AnyDialect]:
     """Return plant and dialect of a device as an inventory names it.
 
-    overrides: settle_s, bulk_settle_s (s, of the real device), size ("16x16"), ports (explicit labels), preset, faults, los_dbm and
-    every keyword of the family's dialect. time_scale: the device's times are divided by it.
+    overrides: settle_s, bulk_settle_s (s, of the real device), size ("16x16"), ports (explicit labels, of both sides or
+    {in: labels, out: labels}), preset, faults, los_dbm and every keyword of the family's dialect. time_scale: the device's times
+    are divided by it.
     Raises ValueError: unknown driver, unknown key, bad value.
     """
     if driver not in WHERE:
@@ -103,8 +105,7 @@ def device_from_config(
     if kind.square and inputs != outputs:
         raise ValueError(f"{name}: size: a duplex faceplate is square")
     ports = given.pop("ports", None)
-    labels = tuple(str(p) for p in ports) if ports else None
-    ingress, egress = (labels, labels) if labels else kind.faceplate(inputs, outputs)
+    ingress, egress = _labels(name, ports) if ports else kind.faceplate(inputs, outputs)
     bulk_s = given.pop("bulk_settle_s", kind.bulk_settle_s)
     more = {"los_dbm": float(given.pop("los_dbm"))} if "los_dbm" in given else {}
     plant = kind.plant(
@@ -127,6 +128,13 @@ def device_from_config(
     for spec in faults:
         dialect.inject(0.0, **dict(spec))
     return plant, dialect
+
+
+def _labels(name: str, ports: object) -> tuple[Labels, Labels]:
+    ingress, egress = (ports.get("in"), ports.get("out")) if isinstance(ports, Mapping) else (ports, ports)
+    if not (isinstance(ingress, list | tuple) and isinstance(egress, list | tuple)):
+        raise ValueError(f"{name}: ports: wanted labels, or {{in: labels, out: labels}}, seen {ports!r}")
+    return tuple(str(port) for port in ingress), tuple(str(port) for port in egress)
 
 
 def _size(name: str, text: object) -> tuple[int, int]:

@@ -12,12 +12,12 @@ from emulators.plant import Pair, Plant
 
 # SCPI-99 volume 2 chapter 21. Which of them Polatis uses for what is not published.
 NO_ERROR = (0, "No error")
-COMMAND, MISSING, PARAMETER_TYPE, UNDEFINED = -100, -109, -104, -113
+COMMAND, MISSING, PARAMETER_TYPE, UNDEFINED, SUFFIX = -100, -109, -104, -113, -114
 EXECUTION, CONFLICT, RANGE, HARDWARE, OVERFLOW = -200, -221, -222, -240, -350
 TEXT = {
     COMMAND: "Command error", MISSING: "Missing parameter", PARAMETER_TYPE: "Data type error", UNDEFINED: "Undefined header",
-    EXECUTION: "Execution error", CONFLICT: "Settings conflict", RANGE: "Data out of range", HARDWARE: "Hardware error",
-    OVERFLOW: "Queue overflow",
+    SUFFIX: "Header suffix out of range", EXECUTION: "Execution error", CONFLICT: "Settings conflict",
+    RANGE: "Data out of range", HARDWARE: "Hardware error", OVERFLOW: "Queue overflow",
 }  # fmt: skip
 
 MOST_LISTED = 4096  # no switch has more ports; a range may not ask for more
