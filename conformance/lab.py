@@ -130,7 +130,7 @@ def _write(folder: Path, drivers: tuple[str, ...], emulated: Mapping[str, Mappin
     (lab / "hosts.yml").write_text(yaml.safe_dump({"all": {"hosts": {"unused": host}}}))
     (lab / "devices.yml").write_text(yaml.safe_dump({"lab": "conformance", "devices": devices}))
     (lab / "fibres.yml").write_text("fibres: []\n")
-    keys = {name_of(driver): dict(given) for driver, given in emulated.items()}
+    keys = {name_of(driver): {**known[driver]["quick"], **emulated.get(driver, {})} for driver in drivers}
     (lab / "emulator.yml").write_text(yaml.safe_dump({"hosts": False, "seed": 1, "devices": keys}))
     return _configs(lab)
 

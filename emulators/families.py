@@ -155,7 +155,13 @@ def main() -> int:
     print(
         json.dumps(
             {
-                driver: {"schemes": kind.schemes, "login": kind.login, "time_scale": kind.time_scale, "size": kind.size}
+                driver: {
+                    "schemes": kind.schemes,
+                    "login": kind.login,
+                    "time_scale": kind.time_scale,
+                    "size": kind.size,
+                    "quick": dict(kind.quick),
+                }
                 for driver, kind in found.items()
             }
         )

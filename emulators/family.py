@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Protocol, cast
 
 from emulators.dialects.base import AnyDialect
@@ -42,7 +42,7 @@ class Family:
     coupler: the hosts' fibres are joined by a passive coupler and all enter the first ingress (a 1xN wavelength-selective switch);
     trunks: fibres from an egress of the device to an ingress of the same device that the lab needs. spectral: each host of a
     generated lab sends in a slot of its own. turns: it may turn by the clock, faster than carriers follow (turning.py).
-    baud: of its serial line.
+    baud: of its serial line. quick: keys of emulator.yml that take away waits of which no check is a test, as that for a login.
     """
 
     driver: str
@@ -62,6 +62,7 @@ class Family:
     square: bool = False
     turns: bool = False
     baud: int = 38_400  # Polatis RS-232
+    quick: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def settings(self) -> frozenset[str]:

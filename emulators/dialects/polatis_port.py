@@ -107,6 +107,9 @@ class Flap:
         dark, self._dark, self._began_s = self._dark, False, None
         return dark
 
+    def __str__(self) -> str:
+        return f"{self.dark_s * 1000:g},{(self.period_s - self.dark_s) * 1000:g},{self.times}"
+
     @property
     def next_s(self) -> float | None:
         """When the shutter moves next (s)."""

@@ -1,36 +1,45 @@
 """Polatis (HUBER+SUHNER) switches over TL1 (port 3082: no echo, no prompt).
 
-Grades: CODE is the literal of a public client (Quali cloudshell-L1-polatis templates; another public client for login, idle
-timeout, port labels, flaps and attenuators), U unconfirmed. No public capture of a Polatis denial or autonomous message is known:
-every code and text of a DENY is U. Where no source says, the choice is the one that asks most of a driver: one patch per ENT-PATCH,
-no patch shown before it is at rest, `( nil )` as the switch's name until a user logs in.
+Grades: REAL is a log of a live switch of 2017 that its vendor published (login, denials of login and of a port, lists and ranges),
+CODE the literal of a public client or of a test suite of the vendor (Quali cloudshell-L1-polatis templates; pypolatis; scripts that
+read labels and flaps), U unconfirmed. Where no source says, the choice is the one that asks most of a driver: a command with a list
+is done as a whole or not at all, and no patch is shown before it is at rest.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from emulators.dialects.base import Session
-from emulators.dialects.polatis_port import Attenuator, Flap, Monitor, metered, number_of
+from emulators.dialects.polatis_port import metered, number_of
 from emulators.dialects.polatis_scpi import numbered
-from emulators.dialects.tl1 import Command, Denied, Reply, Tl1Dialect, Verb, Writer, listed
+from emulators.dialects.polatis_tl1_ports import PolatisPorts
+from emulators.dialects.tl1 import Command, Denied, Reply, Verb, Writer
 from emulators.family import Family
-from emulators.plant import Pair, Plant, Side, Violation
+from emulators.plant import Pair, Plant, Violation
 
-NIL = "( nil )"  # CODE: the name before the login
+NIL = "( nil )"  # CODE (Quali): some switches' name before the login; the captured one says its own
 IDLE_S = 60.0  # CODE: idle TL1 sessions die after about 60 s (MonALISA); ED-EQPT::TIMEOUT changes it
+LONGEST_IDLE = 60  # CODE: the most that ED-EQPT::TIMEOUT takes; its unit is U
+BOOT = ("DARK", "RESTORE", "AUTOSAVE")
+LOGIN_S, DENIED_S = 0.62, 0.13  # REAL: how long the live switch took to let a user in, and to say no
 
 
-class PolatisTl1(Tl1Dialect[tuple[Pair, ...]]):
+class PolatisTl1(PolatisPorts):
     """One switch.
 
     boot_mode: DARK, RESTORE or AUTOSAVE, as over SCPI. bare_netype: RTRV-NETYPE answers without quotes (CODE that some do).
     voa: egress ports have variable attenuators. block_rows: see tl1.Writer (U that this family continues answers at all).
+    login_s, denied_s: how long a login takes, of the real device; divided by time_scale.
+
+    What differs between versions of the software: bad_port, IIAC (REAL) or IDNV (CODE), denies a port that is not there; nil_sid:
+    the name is `( nil )` until a user logs in (CODE); all_aid: `ALL` names all ports (REAL), older software wants no AID (DOC).
     """
 
     writes = re.compile(
-        r"^\s*((ent|dlt)-patch|(opr|rls)-port-shutter|set-port|ed-(port|eqpt)|(ent|opr|rls)-port-flap)", re.IGNORECASE
+        r"^\s*((ent|dlt)-patch|(opr|rls)-port-shutter|set-port|ed-(port|eqpt)|dlt-port-label|(ent|opr|rls)-port-flap)",
+        re.IGNORECASE,
     )
 
     def __init__(
@@ -49,45 +58,51 @@ class PolatisTl1(Tl1Dialect[tuple[Pair, ...]]):
         bare_netype: bool = False,
         voa: bool = True,
         boot_mode: str = "AUTOSAVE",
+        bad_port: str = "IIAC",
+        nil_sid: bool = False,
+        all_aid: bool = True,
+        login_s: float = LOGIN_S,
+        denied_s: float = DENIED_S,
+        time_scale: float = 1.0,
         epoch_s: float = 1_767_268_800.0,
         seed: int = 0,
         idle_s: float | None = IDLE_S,
         boot_s: float = 1.0,
     ) -> None:
-        writer = Writer(sid or plant.name, epoch_s, block_rows)
-        super().__init__(plant, writer, (username, password), seed=seed, idle_s=idle_s, boot_s=boot_s)
-        if boot_mode.upper() not in ("DARK", "RESTORE", "AUTOSAVE"):
-            raise ValueError(f"{plant.name}: boot_mode {boot_mode!r} is none of DARK, RESTORE, AUTOSAVE")
-        self.model = model or f"N-VST-{len(plant.ingress)}x{len(plant.egress)}-LA1-DMHNV-801"
+        writer = Writer(sid or plant.name, epoch_s, block_rows, b"\r\n")
+        if boot_mode.upper() not in BOOT:
+            raise ValueError(f"{plant.name}: boot_mode {boot_mode!r} is none of {', '.join(BOOT)}")
+        if bad_port not in ("IIAC", "IDNV"):
+            raise ValueError(f"{plant.name}: bad_port {bad_port!r} is neither IIAC nor IDNV")
+        super().__init__(
+            plant,
+            writer,
+            (username, password),
+            model=model or f"N-VST-{len(plant.ingress)}x{len(plant.egress)}-LA1-DMHNV-801",
+            voa=voa,
+            row_delay_s=row_delay_s,
+            bad_port=bad_port,
+            all_aid=all_aid,
+            seed=seed,
+            idle_s=idle_s,
+            boot_s=boot_s,
+        )
+        self.login_user, self.nil_sid = username, nil_sid
+        self.login_s, self.denied_s = login_s / time_scale, denied_s / time_scale
         self.serial, self.firmware, self.boot_mode = serial, firmware, boot_mode.upper()
-        self.plna_s, self.row_delay_s, self.bare_netype, self.voa = plna_s, row_delay_s, bare_netype, voa
-        self.labels: dict[str, str] = {}
-        self.monitors: dict[str, Monitor] = {}
-        self.attenuators: dict[str, Attenuator] = {}
-        self.flaps: dict[str, Flap] = {}
+        self.plna_s, self.bare_netype = plna_s, bare_netype
         self._saved: tuple[Pair, ...] = ()
-        self._turned = False  # an attenuator moved since the last tick
-        self._side: dict[str, Side] = {p: ("in", p) for p in plant.ingress} | {p: ("out", p) for p in plant.egress}
         self.verbs: Mapping[str, Verb] = {
+            **self.port_verbs,
             "RTRV-EQPT": self._equipment,
             "ED-EQPT": self._edit_equipment,
+            "OPR-ARC-EQPT": self._inhibit,
             "RTRV-INV": self._inventory,
             "RTRV-NETYPE": self._type,
+            "RTRV-TOD": self._time_of_day,
             "RTRV-PATCH": self._patches,
             "ENT-PATCH": self._connect,
             "DLT-PATCH": self._disconnect,
-            "OPR-PORT-SHUTTER": lambda session, asked, now: self._shutter(asked, True, now),
-            "RLS-PORT-SHUTTER": lambda session, asked, now: self._shutter(asked, False, now),
-            "RTRV-PORT-SHUTTER": lambda session, asked, now: self._rows(session, asked, self._shutter_row, now),
-            "RTRV-PORT-POWER": lambda session, asked, now: self._rows(session, asked, self._power_row, now),
-            "RTRV-PORT-PMON": lambda session, asked, now: self._rows(session, asked, self._monitor_row, now),
-            "SET-PORT-PMON": self._set_monitor,
-            "ED-PORT-LABEL": self._label,
-            "ENT-PORT-FLAP": self._flap_entered,
-            "OPR-PORT-FLAP": lambda session, asked, now: self._flap(asked, True, now),
-            "RLS-PORT-FLAP": lambda session, asked, now: self._flap(asked, False, now),
-            "SET-PORT-ATTEN": self._set_attenuation,
-            "RTRV-PORT-ATTEN": lambda session, asked, now: self._rows(session, asked, self._attenuation_row, now),
         }
 
     def preset(self, ingress: str, egress: str) -> None:
@@ -98,7 +113,7 @@ class PolatisTl1(Tl1Dialect[tuple[Pair, ...]]):
     # ---- the manner
 
     def shown_sid(self, session: Session) -> str | None:
-        return NIL if session.user is None else None
+        return NIL if self.nil_sid and session.user is None else None
 
     def unsolicited(self, now: float) -> bytes:
         return self.writer.autonomous("* ", "REPT ALM PORT", ("1:LOS",), now)  # no public capture has one (U)
@@ -114,21 +129,44 @@ class PolatisTl1(Tl1Dialect[tuple[Pair, ...]]):
         else:
             self._saved = ()
 
-    def tick(self, now: float) -> None:
-        for port, flap in self.flaps.items():
-            if (dark := flap.turned(now)) is not None and not flap.was_shut:
-                self.plant.set_disabled([self._side[port]], dark, now)
-        self._turned = False
-        super().tick(now)
+    # ---- sessions
 
-    def next_event(self, now: float) -> float | None:
-        times = [t for t in (super().next_event(now), *(f.next_s for f in self.flaps.values())) if t is not None]
-        if self._turned:  # the light is to be re-evaluated
-            times.append(now)
-        return min(times, default=None)
+    def answer(self, session: Session, asked: Command, now: float) -> Reply:
+        """CODE: the switch says where it stopped reading: at a ctag that is missing, at a target that is not its own."""
+        parts = asked.parts
+        if len(parts) < 4 or not parts[3].strip():
+            raise Denied("IICT", f"Parse error at offset {sum(len(part) + 1 for part in parts[:3]) + 1} in command")
+        try:
+            return super().answer(session, asked, now)
+        except Denied as denial:
+            if denial.code == "IITA":
+                raise Denied("IITA", f"Parse error at offset {len(parts[0]) + 2} in command") from None
+            raise
 
-    def on_light(self, now: float) -> None:
-        self._hold_levels(now)
+    def login(self, session: Session, asked: Command, now: float) -> Reply:
+        """REAL: a wrong name is answered PICC without a comment. CODE: what is said when one of the two is missing."""
+        session.delay_s = self.denied_s
+        if not asked.aid:
+            raise Denied("IIAC", "Too few parameters (0/1)")
+        if not asked.payload[0]:
+            raise Denied("IPMS", "Too few parameters (0/1) in block 1")
+        if (asked.aid.strip('"'), asked.payload[0].strip('"')) != self.account:
+            raise Denied("PICC")
+        reply = super().login(session, asked, now)
+        session.delay_s = self.login_s
+        return reply
+
+    def logout(self, session: Session, asked: Command, now: float) -> Reply:
+        """CODE: nobody ends another user's session."""
+        if asked.aid.strip('"') not in ("", session.user or self.login_user):
+            raise Denied("PICC", "Permission denied")
+        return super().logout(session, asked, now)
+
+    def _inhibit(self, session: Session, asked: Command, now: float) -> Reply:
+        """`opr-arc-eqpt::repmgr:123::ind;`: no reports (CODE). This switch makes none but those of faults, which it makes still."""
+        if asked.aid.upper() != "REPMGR":
+            raise Denied("IIAC", f"Invalid equipment {asked.aid[:20]}")
+        return Reply()
 
     # ---- what it is
 
@@ -141,16 +179,32 @@ class PolatisTl1(Tl1Dialect[tuple[Pair, ...]]):
                 return Reply([f"PMON::PORT={label},MODE={'INPUT' if which == 'in' else 'OUTPUT'}" for which, label in ports])
             case ("ATTEN", "CONFIG"):  # the row is in the shape of the PMON inventory (U)
                 return Reply([f"ATTEN::PORT={port}" for port in self.plant.egress] if self.voa else [])
+            case ("BOOT", "MODE"):  # CODE: the text contains the mode
+                return Reply((f"BOOT:MODE={self.boot_mode}",))
+            case ("TIMEOUT", "ADMIN"):  # CODE: the text contains the number
+                return Reply((f"TIMEOUT:ADMIN={self.idle_s or 0:g}",))
         raise Denied("IIAC", f"Invalid equipment {asked.aid[:20]}")
 
     def _edit_equipment(self, session: Session, asked: Command, now: float) -> Reply:
-        """ED-EQPT::TIMEOUT:c:::ADMIN=60: idle time of sessions; seconds (U), 0 is for ever (U)."""
-        given = number_of(asked.options.get("ADMIN", ""))
-        if asked.aid.upper() != "TIMEOUT" or given is None or not 0 <= given <= 86_400:
-            raise Denied("IDNV", "Invalid data")
+        """ED-EQPT::TIMEOUT:c:::ADMIN=60: idle time of sessions; seconds (U), 0 is for ever (U). ED-EQPT::BOOT:c:::MODE=DARK."""
+        given = ":".join(asked.parts[6:])
+        name, _, value = (part.strip() for part in given.partition("="))
+        wanted = {"TIMEOUT": "ADMIN", "BOOT": "MODE"}.get(asked.aid.upper())
+        if wanted is None:
+            raise Denied("IIAC", f"Invalid equipment {asked.aid[:20]}")
+        if name.upper() != wanted:
+            raise Denied("IPNV", f"Unexpected parameter {name[:20]} in block 2")
+        idle = number_of(value)
+        if wanted == "ADMIN" and (idle is None or not 0 <= idle <= LONGEST_IDLE):
+            raise Denied("IPNV", "Parameter not valid")
+        if wanted == "MODE" and value.upper() not in BOOT:
+            raise Denied("IDNV", f"Invalid value {value[:20]}")
         self.wrote(now)
-        if not self.silent:
-            self.idle_s = given or None
+        if wanted == "ADMIN" and not self.silent:
+            self.idle_s = idle or None
+        elif not self.silent:
+            self.boot_mode = value.upper()
+            self._saved = self.plant.pairs() if self.boot_mode != "DARK" else ()
         return Reply()
 
     def _inventory(self, session: Session, asked: Command, now: float) -> Reply:
@@ -162,36 +216,60 @@ class PolatisTl1(Tl1Dialect[tuple[Pair, ...]]):
         text = f"Polatis,{self.model},OCS,{self.firmware}"
         return Reply(bare=(text,)) if self.bare_netype else Reply((text,))
 
+    def _time_of_day(self, session: Session, asked: Command, now: float) -> Reply:
+        """CODE: the text contains YYYY,MM,DD,HH,MM."""
+        return Reply((self.writer.clock(now).strftime("%Y,%m,%d,%H,%M,%S"),))
+
     # ---- patches
 
     def _patches(self, session: Session, asked: Command, now: float) -> Reply:
-        wanted = None if asked.aid.upper() in ("", "ALL") else {label for _, label in self._listed(asked)}
+        wanted = None if self.everyone(asked) else {label for _, label in self.listed(asked.aid)}
         pairs = [pair for pair in self.view(now) if wanted is None or wanted & set(pair)]
         session.delay_s = self.row_delay_s * len(pairs)
         return Reply([f"{ingress},{egress}" for ingress, egress in pairs])
 
     def _connect(self, session: Session, asked: Command, now: float) -> Reply:
-        """One patch, the ingress first (CODE)."""
+        """Ingress ports, then as many egress ports (REAL). A port in use loses its patch: "create or move" (CODE: pypolatis)."""
         if len(asked.aids) != 2:
             raise Denied("IIAC", "Invalid AID, ingress,egress wanted")
-        pair = (self._known(asked.aids[0])[1], self._known(asked.aids[1])[1])
-        if self._side[pair[0]][0] != "in" or self._side[pair[1]][0] != "out":
-            raise Denied("IIAC", f"Invalid AID {pair[0]},{pair[1]}: not ingress,egress")
-        if self.plant.since(pair) is None and (why := self.plant.why_not(pair) or self.plant.wrong.lock(pair)):
-            if why.endswith("in use"):
-                self.plant.violations.append(Violation(now, pair, why))
-            raise Denied("SROF", why[:1].upper() + why[1:])
+        sides = [self.listed(aid) for aid in asked.aids]
+        for which, given in zip(("in", "out"), sides, strict=True):
+            if strange := [port for side, port in given if side != which]:
+                raise Denied(self.bad_port, f"Invalid OXC port: {strange[0]}")
+            if len(set(given)) < len(given) or len(given) != len(sides[0]):
+                raise Denied("IIAC", f"Invalid AID {asked.aid[:40]}")
+        pairs = [(ingress, egress) for (_, ingress), (_, egress) in zip(*sides, strict=True)]
+        new = [pair for pair in pairs if self.plant.since(pair) is None]
+        held = list(dict.fromkeys(c.pair for i, e in new for s in (("in", i), ("out", e)) if (c := self.plant.circuit(s))))
+        for pair in [*held, *new]:
+            if why := self.plant.wrong.lock(pair) or self._blocked(pair, pair in held):
+                raise Denied("SROF", why[:1].upper() + why[1:])
         self.wrote(now)
-        self.plant.connect([pair], now)
+        if not self.silent:
+            self.plant.violations += [Violation(now, pair, "taken down by ENT-PATCH on a port in use") for pair in held]
+            made = self.some(new)
+            ports = {s for i, e in made for s in (("in", i), ("out", e))}
+            self.plant.disconnect([p for p in held if {("in", p[0]), ("out", p[1])} & ports], now)
+            self.plant.connect(made, now)
         self._changed()
         return Reply()
 
+    def _blocked(self, pair: Pair, held: bool) -> str | None:
+        """Return why mirrors do not move: to break a patch, only a stuck one matters."""
+        wrong = self.plant.wrong
+        for side in (("in", pair[0]), ("out", pair[1])):
+            if side in wrong.stuck:
+                return f"port {side[1]} stuck"
+            if not held and (side in wrong.failed or self.plant.disabled(side)):
+                return f"port {side[1]} {'failed' if side in wrong.failed else 'disabled'}"
+        return None
+
     def _disconnect(self, session: Session, asked: Command, now: float) -> Reply:
-        """The patches at one port, at a list of ports (both ends of one are one patch), or ALL (CODE)."""
-        if asked.aid.upper() == "ALL":
+        """The patches at one port, at a list of ports (both ends of one are one patch; REAL), or all of them."""
+        if self.everyone(asked):
             pairs = list(self.plant.pairs())
         else:
-            found = [c.pair for side in self._listed(asked) if (c := self.plant.circuit(side))]
+            found = [c.pair for side in self.listed(asked.aid) if (c := self.plant.circuit(side))]
             pairs = list(dict.fromkeys(found))
             if not pairs:
                 raise Denied("SNVS", f"No patch at {asked.aid[:40]}")
@@ -209,147 +287,5 @@ class PolatisTl1(Tl1Dialect[tuple[Pair, ...]]):
         if self.boot_mode == "AUTOSAVE":
             self._saved = self.plant.pairs()
 
-    # ---- ports
 
-    def _known(self, label: str) -> Side:
-        try:
-            return self._side[str(int(label))]
-        except (KeyError, ValueError):
-            raise Denied("IIAC", f"Invalid port {label[:20]}") from None
-
-    def _listed(self, asked: Command) -> list[Side]:
-        return [self._known(label) for label in listed(asked.aid)]
-
-    def _rows(self, session: Session, asked: Command, row: Callable[[Side, float], str | None], now: float) -> Reply:
-        """One row per port asked for; a port that has no such thing has no row, and if none has it the question is denied (U)."""
-        sides = self._listed(asked) if asked.aid.upper() not in ("", "ALL") else list(self._side.values())
-        rows = [text for side in sides if (text := row(side, now)) is not None]
-        if sides and not rows:
-            raise Denied("ENEQ", "Not equipped")
-        session.delay_s = self.row_delay_s * len(rows)
-        return Reply(rows)
-
-    def _shutter(self, asked: Command, shut: bool, now: float) -> Reply:
-        sides = self._listed(asked)
-        self.wrote(now)
-        self.plant.set_disabled(self.some(sides), shut, now)
-        return Reply()
-
-    def _shutter_row(self, side: Side, now: float) -> str:
-        """`1:open` is CODE; `closed` is U, and so is `failed`: over SCPI a port has these three states (DOC notes)."""
-        if side in self.plant.wrong.failed:
-            return f"{side[1]}:failed"
-        return f"{side[1]}:{'closed' if self.plant.disabled(side) else 'open'}"
-
-    def _power_row(self, side: Side, now: float) -> str | None:
-        return f"{side[1]}:{self.plant.power_dbm(side, now):.2f}" if metered(self.model, side) else None
-
-    def _monitor_row(self, side: Side, now: float) -> str | None:
-        return f"{side[1]}:{self.monitors.get(side[1], Monitor())}" if metered(self.model, side) else None
-
-    def _set_monitor(self, session: Session, asked: Command, now: float) -> Reply:
-        """`wave` is CODE; `offset` and `avgtime` are named after the columns of the answer (U)."""
-        sides, options = self._listed(asked), asked.options
-        if not options or set(options) - {"WAVE", "OFFSET", "AVGTIME"}:
-            raise Denied("IDNV", "Invalid data")
-        values = {key: number_of(text) for key, text in options.items()}
-        if any(value is None for value in values.values()):
-            raise Denied("IDNV", "Invalid data")
-        if any(not metered(self.model, side) for side in sides):
-            raise Denied("ENEQ", "Not equipped")
-        self.wrote(now)
-        for _, label in () if self.silent else self.some(sides):
-            self.monitors[label] = self.monitors.get(label, Monitor()).changed(values)
-        return Reply()
-
-    def _label(self, session: Session, asked: Command, now: float) -> Reply:
-        sides, text = self._listed(asked), asked.options.get("LABEL")
-        if text is None or len(text) > 40:
-            raise Denied("IDNV", "Invalid label")
-        self.wrote(now)
-        for _, label in () if self.silent else sides:
-            self.labels[label] = text
-        return Reply()
-
-    # ---- flaps: the switch's own fault injection
-
-    def _flap_entered(self, session: Session, asked: Command, now: float) -> Reply:
-        """ENT-PORT-FLAP::10:c::1000,500,1: period (ms), dark time in it (ms), how often, 0 for ever; the meaning is U."""
-        sides = self._listed(asked)
-        numbers = [number_of(item) for item in asked.payload]
-        if len(numbers) != 3 or any(n is None for n in numbers):
-            raise Denied("IDNV", "Invalid data")
-        period_ms, dark_ms, times = (float(n) for n in numbers if n is not None)
-        if not 10 <= period_ms <= 3.6e6 or not 0 < dark_ms <= period_ms or not 0 <= times <= 1e6:
-            raise Denied("IDNV", "Invalid data")
-        self.wrote(now)
-        for _, label in () if self.silent else sides:
-            self._stop_flap(label, now)
-            self.flaps[label] = Flap(period_ms / 1000, dark_ms / 1000, int(times))
-        return Reply()
-
-    def _flap(self, asked: Command, start: bool, now: float) -> Reply:
-        sides = self._listed(asked)
-        for side in sides:
-            if side[1] not in self.flaps:
-                raise Denied("SNVS", f"No flap entered for {side[1]}")
-        self.wrote(now)
-        for side in () if self.silent else sides:
-            if start:
-                self.flaps[side[1]].start(now, self.plant.disabled(side))
-            else:
-                self._stop_flap(side[1], now)
-        self.tick(now)
-        return Reply()
-
-    def _stop_flap(self, label: str, now: float) -> None:
-        flap = self.flaps.get(label)
-        if flap is not None and flap.stop() and not flap.was_shut:
-            self.plant.set_disabled([self._side[label]], False, now)
-
-    # ---- variable attenuators
-
-    def _set_attenuation(self, session: Session, asked: Command, now: float) -> Reply:
-        """SET-PORT-ATTEN::33:c:::MODE=..,LEVEL=..,REFS=..; output ports only (CODE)."""
-        options = asked.options
-        mode, level = options.get("MODE", "").upper(), number_of(options.get("LEVEL", "0"))
-        if set(options) - {"MODE", "LEVEL", "REFS"} or level is None or abs(level) > 100:
-            raise Denied("IDNV", "Invalid data")
-        if mode not in Attenuator.MODES or (mode != "NONE" and "LEVEL" not in options):
-            raise Denied("IDNV", "Invalid data - mode")
-        sides = self._listed(asked)
-        if not self.voa or any(which != "out" for which, _ in sides):
-            raise Denied("ENEQ", "Not equipped - output ports only")
-        refs = self._known(options["REFS"])[1] if options.get("REFS") else ""
-        self.wrote(now)
-        for _, label in () if self.silent else self.some(sides):
-            self.attenuators[label] = Attenuator(mode, level, refs)
-            self.plant.attenuate(("out", label), 0.0)
-        self._hold_levels(now)
-        return Reply()
-
-    def _attenuation_row(self, side: Side, now: float) -> str | None:
-        """In the words of SET-PORT-ATTEN (U)."""
-        if not self.voa or side[0] != "out":
-            return None
-        return f"{side[1]}:{self.attenuators.get(side[1], Attenuator())}"
-
-    def _hold_levels(self, now: float) -> None:
-        """Turn the attenuators to what their modes ask, from the light there is now."""
-        for label, attenuator in self.attenuators.items():
-            circuit = self.plant.circuit(("out", label))
-            if circuit is None or not self.plant.settled(circuit, now):
-                attenuator.released()
-                continue
-            reference = attenuator.refs or circuit.ingress
-            db = attenuator.needed(
-                self.plant.true_dbm(self._side[reference], now),
-                self.plant.true_dbm(("out", label), now),
-                self.plant.attenuators.get(("out", label), 0.0),
-            )
-            if db is not None and abs(db - self.plant.attenuators.get(("out", label), 0.0)) > 0.005:
-                self.plant.attenuate(("out", label), db)
-                self._turned = True
-
-
-FAMILY = Family("polatis-tl1", ("tcp",), PolatisTl1, numbered, login=("admin", "root"))
+FAMILY = Family("polatis-tl1", ("tcp",), PolatisTl1, numbered, login=("admin", "root"), quick={"login_s": 0.0, "denied_s": 0.0})

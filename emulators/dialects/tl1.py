@@ -38,6 +38,7 @@ class Command:
     general: str
     payload: tuple[str, ...]
     blocks: tuple[str, ...] = ()  # everything after the ctag, by colons
+    parts: tuple[str, ...] = ()  # all of it, as sent
 
     @property
     def options(self) -> dict[str, str]:
@@ -106,6 +107,7 @@ def split_commands(buffer: bytes) -> tuple[list[str], bytes]:
 def parse(text: str) -> Command:
     """Take a command apart. Raises Denied (IISP, IICT): the ctag answered is then 0 (SSU-2000 manual)."""
     parts = unquoted_split(text, ":")  # a colon or comma inside quotes is text
+    sent = tuple(parts)
     parts = [part.strip() for part in parts]
     verb, tid, aid, ctag, general, *rest = [*parts, "", "", "", ""] if len(parts) < 5 else parts
     payload = ":".join(rest)
@@ -121,6 +123,7 @@ def parse(text: str) -> Command:
         general,
         tuple(part.strip() for part in payload.split(",")),
         (general, *rest),
+        sent,
     )
 
 
@@ -153,8 +156,12 @@ class Writer:
     def stamp(self, now: float) -> str:
         second = int(self.epoch_s + self.off_s + now)
         if second != self._second:
-            self._second, self._stamp = second, datetime.fromtimestamp(second, UTC).strftime("%y-%m-%d %H:%M:%S")
+            self._second, self._stamp = second, self.clock(now).strftime("%y-%m-%d %H:%M:%S")
         return self._stamp
+
+    def clock(self, now: float) -> datetime:
+        """Return the time of day by the device's own clock."""
+        return datetime.fromtimestamp(int(self.epoch_s + self.off_s + now), UTC)
 
     def header(self, now: float, sid: str | None = None) -> str:
         return f"\r\n\n{self.before_header}{self.sid if sid is None else sid} {self.stamp(now)}\r\n"

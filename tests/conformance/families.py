@@ -72,6 +72,7 @@ FAMILIES = [
         reads="RTRV-PATCH",
         power=True,
         unsolicited=UNSOLICITED,
+        plant={"login_s": 0.0, "denied_s": 0.0},
     ),
     Family(
         driver="glimmerglass-tl1",

@@ -22,6 +22,8 @@ async def start() -> AsyncIterator[Start]:
     ) -> Device:
         """served: how it is reached, as DeviceServer's keywords; over plain TCP otherwise."""
         overrides.setdefault("settle_s", 0.02)
+        if driver == "polatis-tl1":
+            overrides.setdefault("login_s", 0)
         plant, dialect = device_from_config(name, driver, overrides, seed)
         device = Device(DeviceServer(name, dialect, plant, chunking=chunking, **(served or {})))
         await device.server.start()

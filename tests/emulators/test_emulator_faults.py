@@ -287,10 +287,10 @@ async def test_a_silent_failure_reports_success_and_moves_nothing(start: Start) 
         ),
         10,
     ):
-        device = await start(driver, name=f"ocs{number}", username="", password="")
+        device = await start(driver, name=f"ocs{number}", username="u", password="p")
         device.server.add_fault("silent-failure", match="^ent-", count=1)
         client = await device.connect()
-        assert "COMPLD" in await client.ask("ACT-USER:::1::;")
+        assert "COMPLD" in await client.ask("ACT-USER::u:1::p;")
         for lit in (set(), {pair}):
             assert "COMPLD" in await client.ask(command)
             await device.settle()
