@@ -88,8 +88,8 @@ def device_from_config(
     """Return plant and dialect of a device as an inventory names it.
 
     overrides: settle_s, bulk_settle_s (s, of the real device), size ("16x16"), ports (explicit labels, of both sides or
-    {in: labels, out: labels}), preset, faults, los_dbm and every keyword of the family's dialect. time_scale: the device's times
-    are divided by it.
+    {in: labels, out: labels}, or a style's word), preset, faults, los_dbm and every keyword of the family's dialect. time_scale:
+    the device's times are divided by it.
     Raises ValueError: unknown driver, unknown key, bad value.
     """
     if driver not in WHERE:
@@ -105,6 +105,10 @@ def device_from_config(
     if kind.square and inputs != outputs:
         raise ValueError(f"{name}: size: a duplex faceplate is square")
     ports = given.pop("ports", None)
+    if isinstance(ports, str):
+        if ports not in kind.styles:
+            raise ValueError(f"{name}: ports: wanted {' or '.join(['a list of labels', *kind.styles])}, seen {ports!r}")
+        ports = kind.styles[ports](inputs)
     ingress, egress = _labels(name, ports) if ports else kind.faceplate(inputs, outputs)
     bulk_s = given.pop("bulk_settle_s", kind.bulk_settle_s)
     more = {"los_dbm": float(given.pop("los_dbm"))} if "los_dbm" in given else {}

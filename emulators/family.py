@@ -43,6 +43,7 @@ class Family:
     trunks: fibres from an egress of the device to an ingress of the same device that the lab needs. spectral: each host of a
     generated lab sends in a slot of its own. turns: it may turn by the clock, faster than carriers follow (turning.py).
     baud: of its serial line. quick: keys of emulator.yml that take away waits of which no check is a test, as that for a login.
+    styles: other ways to label its ports: a word of `ports` -> N labels for both sides.
     """
 
     driver: str
@@ -63,6 +64,7 @@ class Family:
     turns: bool = False
     baud: int = 38_400  # Polatis RS-232
     quick: Mapping[str, float] = field(default_factory=dict)
+    styles: Mapping[str, Callable[[int], Labels]] = field(default_factory=dict)
 
     @property
     def settings(self) -> frozenset[str]:

@@ -19,7 +19,7 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 from emulators.dialects.base import AnyDialect
-from emulators.dialects.calient_table import DEFAULT_GROUP, Connection, Row, Table, aids, default_name
+from emulators.dialects.calient_table import DEFAULT_GROUP, STYLES, Connection, Row, Table, aids, default_name
 from emulators.dialects.http import HttpDialect, Request, Response
 from emulators.family import Family
 from emulators.plant import Pair, Plant, Violation
@@ -411,5 +411,13 @@ def _faceplate(ingress: int, egress: int) -> tuple[tuple[str, ...], tuple[str, .
 
 
 FAMILY = Family(
-    "calient-rest", ("http",), CalientRest, _faceplate, _preset, bulk_settle_s=0.2, login=("admin", "emulated"), square=True
+    "calient-rest",
+    ("http",),
+    CalientRest,
+    _faceplate,
+    _preset,
+    bulk_settle_s=0.2,
+    login=("admin", "emulated"),
+    square=True,
+    styles=STYLES,
 )

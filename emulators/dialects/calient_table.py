@@ -20,6 +20,19 @@ def aids(count: int) -> tuple[str, ...]:
     return tuple(f"1.{n // 8 + 1}.{n % 8 + 1}" for n in range(count))
 
 
+def numbers(count: int) -> tuple[str, ...]:
+    """Return plain numbers, as of a chassis whose row begins `1>1` (REAL: a lab's client)."""
+    return tuple(str(n) for n in range(1, count + 1))
+
+
+def parts(count: int) -> tuple[str, ...]:
+    """Return port names with a fourth number behind a slash, `3.1.4/1` (DOC: LabVault; U: that there are two to a triplet)."""
+    return tuple(f"{aid}/{n}" for aid in aids((count + 1) // 2) for n in (1, 2))[:count]
+
+
+STYLES = {"numbers": numbers, "parts": parts}  # what `ports` of emulator.yml may say in place of labels
+
+
 def default_name(source: str, target: str, kind: str) -> str:
     """Return the default name of a connection: `in-out` (2-way), `in>out` (1-way) (Quali tests, REAL)."""
     return f"{source}{'-' if kind == '2WAY' else '>'}{target}"
@@ -57,11 +70,16 @@ class Row:
     kind: str
     group: str
     state: str
-    title: str = ""  # what the row begins with, if not the name
+
+    @property
+    def title(self) -> str:
+        """What the row begins with: the ports, whatever the name (REAL: MonALISA of a PXC, a lab's client of plain numbers)."""
+        reverse = f"{self.target}<{self.source}"  # CODE: pynt
+        return reverse if self.name == reverse else default_name(self.source, self.target, self.kind)
 
     def __str__(self) -> str:
         return (
-            f"{self.title or self.name}:SRCPORT={self.source},DSTPORT={self.target},GRPNAME={self.group},CONNNAME={self.name},"
+            f"{self.title}:SRCPORT={self.source},DSTPORT={self.target},GRPNAME={self.group},CONNNAME={self.name},"
             f"CONNTYPE={self.kind},{self.state},PS=UPR,AL=CL"
         )
 

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 
 from emulators.dialects.base import AnyDialect, Session
-from emulators.dialects.calient_table import DEFAULT_GROUP, KINDS, Connection, Row, Table, aids, default_name
+from emulators.dialects.calient_table import DEFAULT_GROUP, KINDS, STYLES, Connection, Row, Table, aids, default_name
 from emulators.dialects.tl1 import Command, Denied, Reply, Tl1Dialect, Verb, Writer
 from emulators.family import Family
 from emulators.plant import Plant, Side, Violation
@@ -32,7 +31,7 @@ class CalientTl1(Tl1Dialect[tuple[Row, ...]]):
     plna_s: how long after ACT-USER commands are still answered PLNA (pynt waits 0.5 s; default none).
     row_delay_s: time a dump takes per row (pynt measured minutes on a PXC).
     meters: False gives NONE in power fields (REAL on some ports).
-    matrix: rows of a PXC: they begin with the ports whatever the connection's name, and end with MATRIXUSED (REAL: MonALISA).
+    matrix: rows of a PXC: they end with MATRIXUSED (REAL: MonALISA).
     block_rows, trailer: see tl1.Writer.
     """
 
@@ -192,7 +191,7 @@ class CalientTl1(Tl1Dialect[tuple[Row, ...]]):
         rows = []
         for port in self._asked_ports(asked):
             both = dict.fromkeys(c for w in ("in", "out") if (c := self.table.user((w, port))))
-            names = [(c.name, "ACT" if c.active else "RES") for c in both] + [("NONE", "NONE")] * 2  # ACT is REAL, RES is U
+            names = [(c.name, "ACT" if c.active else "NONE") for c in both] + [("NONE", "NONE")] * 2  # REAL: both words
             fields = ",".join(f"CONNNAME{n}={name},CONNSTATE{n}={state}" for n, (name, state) in enumerate(names[:2], 1))
             rows.append(
                 f"{port}:ALIAS={self.aliases.get(port, 'NONE')},INPWR={self._power(('in', port), now)},"
@@ -233,9 +232,7 @@ class CalientTl1(Tl1Dialect[tuple[Row, ...]]):
         return Reply([self._text(row) + (self._powers(row, now) if name else "") for row in rows])
 
     def _text(self, row: Row) -> str:
-        if not self.matrix:
-            return str(row)
-        return f"{replace(row, title=default_name(row.source, row.target, row.kind))},MATRIXUSED={MATRIX}"
+        return f"{row},MATRIXUSED={MATRIX}" if self.matrix else str(row)
 
     def _powers(self, row: Row, now: float) -> str:
         reverse = row.kind == "2WAY"
@@ -354,12 +351,10 @@ class CalientTl1(Tl1Dialect[tuple[Row, ...]]):
         return Reply()
 
     def _find(self, asked: Command) -> Connection:
-        """Find by the name in the payload (`name,group`, `,group,name`, `name`: all in public clients), or by ports.
-
-        A PXC takes the ports in the place of the name, as its rows begin (CODE: MonALISA's dlt-crs:::dcon::S-D).
-        """
+        """Find by the name in the payload (`name,group`, `,group,name`, `name`: all in public clients), or by ports; the ports may
+        be in the place of the name, as rows begin with them (CODE: MonALISA's dlt-crs:::dcon::S-D)."""
         words = [word.strip('"') for word in asked.payload if word]
-        titles = {default_name(c.source, c.target, c.kind): c for c in self.table} if self.matrix else {}
+        titles = {default_name(c.source, c.target, c.kind): c for c in self.table}
         found = next((c for word in words if (c := self.table.get(word) or titles.get(word))), None)
         pair = [part for part in asked.aids if part]
         if found is None and len(pair) == 2:
@@ -397,4 +392,5 @@ FAMILY = Family(
     bulk_settle_s=MEMS_BULK_S,
     login=("admin", "emulated"),
     square=True,
+    styles=STYLES,
 )

@@ -353,3 +353,59 @@ async def test_a_reverse_connection_is_told_by_its_ports_not_by_its_name(start: 
     assert ("1.1.2", "1.1.1") in device.lit()
     assert "COMPLD" in await client.ask("CANC-CRS::1.1.2,1.1.1:1::,LABX,1.1.1<1.1.2;")
     assert "COMPLD" in await client.ask("DLT-CRS::1.1.2,1.1.1:1::,LABX,1.1.1<1.1.2;")
+
+
+async def test_a_row_begins_with_the_ports_byte_by_byte_whatever_the_name(start: Start) -> None:
+    preset = [{"in": "1", "out": "1", "type": "1WAY", "name": "LOOPBACK_001", "active": False}]
+    device = await start("calient-tl1", size="24x24", ports="numbers", preset=preset)
+    client = await device.connect(login=True)
+    block = await client.ask("rtrv-crs;")
+    assert block.splitlines()[1:] == [
+        "M  0 COMPLD",
+        '   "1>1:SRCPORT=1,DSTPORT=1,GRPNAME=SYSTEM,CONNNAME=LOOPBACK_001,CONNTYPE=1WAY,AS=UMA,OS=RDY,OC=OK,PS=UPR,AL=CL"',
+        ";",
+    ]
+    assert (await client.ask("RTRV-PORT::0:c;")).count("INRS=NPR") == 24
+    assert (await client.ask("RTRV-PORT::1:c;")).count("INRS=NPR") == 1
+    assert "COMPLD" in await client.ask("dlt-crs::1,1:::1>1;")  # the title does for the name
+    assert "SRCPORT" not in await client.ask("rtrv-crs;")
+
+
+async def test_port_names_may_end_with_a_fourth_number(start: Start) -> None:
+    device = await start("calient-tl1", size="18x18", ports="parts")
+    client = await device.connect(login=True)
+    await make(client, "1.1.1/2,1.2.1/1", "1.1.1/2-1.2.1/1")
+    await device.settle()
+    assert device.lit() == {("1.1.1/2", "1.2.1/1"), ("1.2.1/1", "1.1.1/2")}
+    with pytest.raises(ValueError, match="ports: wanted a list of labels or numbers or parts, seen 'letters'"):
+        device_from_config("ocs1", "calient-tl1", {"ports": "letters"})
+    with pytest.raises(ValueError, match="ports: wanted a list of labels, seen 'numbers'"):
+        device_from_config("ocs1", "polatis-scpi", {"ports": "numbers"})
+
+
+@pytest.mark.parametrize(
+    ("preset", "connections"),
+    [
+        ([], "CONNNAME1=NONE,CONNSTATE1=NONE"),
+        ([{"in": "1.1.1", "out": "1.1.2", "type": "1WAY", "active": False}], "CONNNAME1=1.1.1>1.1.2,CONNSTATE1=NONE"),
+        ([{"in": "1.1.1", "out": "1.1.2", "type": "1WAY"}], "CONNNAME1=1.1.1>1.1.2,CONNSTATE1=ACT"),
+    ],
+)
+async def test_the_sum_of_a_port_says_active_or_none_byte_by_byte(
+    start: Start, preset: list[dict[str, object]], connections: str
+) -> None:
+    client = await (await start("calient-tl1", meters=False, preset=preset)).connect(login=True)
+    block = await client.ask("RTRV-PORT-SUM::1.1.1;")
+    assert block.splitlines()[1:] == [
+        "M  0 COMPLD",
+        f'   "1.1.1:ALIAS=NONE,INPWR=NONE,OUTPWR=NONE,{connections},CONNNAME2=NONE,CONNSTATE2=NONE"',
+        ";",
+    ]
+
+
+async def test_a_connection_is_deleted_by_its_name_alone_without_a_ctag(start: Start) -> None:
+    preset = [{"in": "1.1.1", "out": "1.1.2", "type": "1WAY", "active": False}]
+    device = await start("calient-tl1", preset=preset)
+    client = await device.connect(login=True)
+    assert "M  0 COMPLD" in await client.ask("DLT-CRS:::::1.1.1>1.1.2;")
+    assert "SRCPORT" not in await client.ask("RTRV-CRS:::::ALL;")
