@@ -54,7 +54,8 @@ testbed lab start --driver polatis-scpi --driver rome-cli
     more="With several --driver, port 1 of every host is at a device of the first, port 2 at one of the second, and so on.",
 )
 def start(call: Call, driver: Driver = None, hosts: Hosts = None, free_ports: FreePorts = False) -> Result:
-    from optics.plain import seconds_text
+    from drivers.registry import known_drivers
+    from optics.plain import did_you_mean, seconds_text
     from orchestrator import emulated as labproc
     from orchestrator.cli.call import Usage
     from orchestrator.made_labs import PLAN, start_family, start_on_free_ports
@@ -62,6 +63,9 @@ def start(call: Call, driver: Driver = None, hosts: Hosts = None, free_ports: Fr
 
     if hosts is not None and not driver:
         raise Usage("--hosts can only be used with --driver", hint="add --driver NAME")
+    for name in driver or ():
+        if name not in (known := known_drivers()) and (meant := did_you_mean(name, known)):
+            raise Usage(f"--driver {name}: there is no such driver{meant}", hint="testbed driver list")
     call.note("starting the emulated lab ...")
     inventory, timeout_s = call.settings.inventory, call.settings.timeout_s
     if driver:  # its ports are always free ones

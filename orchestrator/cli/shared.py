@@ -51,9 +51,9 @@ def one_of(value: str, known: Collection[str], option: str) -> str:
     if value not in known:
         from optics.plain import did_you_mean
 
-        raise Usage(
-            f"{option} {value}: not one of {', '.join(known)}{did_you_mean(value, known)}", hint=f"{option} {next(iter(known))}"
-        )
+        meant = did_you_mean(value, known)
+        nearest = meant.removeprefix("; did you mean ").removesuffix("?") or next(iter(known))
+        raise Usage(f"{option} {value}: not one of {', '.join(known)}{meant}", hint=f"{option} {nearest}")
     return value
 
 

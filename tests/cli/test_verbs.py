@@ -457,6 +457,7 @@ def test_an_option_that_cannot_be_read_is_wrong_usage_and_no_bad_file(cli: Any) 
         ("schema", "plam"): "plam: not one of plan, scenario, sweep, data; did you mean plan?",
         ("coordinate", "--by", "shft"): "--by shft: not one of shift, mltcp, together, off; did you mean shift?",
         ("driver", "new", "acme", "--protocol", "scp"): "--protocol scp: not one of scpi, tl1, http, cli; did you mean scpi?",
+        ("lab", "start", "--driver", "polaris-scpi"): "--driver polaris-scpi: there is no such driver; did you mean polatis-scpi?",
     }
     for argv, words in asked.items():
         body = cli(*argv, "--json")
