@@ -3,6 +3,10 @@
 Grades: REAL is output kept in a public program that drives one (autosweep), U unconfirmed: every error but `+0, No Error`, what
 becomes of an output that is taken (nothing is made and an error is queued: silent, as SCPI is), what shows while a mirror moves
 (output 0), and whether circuits come back after a power cycle (with WEN 1, "autosave", they do).
+
+Two other products of the vendor speak alike. A matrix module on a serial line of its own: CODE (a lab's client; the identity from a
+client of the vendor's own modules). The MXS-9100 says it is an MG4 and knows no matrix: DOC (its manual); only who it is, how it is
+and its errors are here.
 """
 
 from __future__ import annotations
@@ -28,15 +32,19 @@ from emulators.plant import Pair, Plant
 
 OFF = "0"  # REAL: output 0 is off
 WAVES = ("1310", "1550")
+MXS_9100 = "MG4"  # DOC: how it calls itself
 
 
 class DiconScpi(ScpiDialect):
     """One chassis with one matrix module, `X1`. Each input goes to one output; the error queue belongs to the device (U).
 
-    wavelength: what `X1 W` says at the start (nm). autosave: whether WEN is on.
+    wavelength: what `X1 W` says at the start (nm). autosave: whether WEN is on. module: the words of a matrix module, `ID?`,
+    `REBOOT`, `X1 CH? 1` and `X1 CH * 0`, in addition to the chassis's (U that it knows those too). model: `MG4` is an MXS-9100.
     """
 
-    writes = re.compile(r"\bX1\s+(CH\s+\d+\s+\d|W\s+\d)|^\s*RESET|^\s*WEN\s+\d|;\s*(RESET|WEN\s+\d)", re.IGNORECASE)
+    writes = re.compile(
+        r"\bX1\s+(CH\s+(\d+|\*)\s+\d|W\s+\d)|^\s*(RESET|REBOOT)|^\s*WEN\s+\d|;\s*(RESET|REBOOT|WEN\s+\d)", re.IGNORECASE
+    )
 
     def __init__(
         self,
@@ -47,6 +55,7 @@ class DiconScpi(ScpiDialect):
         firmware: str = "7.0",
         wavelength: int = 1550,
         autosave: bool = False,
+        module: bool = False,
         seed: int = 0,
         idle_s: float | None = None,
         boot_s: float = 1.0,
@@ -68,6 +77,15 @@ class DiconScpi(ScpiDialect):
             "WEN?": lambda words, now: str(int(self.autosave)),  # U
             "X1": self._module,
         }
+        if module:
+            self._words |= {"ID?": lambda words, now: f"DiCon Fiberoptics Inc, {self.model}\r", "REBOOT": self._reboot}
+        self.alone = module
+        if model == MXS_9100:
+            kept = ("*CLS", "SYST:ERR?", "WEN", "WEN?")  # DOC
+            self._words = {word: self._words[word] for word in kept} | {
+                "*IDN?": lambda words, now: f"DiCon Fiberoptics Inc, {self.model}, {self.serial}, {self.firmware}",
+                "STAT?": lambda words, now: "READY",
+            }
 
     def preset(self, ingress: str, egress: str) -> None:
         """Make a pair as if it had been there for ever. Raises ValueError."""
@@ -75,6 +93,12 @@ class DiconScpi(ScpiDialect):
         self._saved = self.plant.pairs()
 
     # ---- the manner
+
+    def split(self, session: Session) -> list[str]:
+        """CR ends a message too on an MXS-9100 (DOC)."""
+        if self.model == MXS_9100:
+            session.buffer = session.buffer.replace(b"\r", b"\n")
+        return super().split(session)
 
     def execute(self, session: Session, command: str, now: float) -> bytes:
         answers = []
@@ -124,6 +148,11 @@ class DiconScpi(ScpiDialect):
                 return f"{ingress},{dict(self.view(now)).get(ingress, OFF)}"  # REAL
             case ["CH", asked, "?"]:
                 return self._module(["CH", asked + "?"], now)
+            case ["CH?", asked] if self.alone:
+                ingress = self._port(asked, self.plant.ingress)
+                return dict(self.view(now)).get(ingress, OFF)  # CODE: the output alone
+            case ["CH", "*", "0"] if self.alone:
+                self._reset(words, now)
             case ["CH", ingress, egress]:
                 self._turn(ingress, egress, now)
             case ["WAVESAVAIL?"]:
@@ -179,6 +208,11 @@ class DiconScpi(ScpiDialect):
         self.wrote(now)
         self._complain(self.plant.disconnect(self.some(self.plant.pairs()), now))
         self._save()
+
+    def _reboot(self, words: list[str], now: float) -> None:
+        self.wrote(now)
+        if not self.silent:
+            self.reboot(True, now)
 
     def _set_autosave(self, words: list[str], now: float) -> None:
         if words not in (["0"], ["1"]):

@@ -86,3 +86,44 @@ async def test_without_autosave_what_was_there_before_does_not_come_back(start: 
     device.server.add_fault("reboot-keep")
     await device.settle()
     assert device.lit() == set()
+
+
+# ---- other products of the vendor
+
+
+async def test_a_matrix_module_answers_as_its_lab_asks(start: Start) -> None:
+    device = await start("dicon-scpi", size="8x8", module=True, model="MEMS UFA", preset=[["1", "3"], ["2", "1"]])
+    client = await device.connect()
+    client.send("ID?\n")
+    assert await client.reader.readuntil(b"\n") == b"DiCon Fiberoptics Inc, MEMS UFA\r\n"
+    assert [await client.line(f"X1 CH? {n}") for n in (1, 2, 3)] == ["3", "1", "0"]
+    client.send("X1 CH * 0\n")
+    assert await client.line("SYST:ERR?") == "+0, No Error"
+    assert device.lit() == set() and device.plant.writes == 1
+
+
+async def test_a_matrix_module_starts_anew_on_request(start: Start) -> None:
+    device = await start("dicon-scpi", module=True, autosave=True, preset=[["1", "3"]], boot_s=0.0)
+    client = await device.connect()
+    client.send("REBOOT\n")
+    await client.ended()
+    await device.settle()
+    assert device.lit() == {("1", "3")}
+
+
+@pytest.mark.parametrize("message", ["X1 CH? 1", "X1 CH * 0", "ID?", "REBOOT"])
+async def test_a_chassis_does_not_know_the_words_of_a_module(start: Start, message: str) -> None:
+    device = await start("dicon-scpi", preset=[["1", "2"]])
+    client = await device.connect()
+    client.send(message + "\n")
+    assert (await client.line("SYST:ERR?")).split(",")[0] in ("-113", "-104")
+    assert device.lit() == {("1", "2")}
+
+
+async def test_an_mxs_9100_says_it_is_an_mg4_and_holds_no_matrix(start: Start) -> None:
+    device = await start("dicon-scpi", model="MG4", serial="[serial]", firmware="[revision]")
+    client = await device.connect()
+    client.send("*IDN?\r")
+    assert await client.line() == "DiCon Fiberoptics Inc, MG4, [serial], [revision]"
+    client.send("STAT?\r\nSYST:CONF?\rX1 DIM?\rSYST:ERR?\r")
+    assert [await client.line(), (await client.line()).split(",")[0]] == ["READY", "-113"]
