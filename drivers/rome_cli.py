@@ -18,12 +18,13 @@ from drivers.api import Evidence
 from drivers.link import open_link
 from drivers.link.ssh import Login
 from drivers.rounds import Marks
-from drivers.session.crossconnects import twice
+from drivers.session.crossconnects import believed, twice
 from drivers.session.jobcli import JobCliSession
 from drivers.session.robot import Robot, in_turn
-from drivers.wire import joblog
-from drivers.wire.joblog import Pair, PortRow, Queue
-from optics import Change, CrossConnect, DeviceConfig, Garbled, Identity, Outcome, Progress, Refused, Setting, Traits
+from drivers.wire import joblog, unknown
+from drivers.wire.joblog import Pair, PortRow, Queue, Table
+from drivers.wire.unknown import Unknown
+from optics import Change, CrossConnect, DeviceConfig, Garbled, Identity, Outcome, Port, Progress, Refused, Setting, Traits
 
 T = TypeVar("T")
 _ACCEPTED = "added to pending queue"
@@ -37,6 +38,7 @@ class Seen:
     """Port table and queue at one time; `moving` are the single moves of the queue, logical ports taken apart."""
 
     rows: Mapping[str, PortRow]
+    strange: frozenset[Unknown]
     plugged: frozenset[Pair]
     queue: Queue
     moving: tuple[Pair, ...]
@@ -71,11 +73,14 @@ class RomeCli(Robot[tuple[str, str]]):
         link = open_link(config.address, config.timeout_s, config.name, Login.of(config))
         self._session: JobCliSession = JobCliSession(link, config.username, config.password)
         self._stalled = False
+        self._strange: frozenset[Unknown] = frozenset()  # of the last port table
 
     async def identify(self) -> Identity:
         async with self._turn:
             board = await self._ask("show board", joblog.board)
-            ports = [row.port for row in (await self._rows()).values()]
+            table = await self._rows()
+        lost = sorted((port for port in table.unread if port[0] in "EW"), key=lambda port: int(port[1:]))
+        ports = [*table.rows, *lost]
         east, west = (tuple(port for port in ports if port.startswith(side)) for side in "EW")
         if not east or not west:
             raise Garbled(f'{self.name}: answer to "port show": {len(east)} east and {len(west)} west ports')
@@ -83,7 +88,11 @@ class RomeCli(Robot[tuple[str, str]]):
 
     async def read(self) -> frozenset[Setting]:
         async with self._turn:
-            return self._settings(joblog.connected((await self._rows()).values()))
+            return self._settings(joblog.connected((await self._rows()).rows.values()))
+
+    def holders(self) -> Mapping[Setting | Port, str]:
+        """Ports of rows that cannot be read, and ports that are connected to nothing that any row names."""
+        return unknown.holders(self.name, self._strange)
 
     async def _round(self, change: Change, marks: Marks[Pair]) -> Outcome:
         """Read map and queue, let what is queued for these ports end, request what is missing, watch the robot work."""
@@ -96,7 +105,8 @@ class RomeCli(Robot[tuple[str, str]]):
             at_ns, seen = await self._watch({}, ports, seen, marks)
         marks.words.clear()  # earlier messages concern older requests; that the robot is stuck still holds
         for pair in [pair for pair in add if not {*pair} <= seen.rows.keys()]:
-            failed[add.pop(pair)] = f"not a port of {self.name}: {', '.join(p for p in pair if p not in seen.rows)}"
+            strange = f"not a port of {self.name}: {', '.join(p for p in pair if p not in seen.rows)}"
+            failed[add.pop(pair)] = unknown.at(pair, seen.strange) or strange
         gone, new = self._wanting(remove, add, seen, marks)
         if gone or new:
             if await marks.begin():
@@ -108,6 +118,7 @@ class RomeCli(Robot[tuple[str, str]]):
             if stuck := self._halted(seen):
                 marks.words |= dict.fromkeys([*gone, *new], stuck)
             else:
+                marks.trying([*gone, *new])
                 for plug, pair in in_turn(gone, new, filter(None, map(self._pair, change.order))):
                     verb, joint = ("create", "to") if plug else ("disconnect", "from")
                     await self._request(f"connection {verb} {pair[0]} {joint} {pair[1]}", pair, marks)
@@ -121,6 +132,8 @@ class RomeCli(Robot[tuple[str, str]]):
         for pair, setting in (*remove.items(), *add.items()):
             if (pair in seen.plugged) is (pair in remove):
                 failed[setting] = marks.words.get(pair) or self._halted(seen) or _silence(pair, seen)
+            elif pair in remove and pair not in marks.tried and (words := unknown.at(pair, seen.strange)):
+                failed[setting] = f"not known whether it is there: {words}"
         return marks.outcome(self.name, self._settings(seen.plugged), max(at_ns, marks.acked_ns), failed)
 
     def _wanting(
@@ -137,6 +150,8 @@ class RomeCli(Robot[tuple[str, str]]):
                 marks.words[pair] = f"port {port} is held by {held[0]}->{held[1]}"
             elif shut:
                 marks.words[pair] = f"port {shut.port} is {'locked' if shut.locked else 'disabled'}"
+            elif words := unknown.at(pair, seen.strange):
+                marks.words[pair] = words
             else:
                 new.append(pair)
         return gone, new
@@ -213,11 +228,16 @@ class RomeCli(Robot[tuple[str, str]]):
     async def _look(self) -> Seen:
         """The queue first: a move that ends between the two questions is then seen as made, never as lost."""
         queue = await self._ask("connection show pending", joblog.pending)
-        rows = await self._rows()
-        return Seen(rows, joblog.connected(rows.values()), queue, tuple(_single(queue, rows)))
+        table = await self._rows()
+        return Seen(table.rows, table.strange, joblog.connected(table.rows.values()), queue, tuple(_single(queue, table.rows)))
 
-    async def _rows(self) -> dict[str, PortRow]:
-        return await self._ask("port show", _table)
+    async def _rows(self) -> Table:
+        async def ask() -> tuple[Table, frozenset[Unknown]]:
+            table = await self._ask("port show", joblog.port_table)
+            return table, table.strange
+
+        table, self._strange = await believed(f'{self.name}: answer to "port show"', ask, self._strange)
+        return table
 
     async def _ask(self, question: str, parse: Callable[[str], T]) -> T:
         async def ask() -> T:
@@ -238,13 +258,6 @@ class RomeCli(Robot[tuple[str, str]]):
         if isinstance(setting, CrossConnect):
             return f"not a port of {self.name}: light enters at an east port (E3) and leaves by a west port (W4)"
         return super()._no_pair(setting)
-
-
-def _table(text: str) -> dict[str, PortRow]:
-    rows = {row.port: row for row in joblog.port_rows(text)}
-    if not rows:
-        raise Garbled(f"no rows in {text[:120]!r}")
-    return rows
 
 
 def _single(queue: Queue, rows: Mapping[str, PortRow]) -> Iterable[Pair]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from drivers.rounds import Marks
-from drivers.session.crossconnects import CrossConnects
+from drivers.session.crossconnects import CrossConnects, believed
 from drivers.watch import PATIENCE_S, patience_s, soon_s, watch
 from drivers.wire import unknown
 from drivers.wire.calient_rows import Connection, Pair, Work, holders, in_the_way, is_aid, work
@@ -52,13 +52,8 @@ class CalientSwitch(CrossConnects[tuple[str, str]]):
 
     async def _rows(self) -> Rows:
         """The whole connection table, kept in `_last`. Raises: Garbled - an unreadable row that is not there when asked again."""
-        rows, strange = await self._table_now()
-        if not strange <= self._strange:
-            rows, again = await self._table_now()
-            if once := sorted(row.text for row in strange ^ again):
-                raise Garbled(f"{self.name}: connection table: not a row: {once[0][:120]!r}")
-        self._last, self._strange = rows, strange
-        return rows
+        self._last, self._strange = await believed(f"{self.name}: connection table", self._table_now, self._strange)
+        return self._last
 
     @abstractmethod
     async def _take_down(self, todo: Work, marks: Marks[Pair]) -> Iterable[Connection]:

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import TypeVar
 
 from drivers.session.frame import Device
+from drivers.wire.unknown import Unknown
 from optics import Change, CrossConnect, Garbled, Port, Setting
 
 P = TypeVar("P", tuple[str, str], tuple[int, int])
@@ -42,6 +43,22 @@ class CrossConnects(Device[P]):
         if isinstance(setting, CrossConnect):
             return f"not a port of {self.name}"
         return "a spectral route; this is a cross-connect switch"
+
+
+async def believed(
+    what: str, ask: Callable[[], Awaitable[tuple[T, frozenset[Unknown]]]], known: frozenset[Unknown]
+) -> tuple[T, frozenset[Unknown]]:
+    """Await `ask`, a table and its rows that cannot be read. Such a row counts once it was said twice in the same words.
+
+    what: the table, in messages. known: rows that counted before. Raises: Garbled - a row that the answer before did not have.
+    """
+    table, strange = await ask()
+    if strange <= known:
+        return table, strange
+    table, again = await ask()
+    if once := sorted(row.text for row in again - strange - known):
+        raise Garbled(f"{what}: not a row: {once[0][:120]!r}")
+    return table, again
 
 
 async def twice(device: str, question: str, ask: Callable[[], Awaitable[T]]) -> T:

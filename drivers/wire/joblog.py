@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Literal
 
+from drivers.wire.unknown import Unknown
 from optics import Garbled
 
 PROMPT = re.compile(r"\w+\[\w+\]#")
@@ -40,8 +41,10 @@ _AFM_ROW = re.compile(
     r"(?P<label>[EW]\d{1,4})\s+(?P<lock>[12])\s+(?P<oper>\d)\s+(?P<hardware>[12])\s+(?P<paired>[ew]\d{1,4})?\s+"
     r"(?P<peer>[EW]\d{1,4})?\s+(?P<role>\d)\s+(?P<count>\d+)\s*(?P<name>\w*)\s*"
 )
-_REST = re.compile(rf"\s*(?P<peer>{_PORT}\[\w+\])?\s*(?P<logical>{_NAME})?\s*")
+_REST = re.compile(rf"\s*(?P<peer>{_PORT}\[\w+\])?\s*(?:(?P<port>{_PORT}),)?(?P<logical>{_NAME})?\s*")
 _LABEL = re.compile(rf"({_PORT})\[\w+\]")
+_BRACKETS = re.compile(rf"({_PORT})\[(\w+)\]")
+_ANY_PORT = re.compile(rf"(?<!\w){_PORT}(?!\w)|(?<!\w)\d+[A-Z]+\d+(?!\w)")
 
 Pair = tuple[str, str]
 """(E port, W port): light enters at E, leaves at W."""
@@ -67,6 +70,22 @@ class PortRow:
     connected: bool
     peer: str | None
     logical: str
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """`port show`: its ports by number, and rows of which only the ports are known: unreadable ones, and those that contradict.
+
+    A port that is connected to nothing that any row names is in both. Ports without a number are left out while they are free.
+    """
+
+    rows: Mapping[str, PortRow]
+    strange: frozenset[Unknown]
+
+    @property
+    def unread(self) -> frozenset[str]:
+        """Ports that have no row that can be read."""
+        return frozenset(port for row in self.strange for port in row.ports) - self.rows.keys()
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,39 +166,70 @@ def ordered(a: str, b: str) -> Pair:
     return (a, b) if a.startswith("E") else (b, a)
 
 
-def port_rows(text: str) -> Iterator[PortRow]:
-    """Read the rows of `port show`, its log lines taken out already; ports outside the logical numbering are left out.
+def port_table(text: str) -> Table:
+    """Read `port show`, its log lines taken out already.
 
-    Raises: Garbled - a row that does not add up, or the table's end is missing.
+    Raises: Garbled - no such table, a line of it that names no port, or not one row that can be read.
     """
     lines = text.replace("\r", "").split("\n")
     rules = [number for number, line in enumerate(lines) if line.startswith("====")]
     if not rules:
         raise Garbled(f"not a port table: {text[:100]!r}")
-    if any(line.startswith("Port  Admin  Oper") for line in lines[: rules[-1]]):
-        yield from map(_afm_row, filter(str.strip, lines[rules[-1] + 1 :]))
-        return
-    for line in _rows(lines[rules[-1] + 1 :]):
-        match = _ROW.fullmatch(line)
-        rest = _REST.fullmatch(match["rest"] or "") if match else None
-        if not match or not rest:
+    older = any(line.startswith("Port  Admin  Oper") for line in lines[: rules[-1]])
+    found: list[tuple[str, PortRow]] = []  # each line with what it says
+    strange: set[Unknown] = set()
+    names: dict[str, str] = {}  # physical port -> its number: other rows give it where its own does not
+    for line in filter(str.strip, lines[rules[-1] + 1 :]) if older else _rows(lines[rules[-1] + 1 :]):
+        names |= {physical: port for port, physical in _BRACKETS.findall(line)}
+        if row := _afm_row(line) if older else _row(line):
+            found.append((line, row))
+        elif ports := frozenset(_ANY_PORT.findall(line)):
+            strange.add(Unknown(line, ports))
+        else:
             raise Garbled(f"not a row of the port table: {line[:100]!r}")
-        label, peer = _LABEL.fullmatch(match["label"]), _LABEL.fullmatch(rest["peer"] or "")
-        if label:
-            yield PortRow(
-                label[1],
-                match["admin"].lower() == "locked",
-                match["oper"].lower() == "enabled",
-                match["status"].lower() == "connected",
-                peer[1] if peer else None,
-                rest["logical"] or "",
-            )
+    if not found:
+        worst = min((row.text for row in strange), default=text)
+        raise Garbled(f"not a row of the port table: {worst[:100]!r}")
+    rows: dict[str, PortRow] = {}
+    for line, row in found:
+        port = names.get(row.port, row.port)
+        numbered = re.fullmatch(_PORT, port) is not None
+        twin = rows.get(port)
+        if twin and (twin.connected, twin.peer) != (row.connected, row.peer):
+            strange.add(Unknown(line, frozenset(filter(None, (port, twin.peer, row.peer)))))
+        elif numbered:
+            rows[port] = replace(row, port=port)
+        elif row.connected:
+            strange.add(Unknown(line, frozenset(filter(None, (port, row.peer)))))
+    reached = {port for pair in connected(rows.values()) for port in pair}
+    texts = {names.get(row.port, row.port): line for line, row in found}
+    strange |= {Unknown(texts[port], frozenset({port})) for port, row in rows.items() if row.connected and port not in reached}
+    return Table(rows, frozenset(strange))
 
 
-def _afm_row(line: str) -> PortRow:
+def _row(line: str) -> PortRow | None:
+    """A row as it stands; its port is the physical one (`1AE12`) where it has no number of its own. None: no row."""
+    match = _ROW.fullmatch(line)
+    rest = _REST.fullmatch(match["rest"] or "") if match else None
+    if not match or not rest:
+        return None
+    label, peer = _LABEL.fullmatch(match["label"]), _LABEL.fullmatch(rest["peer"] or "")
+    # A panel of two logical matrices gives the number there instead: `1AE12 ... E12,A12` (REAL).
+    port = label[1] if label else rest["port"] or match["label"]
+    return PortRow(
+        port,
+        match["admin"].lower() == "locked",
+        match["oper"].lower() == "enabled",
+        match["status"].lower() == "connected",
+        peer[1] if peer else None,
+        rest["logical"] or "",
+    )
+
+
+def _afm_row(line: str) -> PortRow | None:
     match = _AFM_ROW.fullmatch(line)
     if not match:
-        raise Garbled(f"not a row of the port table: {line[:100]!r}")
+        return None
     return PortRow(
         match["label"], match["lock"] == "2", match["hardware"] == "1", match["oper"] == "2", match["peer"], match["name"]
     )

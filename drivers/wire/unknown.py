@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from optics import DeviceName, Port
+from optics import DeviceName, Port, Setting
 from optics.plain import printable
 
 ANY = "?"
@@ -24,7 +24,7 @@ class Unknown:
 
     @property
     def words(self) -> str:
-        return f"unknown, its row cannot be read: {printable(self.text, keep='')[:120]!r}"
+        return f"unknown, its row is not understood: {' '.join(printable(self.text, keep='').split())[:120]!r}"
 
 
 def at(labels: Iterable[str], rows: Iterable[Unknown]) -> str:
@@ -37,6 +37,6 @@ def at(labels: Iterable[str], rows: Iterable[Unknown]) -> str:
     return f"port {port} is {row.words}" if port else f"any port may be {row.words}"
 
 
-def holders(device: DeviceName, rows: Iterable[Unknown]) -> dict[Port, str]:
+def holders(device: DeviceName, rows: Iterable[Unknown]) -> dict[Setting | Port, str]:
     """The ports of these rows, each with the row's own words."""
     return {Port(device, printable(label, keep="")[:40]): row.words for row in rows for label in row.ports or {ANY}}

@@ -134,7 +134,7 @@ REPORTS: dict[str, Any] = {
                 ("1.1.1->1.1.2",),
                 holders={
                     "1.1.4->1.2.4": "AS=UMA,OS=RDY,OC=OK in group 'LABX'",
-                    "1.1.6": "unknown, its row cannot be read: 'x:SRCPORT=1.1.6'",
+                    "1.1.6": "unknown, its row is not understood: 'x:SRCPORT=1.1.6'",
                 },
             ),
         ),

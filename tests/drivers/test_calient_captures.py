@@ -128,11 +128,11 @@ async def test_a_row_that_cannot_be_read_hides_no_other_and_its_ports_are_never_
         assert isinstance(device, PortHolders)
         told = device.holders()
         assert told.keys() == {Port("ocs1", label) for label in named}
-        assert all("cannot be read" in words and row[:40] in words for words in told.values())
+        assert all("not understood" in words and row[:40] in words for words in told.values())
         (blocked,) = circuits(("1.1.5", "1.1.4"))
         (free,) = circuits(("1.1.5", "1.1.6"))
         outcome = await device.apply(Change("ocs1", frozenset(), frozenset({blocked})))
-        assert outcome.failed[blocked].startswith("port 1.1.4 is unknown, its row cannot be read")
+        assert outcome.failed[blocked].startswith("port 1.1.4 is unknown, its row is not understood")
         assert not heard.verbs("ENT-CRS")
         outcome = await device.apply(Change("ocs1", circuits(("1.1.1", "1.1.2")), frozenset({free})))
         assert not outcome.failed and outcome.observed == {free}

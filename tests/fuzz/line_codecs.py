@@ -150,7 +150,9 @@ def rome_log(data: bytes) -> None:
 def rome_tables(data: bytes) -> None:
     text = joblog.without_logs(data.decode("ascii", "backslashreplace"))[0]
     with suppress(Garbled):
-        joblog.connected(joblog.port_rows(text))
+        table = joblog.port_table(text)
+        assert table.rows and all(row.ports and row.words for row in table.strange)
+        joblog.connected(table.rows.values())
     with suppress(Garbled):
         joblog.pending(text)
     with suppress(Garbled):

@@ -29,11 +29,20 @@ def body(text: str) -> str:
 
 
 TABLE = body(captured("rome-move", "port show")[1])
-ROWS = list(joblog.port_rows(TABLE))
+
+
+def rows_of(table: str) -> list[PortRow]:
+    """The ports of a table, every row of which is understood."""
+    found = joblog.port_table(table)
+    assert not found.strange
+    return [*found.rows.values()]
+
+
+ROWS = rows_of(TABLE)
 
 
 def test_the_captured_port_table_is_read() -> None:
-    rows = list(joblog.port_rows(body(captured("rome-answers", "port show")[0])))
+    rows = rows_of(body(captured("rome-answers", "port show")[0]))
     assert [row.port for row in rows] == ["E1", "E2", "E3", "E128", "E129", "E141"]  # 1AE129 has no logical number
     assert rows[0] == PortRow("E1", False, True, False, "W2", "A1")
     assert rows[4].logical == "B129"
@@ -42,7 +51,7 @@ def test_the_captured_port_table_is_read() -> None:
 
 def test_the_captured_table_of_an_older_panel_is_read() -> None:
     text = captured("afm-answers", "port show")[0]
-    rows = list(joblog.port_rows(text[: text.rindex("s53")]))
+    rows = rows_of(text[: text.rindex("s53")])
     assert joblog.connected(rows) == {("E5", "W6"), ("E6", "W5")}
     assert [row.port for row in rows if not row.enabled] == ["E109"]
 
@@ -98,7 +107,7 @@ def test_a_table_torn_at_any_byte_joins_to_what_it_was(end: str, logs: int) -> N
         clean, heard = joblog.without_logs(text)
         if at and table[at - 1] == "\r":
             continue  # between the two bytes of one line end nothing can be told
-        assert list(joblog.port_rows(clean)) == ROWS, at
+        assert rows_of(clean) == ROWS, at
         assert heard == [LOG] * logs
 
 
@@ -108,13 +117,13 @@ def test_a_table_torn_in_several_places_joins_to_what_it_was(places: list[int]) 
     for at in sorted(places, reverse=True):
         text = f"{text[:at]}\n{LOG}\n\n{text[at:]}"
     clean, heard = joblog.without_logs(text)
-    assert list(joblog.port_rows(clean)) == ROWS
+    assert rows_of(clean) == ROWS
     assert len(heard) == len(places)
 
 
 def test_a_log_line_of_its_own_leaves_the_table_whole() -> None:
     first, _, rest = TABLE.partition("E2[1AE2]")
-    assert list(joblog.port_rows(joblog.without_logs(f"{first}{LOG}\nE2[1AE2]{rest}")[0])) == ROWS
+    assert rows_of(joblog.without_logs(f"{first}{LOG}\nE2[1AE2]{rest}")[0]) == ROWS
 
 
 @pytest.mark.parametrize("width", [8, 9])
@@ -122,7 +131,7 @@ def test_the_last_column_may_be_eight_or_nine_wide(width: int) -> None:
     table = "\n".join(
         line[:79] + line[79:].strip().ljust(width) if line.startswith(("E", "W")) else line for line in TABLE.split("\n")
     )
-    assert list(joblog.port_rows(table)) == ROWS
+    assert rows_of(table) == ROWS
 
 
 @pytest.mark.parametrize(
@@ -130,15 +139,32 @@ def test_the_last_column_may_be_eight_or_nine_wide(width: int) -> None:
     [
         ("Unlocked", "Unl0cked"),
         ("Disconnected", "Disconn"),
-        ("[1AE3]", "[1AE3"),
         ("0       ", "x       "),
-        ("A5", "A5 A6"),
         ("=", "-"),
     ],
 )
-def test_a_malformed_table_is_garbled(old: str, new: str) -> None:
+def test_a_table_without_a_row_that_is_understood_is_garbled(old: str, new: str) -> None:
     with pytest.raises(Garbled):
-        list(joblog.port_rows(TABLE.replace(old, new)))
+        joblog.port_table(TABLE.replace(old, new))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "ports"),
+    [
+        ("E3[1AE3]         Unlocked", "E3[1AE3]         Unl0cked", {"E2", "E3"}),  # no row begins there: it is more of E2's
+        ("[1AE3]", "[1AE3", {"E2", "E3"}),
+        ("A4 ", "A4 A6 ", {"E4"}),
+    ],
+)
+def test_a_malformed_row_makes_its_ports_unknown_and_leaves_the_others(old: str, new: str, ports: set[str]) -> None:
+    table = joblog.port_table(TABLE.replace(old, new, 1))
+    assert {port for row in table.strange for port in row.ports} >= ports
+    assert [row for row in ROWS if row.port not in table.unread] == [*table.rows.values()]
+
+
+def test_a_line_that_names_no_port_is_garbled() -> None:
+    with pytest.raises(Garbled, match="not a row"):
+        joblog.port_table(TABLE.replace("E1[1AE1]", "something else\nE1[1AE1]", 1))
 
 
 def test_a_port_with_two_peers_is_garbled() -> None:
@@ -150,7 +176,7 @@ def test_a_port_with_two_peers_is_garbled() -> None:
 @given(st.text(alphabet="EW[]1A =\n\rUnlockedEbasCtiv0-:", max_size=120))
 def test_anything_is_a_table_or_garbled(text: str) -> None:
     try:
-        list(joblog.port_rows(text))
+        joblog.port_table(text)
     except Garbled:
         pass
     try:
@@ -167,6 +193,6 @@ def test_a_table_of_128_ports_torn_in_the_middle_of_a_row_keeps_them_all() -> No
     at = rows.index("W27[1AW27]") + len("W27[1AW27] ")
     torn = head + rows[:at] + "\n02-03-2031 04:05 Connection P119<->P24 completed successfully\n\n" + rows[at:]
     clean, logs = joblog.without_logs(torn)
-    found = list(joblog.port_rows(clean))
+    found = rows_of(clean)
     assert [row.port for row in found] == [f"W{n}" for n in range(1, 129)]
     assert [row.logical for row in found] == [f"P{n}" for n in range(1, 129)] and len(logs) == 1
