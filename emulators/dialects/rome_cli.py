@@ -9,14 +9,14 @@ Female ports E1..En take light in, male ports W1..Wn let it out. A logical port 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
 
 from emulators.dialects.base import Session
 from emulators.dialects.cli import CliDialect
 from emulators.dialects.cli_robot import MOVE_S, Job, Robot, fibres
 from emulators.dialects.rome_log import Log
-from emulators.dialects.rome_text import PENDING, board, labels, pending_rows, port_rows
+from emulators.dialects.rome_text import PENDING, Q_PORTS, board, labels, pending_rows, port_rows
 from emulators.family import Family
 from emulators.plant import Pair, Plant
 
@@ -43,7 +43,9 @@ class RomeCli(CliDialect[frozenset[Pair]]):
 
     brackets: ports whose label is wrong, and what is printed in its brackets: {E4: 1AE2} prints E4[1AE2]. A public fixture has that
     one, edited by hand: that a chassis is ever labelled so is U.
-    logical: letter of the logical ports; "" names them by matrix, A1..A128, B129.. (REAL). matrix_ports: ports per matrix.
+    logical: letter of the logical ports; "" names them by matrix, A1..A128, B129.. (REAL); `A,Q`: by matrix, Q ports are four of
+    either side (REAL). matrix_ports: ports per matrix. bare, nameless: see rome_text.labels. further: blanks by which the port
+    table's columns from the counter on are further to the right (REAL: one, of one matrix).
     move_s: one move, None: the plant's settling time; homing_s likewise of the real device, divided by time_scale.
     torn: how often a log line is kept for the middle of the next output (0 to 1, U); it is kept torn_hold_s (s) at most.
     """
@@ -59,6 +61,9 @@ class RomeCli(CliDialect[frozenset[Pair]]):
         logical: str = "A",
         matrix_ports: int = 128,
         brackets: Mapping[str, str] | None = None,
+        bare: bool = False,
+        nameless: Collection[str] = (),
+        further: int = 0,
         mode: str = "TECH",
         move_s: float | None = None,
         homing_s: float = HOMING_S,
@@ -89,7 +94,12 @@ class RomeCli(CliDialect[frozenset[Pair]]):
         wrong = {str(port): str(bracket) for port, bracket in dict(brackets or {}).items()}
         if unknown := wrong.keys() - set(ports):
             raise ValueError(f"{plant.name}: brackets: no port {min(unknown)}")
-        self.ports = labels(ports, logical, matrix_ports, wrong)
+        if unknown := {str(port) for port in nameless} - set(ports):
+            raise ValueError(f"{plant.name}: nameless: no port {min(unknown)}")
+        if not 0 <= further <= 4:
+            raise ValueError(f"{plant.name}: further: wanted 0 to 4, seen {further}")
+        self.further = further
+        self.ports = labels(ports, logical, matrix_ports, wrong, bare, nameless)
         self.counter = dict.fromkeys(self.ports, 0)
         self.operations = operations
         self.gripper = Robot(plant, self.faults, self._says, self._invalid)
@@ -190,7 +200,7 @@ class RomeCli(CliDialect[frozenset[Pair]]):
 
     def _rows(self, names: list[str], now: float) -> str:
         peers = {name: other for pair in self.view(now) for name, other in (pair, pair[::-1])}
-        return port_rows(names, self.ports, peers, self.counter, self._locked())
+        return port_rows(names, self.ports, peers, self.counter, self._locked(), self.further)
 
     def _request(self, session: Session, one: str, two: str, connects: bool, now: float) -> str:
         one, two = one.upper(), two.upper()
@@ -214,10 +224,14 @@ class RomeCli(CliDialect[frozenset[Pair]]):
             if first[0] == second[0]:
                 raise Refusal(f"Error: {one} and {two} are both {'female' if first[0] == 'E' else 'male'}")  # U
             return [(first, second)]
-        (e1, w1), (e2, w2) = self._halves(one), self._halves(two)
+        here, there = self._halves(one), self._halves(two)
         if one == two:
             raise Refusal(f"Error: {one} cannot be connected to itself")  # U
-        return [(e1, w2), (e2, w1)]
+        if len(here) != len(there):
+            raise Refusal(f"Error: {one} and {two} are not of the same size")  # U
+        half = len(here) // 2
+        ends = zip(here[:half], here[half:], there[:half], there[half:], strict=True)
+        return [pair for e1, w1, e2, w2 in ends for pair in ((e1, w2), (e2, w1))]
 
     def _pending(self) -> str:
         """REAL: a chassis at work always says it is delayed and names the homing run, stalled or not."""
@@ -317,7 +331,7 @@ class RomeCli(CliDialect[frozenset[Pair]]):
 
     def _halves(self, name: str) -> list[str]:
         found = [label for label, port in self.ports.items() if port.logical == name.upper()]
-        if len(found) != 2:
+        if len(found) not in (2, 2 * Q_PORTS):
             raise Refusal(f"ERROR - no such port: {name[:20]}")  # U
         return found
 

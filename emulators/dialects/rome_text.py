@@ -7,31 +7,52 @@ from dataclasses import dataclass
 
 WIDTHS = (17, 13, 12, 14, 8, 15, 9)  # REAL, each with the blank that parts it from the next
 _TITLES = ("Port", "Admin Status", "Oper Status", "Port Status", "Counter", "ConnectedTo", "Logical")
+Q_PORTS = 4  # REAL
 _QUEUE_WIDTHS = (8, 10, 10, 19, 8, 20)
 _QUEUE_TITLES = ("Request", "Port1", "Port2", "Command", "Source", "User")
 
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """A port as it is printed: E129[1BE1] is the 129th female port, the first of matrix B; its logical port is B129 (REAL)."""
+    """A port as it is printed: E129[1BE1] is the 129th female port, the first of matrix B; its logical port is B129 (REAL).
+
+    column, names: its first and last column of the port table.
+    """
 
     text: str
     matrix: str
     logical: str
+    column: str
+    names: str
 
 
-def labels(ports: Iterable[str], logical: str, matrix_ports: int, brackets: Mapping[str, str]) -> dict[str, Label]:
-    """Return the labels of ports such as E3: `logical` names the logical ports, "" by matrix; so many ports per matrix.
+def labels(
+    ports: Iterable[str],
+    logical: str,
+    matrix_ports: int,
+    brackets: Mapping[str, str],
+    bare: bool = False,
+    nameless: Collection[str] = (),
+) -> dict[str, Label]:
+    """Return the labels of ports such as E3; so many ports per matrix.
 
-    brackets: what is printed between the brackets of a port, where it is not what it should be.
+    logical: names the logical ports, "" by matrix; several letters, parted by commas, are of one matrix after the other. Q ports
+    are four of either side, counted from the matrix's first (REAL: Q9 is from E161 on). brackets: what is printed between the
+    brackets of a port, where it is not what it should be. bare: the first column is 1AE12 alone, the last E12,A12 (REAL).
+    nameless: ports that have no name at all, 1AE130 (REAL).
     """
+    letters = logical.upper().split(",")
     made = {}
     for port in ports:
         number = int(port[1:])
-        matrix = chr(ord("A") + (number - 1) // matrix_ports)
-        inside = (number - 1) % matrix_ports + 1
-        bracket = brackets.get(port, f"1{matrix}{port[0]}{inside}")
-        made[port] = Label(f"{port}[{bracket}]", matrix, f"{logical or matrix}{number}".upper())
+        index, inside = divmod(number - 1, matrix_ports)
+        matrix = chr(ord("A") + index)
+        bracket = brackets.get(port, f"1{matrix}{port[0]}{inside + 1}")
+        letter = letters[min(index, len(letters) - 1)] or matrix
+        name = "" if port in nameless else f"Q{inside // Q_PORTS + 1}" if letter == "Q" else f"{letter}{number}"
+        text = f"{port}[{bracket}]"
+        column = bracket if bare or port in nameless else text
+        made[port] = Label(text, matrix, name, column, f"{port},{name}" if bare and name else name)
     return made
 
 
@@ -58,24 +79,26 @@ def port_rows(
     peers: Mapping[str, str],
     counter: Mapping[str, int],
     locked: Collection[str],
+    further: int = 0,
 ) -> str:
-    """Return the port table."""
+    """Return the port table. further: blanks by which the columns from the counter on are further right; a row is no longer."""
+    widths = (*WIDTHS[:3], WIDTHS[3] + further, *WIDTHS[4:6], WIDTHS[6] - further)
     rows = [
         _row(
-            WIDTHS,
+            widths,
             (
-                ports[name].text,
-                "Locked" if name in locked else "Unlocked",  # "Locked" is U
+                ports[name].column,
+                "Locked" if name in locked else "Unlocked",  # REAL
                 "Enabled",
                 "Connected" if name in peers else "Disconnected",
                 counter[name],
-                ports[peers[name]].text if name in peers else "",
-                ports[name].logical,
+                ports[peers[name]].text if name in peers and ports[name].logical else "",  # REAL: without a name, no peer
+                ports[name].names,
             ),
         )
         for name in names
     ]
-    return _head(WIDTHS, _TITLES) + "".join(rows)
+    return _head(widths, _TITLES) + "".join(rows)
 
 
 def board(

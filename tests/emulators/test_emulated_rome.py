@@ -242,6 +242,54 @@ def test_the_port_table_has_its_widths() -> None:
     assert "ERROR" in box.say("port show E99")
 
 
+def rows(box: Bench) -> dict[str, str]:
+    """Return the rows of the port table by their first column, counters as in the captures they are compared with."""
+    counts = {"E12": 17, "E161": 5, "E165": 7, "W150": 2, "E1": 123, "W1": 111, "E6": 18}
+    box.dialect.counter |= {port: count for port, count in counts.items() if port in box.dialect.counter}  # type: ignore[attr-defined]
+    return {line.split()[0]: line for line in box.say("port show").splitlines()[4:-1]}
+
+
+def test_a_chassis_of_two_matrices_prints_bare_labels_and_two_names_byte_by_byte() -> None:
+    box = rome(size="256x256", bare=True, logical="A,Q", preset=[["E12", "W60"], ["E161", "W237"]])
+    box.dialect.inject(box.now, "port-locked", port="W150", user="bench2")
+    shown = rows(box)
+    assert [shown[label] for label in ("1AE12", "1BE33", "1BE37", "1BW22")] == [
+        "1AE12            Unlocked     Enabled     Connected     17      W60[1AW60]     E12,A12 ",
+        "1BE33            Unlocked     Enabled     Connected     5       W237[1BW109]   E161,Q9 ",
+        "1BE37            Unlocked     Enabled     Disconnected  7                      E165,Q10",
+        "1BW22            Locked       Enabled     Disconnected  2                      W150,Q6 ",
+    ]
+
+
+def test_the_columns_of_one_matrix_are_one_blank_further_to_the_right_byte_by_byte() -> None:
+    shown = rows(rome(bare=True, logical="Q", further=1))
+    assert shown["1AE12"] == "1AE12            Unlocked     Enabled     Disconnected   17                     E12,Q3 "
+    with pytest.raises(ValueError, match="further: wanted 0 to 4, seen 5"):
+        rome(further=5)
+
+
+def test_a_port_without_a_name_shows_no_peer_and_its_peer_shows_it_byte_by_byte() -> None:
+    box = rome(logical="P", preset=[["E1", "W2"], ["E2", "W1"]])
+    box.dialect.inject(box.now, "port-locked", port="E6", user="bench2")
+    shown = rows(box)
+    assert shown["W1[1AW1]"] == "W1[1AW1]         Unlocked     Enabled     Connected     111     E2[1AE2]       P1      "
+    assert shown["E6[1AE6]"] == "E6[1AE6]         Locked       Enabled     Disconnected  18                     P6      "
+    shown = rows(rome(logical="P", nameless=["E1", "E16"], preset=[["E1", "W2"]]))
+    assert shown["1AE1"].rstrip() == "1AE1             Unlocked     Enabled     Connected     123"
+    assert shown["1AE16"] == "1AE16            Unlocked     Enabled     Disconnected  0                              "
+    assert " E1[1AE1] " in shown["W2[1AW2]"]
+    with pytest.raises(ValueError, match="nameless: no port E99"):
+        rome(nameless=["E99"])
+
+
+def test_a_q_port_is_four_of_either_side() -> None:
+    box = rome(logical="Q", settle_s=1.0)
+    said = box.say("connection create Q1 to Q2") + box.wait(60)
+    assert said.count("CONNECTION OPERATION SUCCEEDED") == 8 and "Connection Q1<->Q2 completed successfully" in said
+    assert box.glass() == {(f"E{n}", f"W{n + 4}") for n in range(1, 5)} | {(f"E{n + 4}", f"W{n}") for n in range(1, 5)}
+    assert "not of the same size" in rome(size="24x24", logical="A,Q", matrix_ports=16).say("connection create A1 to Q1")
+
+
 def test_a_fibre_on_its_way_is_connected_to_nothing() -> None:
     box = rome()
     box.say("connection create E1 to W1")
