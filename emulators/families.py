@@ -21,7 +21,9 @@ GROUP = "testbed.emulators"
 _BUILT_IN: Mapping[str, str] = {
     "calient-rest": "emulators.dialects.calient_rest",
     "calient-tl1": "emulators.dialects.calient_tl1",
+    "dicon-mxs": "emulators.dialects.dicon_mxs",
     "dicon-scpi": "emulators.dialects.dicon_scpi",
+    "exfo-scpi": "emulators.dialects.exfo_scpi",
     "glimmerglass-tl1": "emulators.dialects.glimmerglass_tl1",
     "finisar-serial": "emulators.dialects.finisar_serial",
     "lumentum-netconf": "emulators.dialects.lumentum_netconf",

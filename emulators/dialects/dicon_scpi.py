@@ -35,7 +35,7 @@ WAVES = ("1310", "1550")
 MXS_9100 = "MG4"  # DOC: how it calls itself
 
 
-class DiconScpi(ScpiDialect):
+class DiconScpi(ScpiDialect[tuple[Pair, ...]]):
     """One chassis with one matrix module, `X1`. Each input goes to one output; the error queue belongs to the device (U).
 
     wavelength: what `X1 W` says at the start (nm). autosave: whether WEN is on. module: the words of a matrix module, `ID?`,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 
-from emulators.dialects.base import Session
+from emulators.dialects.base import Session, State
 from emulators.dialects.scpi import (
     EXECUTION,
     HARDWARE,
@@ -32,13 +32,16 @@ Handler = Callable[[Session, tuple[int, ...], str, float], str | None]
 _NUMBER = re.compile(r"[0-9]{1,4}")
 
 
-class NumberedScpi(ScpiDialect):
+class NumberedScpi(ScpiDialect[State]):
     """A device whose headers may carry numbers; in `handlers` a `#` stands for each of them."""
 
     end = "\n"  # of an answer
+    joint = ";"  # between the answers to one message
+    remembers = False  # whether a header goes on where the last message was, whoever sent it
 
     def __init__(self, plant: Plant, *, seed: int, idle_s: float | None, boot_s: float) -> None:
         super().__init__(plant, seed=seed, idle_s=idle_s, boot_s=boot_s)
+        self._path = ""
         self._spelt = {word: handler for header, handler in self.handlers().items() for word in spellings(header)}
 
     def handlers(self) -> Mapping[str, Handler]:
@@ -46,7 +49,7 @@ class NumberedScpi(ScpiDialect):
         raise AssertionError("a device says itself what it knows")
 
     def execute(self, session: Session, command: str, now: float) -> bytes:
-        answers, path = [], ""
+        answers, path = [], self._path
         for unit in units(command):
             header, _, rest = unit.strip().partition(" ")
             if not header:
@@ -59,7 +62,8 @@ class NumberedScpi(ScpiDialect):
                 continue
             if answer is not None:
                 answers.append(answer)
-        return (";".join(answers) + self.end).encode("latin-1") if answers else b""
+        self._path = path if self.remembers else ""
+        return (self.joint.join(answers) + self.end).encode("latin-1") if answers else b""
 
     def find(self, header: str, path: str) -> tuple[Handler, tuple[int, ...], str]:
         """Return handler, numbers and the path after it: a header without a leading colon goes on where the last one was

@@ -43,7 +43,7 @@ def numbered(ingress: int, egress: int) -> tuple[tuple[str, ...], tuple[str, ...
     return tuple(str(n) for n in range(1, ingress + 1)), tuple(str(n) for n in range(ingress + 1, ingress + egress + 1))
 
 
-class PolatisScpi(ScpiDialect):
+class PolatisScpi(ScpiDialect[tuple[Pair, ...]]):
     """One switch. The error queue belongs to the device and every session drinks from it (U). Over RS-232: 38400 8N1 (DOC).
 
     min_gap_s: a message that comes sooner after the one before is lost silently (U that it is lost; CODE: Polster waits 0.1 s

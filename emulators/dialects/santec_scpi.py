@@ -81,7 +81,7 @@ def modules_of(plant: Plant) -> list[Module]:
     return found
 
 
-class SantecScpi(NumberedScpi):
+class SantecScpi(NumberedScpi[tuple[tuple[int, int], ...]]):
     """One chassis. The error queue and the selected module belong to the device (U)."""
 
     writes = re.compile(r"\b(CLOS(E)?(?!\s*\?)|CHAN(NEL)?(:ALL)?\s+\d|COMM(ON)?\s+\d|HOM(E)?\b)|\*RST", re.IGNORECASE)
@@ -154,7 +154,7 @@ class SantecScpi(NumberedScpi):
     def unsolicited(self, now: float) -> bytes:
         return b'-240,"Hardware error;module 0"\n'  # U: no public program meets one
 
-    def snapshot(self, now: float) -> tuple[tuple[int, int], ...]:  # type: ignore[override]
+    def snapshot(self, now: float) -> tuple[tuple[int, int], ...]:
         return tuple((module.channel, module.common) for module in self.modules)
 
     def rebooted(self, keep: bool, now: float) -> None:

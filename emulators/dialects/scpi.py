@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from itertools import product
 
-from emulators.dialects.base import Dialect, Session
+from emulators.dialects.base import Dialect, Session, State
 from emulators.plant import Pair, Plant
 
 # SCPI-99 volume 2 chapter 21. Which of them Polatis uses for what is not published.
@@ -138,7 +138,7 @@ class Commands:
         return handler, path
 
 
-class ScpiDialect(Dialect[tuple[Pair, ...]]):
+class ScpiDialect(Dialect[State]):
     """A device of one command a line, whose complaints wait in an error queue."""
 
     def __init__(self, plant: Plant, *, seed: int, idle_s: float | None, boot_s: float) -> None:
