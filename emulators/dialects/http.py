@@ -128,7 +128,8 @@ class HttpDialect(Dialect[State]):
     """
 
     longest = MAX_HEAD + MAX_BODY
-    realm, server = "device", ""
+    realm = "device"
+    server: str | None = None
     closes = chunks = False
 
     def __init__(
@@ -248,7 +249,7 @@ class HttpDialect(Dialect[State]):
         last = request is None or request.last or self.closes
         bare = response.status in (204, 304) or response.status < 200
         lines = [f"HTTP/1.1 {response.status} {_phrase(response.status)}"]
-        if self.server:
+        if self.server is not None:
             lines.append(f"server: {self.server}")
         lines += [f"{name}: {value}" for name, value in response.headers.items()]
         body = b"" if bare else response.body

@@ -4,7 +4,8 @@ Grades as in polatis_yang. CODE (ONOS, tcdona3): the namespaces, the capability 
 edit-config of pairs (merge; delete with the ingress alone, or of the whole container), <get> of cross-connects, port-config,
 opm-power, voa and product-information with subtree filters, port-set-state and port-shutter-set-state with port-enab or port-disab,
 answered <ok/>.
-U: which other capabilities there are, what errors say, notifications.
+A read of a port that is not there is an error, and words of errors are CODE (a test suite of the vendor). U: which other
+capabilities there are, the tags of errors, notifications.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from lxml import etree
 
 from emulators.dialects.base import Session
-from emulators.dialects.netconf import NetconfDialect, RpcError
+from emulators.dialects.netconf import NETCONF, NetconfDialect, RpcError
 from emulators.dialects.netconf_data import Schema
 from emulators.dialects.polatis_restconf import plain
 from emulators.dialects.polatis_scpi import numbered
@@ -135,6 +136,21 @@ class PolatisNetconf(NetconfDialect[tuple[Pair, ...]]):
         return []
 
     # ---- inside
+
+    def _data(self, nodes: list[etree._Element], asked: etree._Element) -> etree._Element:
+        for top in asked.iterfind(f"{{{NETCONF}}}filter/*"):
+            name = local(str(top.tag))
+            table = self.data.tables.get(name)
+            if table is None:
+                continue
+            for key in top.iterfind(f"{{*}}{table.rows}/{{*}}{table.key}"):
+                port = text(key).strip()
+                try:
+                    if port:
+                        self.data.side(port)
+                except Refused as no:
+                    raise RpcError(no.tag, f"/opsw:{name}/{table.rows}{{{port}}}: {no.message}") from None
+        return super()._data(nodes, asked)
 
     def _shut(self, word: etree._Element) -> bool:
         name = local(str(word.tag))

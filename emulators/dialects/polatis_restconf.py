@@ -1,10 +1,11 @@
 """Polatis (HUBER+SUHNER) switches over RESTCONF: port 8008, /api, Basic authentication.
 
-Grades as in polatis_yang. REAL (mocks of quintons/polatis2): product-information, the shape of a collection, that answers carry
-`etag`, `connection: close` and chunked bodies. CODE: a PUT of one pair is 201 when it was made and 204 when it replaced, POST 201,
-DELETE 204, 409 for a port in use, 404 for a pair to delete that is not there, 204 for one to show that is not there (pqnstack); one
-entry is an object, the list below a collection an array (pqnstack, GQuON); bodies without a module's name and without a type are
-taken; labels by PATCH. DOC (RFC 8040): the root resource's discovery, errors, If-Match and 412, one child per POST, 405. A public
+Grades as in polatis_yang. REAL (mocks of quintons/polatis2): product-information, the rows of a collection, URLs without a
+module's name, that answers carry an empty `server`, an `etag` of three groups of digits, `connection: close` and chunked bodies.
+CODE: a PUT of one pair is 201 when it was made and 204 when it replaced, POST 201, DELETE 204, 409 for a port in use, 404 for a
+pair to delete that is not there, 204 for one to show that is not there (pqnstack); one entry is an object, the list below a
+collection an array (pqnstack, GQuON); bodies without a module's name and without a type are taken; labels by PATCH, of one port
+and of the list. DOC (RFC 8040): the root resource's discovery, errors, If-Match and 412, one child per POST, 405. A public
 complaint: "POST goes into candidate datastore and is discarded in ~5 s": `post_lost_s`. U: shutters over RESTCONF (names of the
 operations: ONOS, tcdona3), the form of an empty collection.
 """
@@ -40,11 +41,12 @@ class PolatisRestconf(HttpDialect[tuple[Pair, ...]]):
 
     empty_204: a collection without entries is 204 too (U); else it is JSON or XML without entries (U; CODE: a web page of a public
     project reads the list in it without asking).
+    older_ports: there is a table `ports`, with labels to be read (CODE).
     post_lost_s: a pair made by POST is gone so long after (s); None: it stays. keep_alive: connections outlive an answer.
     """
 
     writes = re.compile(r"^(PUT|PATCH|POST|DELETE) ")
-    realm, chunks = "Polatis", True
+    realm, chunks, server = "Polatis", True, ""
 
     def __init__(
         self,
@@ -57,6 +59,7 @@ class PolatisRestconf(HttpDialect[tuple[Pair, ...]]):
         boot_mode: str = "AUTO",
         voa: bool = True,
         empty_204: bool = False,
+        older_ports: bool = False,
         post_lost_s: float | None = None,
         keep_alive: bool = False,
         username: str | None = "admin",
@@ -68,9 +71,16 @@ class PolatisRestconf(HttpDialect[tuple[Pair, ...]]):
         super().__init__(plant, username=username, password=password, seed=seed, idle_s=idle_s, boot_s=boot_s)
         self.closes, self.empty_204, self.post_lost_s = not keep_alive, empty_204, post_lost_s
         self.data = PolatisYang(
-            self, model=model, serial=serial, firmware=firmware, revision=str(revision), boot_mode=boot_mode, voa=voa
+            self,
+            model=model,
+            serial=serial,
+            firmware=firmware,
+            revision=str(revision),
+            boot_mode=boot_mode,
+            voa=voa,
+            older_ports=older_ports,
         )
-        self._edition = self._random.randrange(1 << 32)
+        self._edition = self._random.randrange(10**15, 10**16)
         self._passing: dict[Pair, float] = {}
         self._turned = False
 
@@ -135,19 +145,21 @@ class PolatisRestconf(HttpDialect[tuple[Pair, ...]]):
             case ["api", "operations", name] if name in SHUTTERS:
                 self._only(request, "POST")
                 return self._shutter(request, now)
-            case ["api", "data", "optical-switch:product-information"]:
+            case ["api", "data", "optical-switch:product-information" | "product-information"]:
                 self._only(request, *READ)
                 return self._shown(request, "product-information", self.data.product)
             case ["api", "data", name]:
                 return self._collection(request, *self._table(request, name), now)
             case ["api", "data", name, entry]:
                 return self._entry(request, *self._table(request, name), entry, now)
+            case ["api", "data", name, entry, leaf]:
+                return self._leaf(request, *self._table(request, name), entry, leaf, now)
         raise self._missing(request)
 
     def _table(self, request: Request, name: str) -> tuple[str, Table]:
         module, _, bare = name.rpartition(":")
         table = self.data.tables.get(bare)
-        if table is None or (module != table.module and (module, bare) != ("polatis-switch", "voa")):
+        if table is None or (module not in ("", table.module) and (module, bare) != ("polatis-switch", "voa")):
             raise self._missing(request)
         return bare, table
 
@@ -187,7 +199,7 @@ class PolatisRestconf(HttpDialect[tuple[Pair, ...]]):
         listed, equals, keys = entry.partition("=")
         if listed != table.rows:
             raise self._missing(request)
-        self._only(request, *READ, *(("PUT", "PATCH", "DELETE") if table.writable and equals else ()))
+        self._only(request, *READ, *((("PUT", "PATCH", "DELETE") if equals else ("PATCH",)) if table.writable else ()))
         if request.method in READ:
             rows = self._rows(name, now)
             if not equals:
@@ -196,6 +208,8 @@ class PolatisRestconf(HttpDialect[tuple[Pair, ...]]):
             return self._nothing(request) if found is None else self._shown(request, listed, typed(found))
         self._matched(request)
         old = self.data.configuration(self.data.pairs(), frozenset({name})).get(name, [])
+        if not equals:
+            return self._stored(name, merged(old, self._new_rows(table, *restconf.body(request)), table.key), now)
         there = self._at(old, table, keys)
         if request.method == "DELETE":
             if there is None:
@@ -214,6 +228,28 @@ class PolatisRestconf(HttpDialect[tuple[Pair, ...]]):
         changed = {**there, **new} if request.method == "PATCH" and there is not None else new
         response = self._stored(name, [*kept, changed], now)
         return Response(201, headers=response.headers) if there is None else response
+
+    def _leaf(self, request: Request, name: str, table: Table, entry: str, leaf: str, now: float) -> Response:
+        """One leaf of one entry (DOC: RFC 8040 3.5)."""
+        listed, _, keys = entry.partition("=")
+        if listed != table.rows or leaf not in table.leaves:
+            raise self._missing(request)
+        self._only(request, *READ, *(("PUT", "PATCH", "DELETE") if table.writable and leaf != table.key else ()))
+        reads = request.method in READ
+        rows = self._rows(name, now) if reads else self.data.configuration(self.data.pairs()).get(name, [])
+        there = self._at(rows, table, keys)
+        if there is None or (reads and leaf not in there):
+            raise self._missing(request)
+        if reads:
+            return self._shown(request, leaf, typed(there)[leaf])
+        self._matched(request)
+        changed = {word: value for word, value in there.items() if word != leaf}
+        if request.method != "DELETE":
+            given, content = restconf.body(request)
+            if given != leaf:
+                raise Refused("unknown-element", f"{given[:40]} is not {leaf}")
+            changed[leaf] = plain(leaf, content)
+        return self._stored(name, [changed if row is there else row for row in rows], now)
 
     def _shutter(self, request: Request, now: float) -> Response:
         given, content = restconf.body(request)
@@ -261,7 +297,9 @@ class PolatisRestconf(HttpDialect[tuple[Pair, ...]]):
         return next((row for row in rows if row[table.key] == key and more in ("", row.get("egress", ""))), None)
 
     def _tag(self) -> dict[str, str]:
-        return {"etag": f'"{self._edition:08x}"'}
+        """REAL: the digits in groups of 4, 6 and 6. That they count changes is U."""
+        digits = f"{self._edition % 10**16:016d}"
+        return {"etag": f'"{digits[:4]}-{digits[4:10]}-{digits[10:]}"'}
 
     def _shown(self, request: Request, name: str, content: Any) -> Response:
         if request.headers.get("if-none-match", "") in (self._tag()["etag"], "*"):

@@ -1,10 +1,11 @@
 """The data of a Polatis switch behind RESTCONF and NETCONF: the content of its YANG modules `optical-switch` and `polatis-switch`.
 
-Grades: REAL mocks of public clients, CODE literals of public clients (ONOS drivers/polatis/netconf; tcdona3; quintons/polatis2; the
-pqnstack, GQuON and Padtec scripts), DOC an RFC, U unconfirmed. CODE: the tables, their lists, keys and leaves below; the list of
-cross-connects is `pairs` before revision 2017-08-04 and `pair` from then on; ENABLED, DISABLED, FAILED; the modes of attenuators.
-U, and chosen so that they ask most of a driver: a pair is configured, and shown, at once and carries light `settle_s` later; a
-change is done as a whole or refused as a whole; pairs that stay are not touched; a disabled or failed port takes no new pair.
+Grades: REAL mocks of public clients, CODE literals of public clients (ONOS drivers/polatis/netconf; tcdona3; quintons/polatis2;
+the pqnstack, GQuON and Padtec scripts; a test suite of the vendor), DOC an RFC, U unconfirmed. CODE: the tables, their lists, keys
+and leaves below; the list of cross-connects is `pairs` before revision 2017-08-04 and `pair` from then on; ENABLED, DISABLED,
+FAILED; the modes of attenuators. U, and chosen so that they ask most of a driver: a pair is configured, and shown, at once and
+carries light `settle_s` later; a change is done as a whole or refused as a whole; pairs that stay are not touched; a disabled or
+failed port takes no new pair.
 """
 
 from __future__ import annotations
@@ -20,9 +21,10 @@ OPTICAL = "http://www.polatis.com/yang/optical-switch"  # CODE: ONOS
 SWITCH = "http://www.polatis.com/yang/polatis-switch"  # CODE: ONOS
 RENAMED = "2017-08-04"  # CODE: ONOS
 NEWEST = "2017-08-04"
-NUMBERS = frozenset({"ingress", "egress", "port-id", "reference-port"})  # uint; the rest is text or decimal64
+NUMBERS = frozenset({"ingress", "egress", "port-id", "reference-port", "averaging-time"})  # uint; the rest is text or decimal64
 STATUS = {"ENABLED": False, "PC_ENABLED": False, "DISABLED": True, "PC_DISABLED": True}  # CODE: both forms; whether shut
 MODES = ("NONE", "RELATIVE", "ABSOLUTE", "CONVERGED", "MAXIMUM", "FIXED")  # CODE: tcdona3, each with VOA_MODE_ before it
+METER = {"wavelength": "1550.0", "offset": "0.0", "averaging-time": "4"}  # CODE that each port has all three; values U
 MAX_LABEL = 64  # characters (U)
 BOOT = {"DARK": "DARK", "REST": "REST", "RESTORE": "REST", "AUTO": "AUTO", "AUTOSAVE": "AUTO"}
 
@@ -53,7 +55,16 @@ class PolatisYang:
     """The data of one switch; `dialect` is asked about faults and notified of writes."""
 
     def __init__(
-        self, dialect: AnyDialect, *, model: str | None, serial: str, firmware: str, revision: str, boot_mode: str, voa: bool
+        self,
+        dialect: AnyDialect,
+        *,
+        model: str | None,
+        serial: str,
+        firmware: str,
+        revision: str,
+        boot_mode: str,
+        voa: bool,
+        older_ports: bool = False,
     ) -> None:
         self.dialect, self.plant = dialect, dialect.plant
         ingress, egress = self.plant.ingress, self.plant.egress
@@ -68,9 +79,11 @@ class PolatisYang:
             "cross-connects": Table("optical-switch", self.list_name, "ingress", ("ingress", "egress")),
             "port-config": Table("optical-switch", *port, ("port-id", "status", "label", "peer-port")),
             "opm-power": Table("optical-switch", *port, ("port-id", "power"), writable=False),
-            "opm-config": Table("optical-switch", *port, ("port-id", "wavelength", "offset")),
+            "opm-config": Table("optical-switch", *port, ("port-id", *METER)),
             "voa": Table("optical-switch", *port, ("port-id", "atten-mode", "atten-level", "reference-port")),
         }
+        if older_ports:  # CODE: public web pages read a port's label here
+            self.tables["ports"] = Table("optical-switch", *port, ("port-id", "port-label"), writable=False)
         self._sides: dict[str, Side] = {p: ("in", p) for p in ingress} | {p: ("out", p) for p in egress}
         self._labels: dict[str, dict[str, str]] = {}
         self._opm: dict[str, dict[str, str]] = {}
@@ -92,7 +105,7 @@ class PolatisYang:
         tables: dict[str, Callable[[], list[Row]]] = {
             "cross-connects": lambda: [{"ingress": i, "egress": e} for i, e in pairs],
             "port-config": self._ports,
-            "opm-config": lambda: [{"port-id": p, **self._opm.get(p, {})} for p, _ in self._metered()],
+            "opm-config": lambda: [{"port-id": p, **METER, **self._opm.get(p, {})} for p, _ in self._metered()],
             "voa": lambda: [self._attenuator(p) for p in self.plant.egress] if self.voa else [],
         }
         return {name: rows() for name, rows in tables.items() if names is None or name in names}
@@ -103,6 +116,8 @@ class PolatisYang:
         if names is None or "opm-power" in names:
             power = self.plant.power_dbm
             tables["opm-power"] = [{"port-id": p, "power": f"{power(side, now):.2f}"} for p, side in self._metered()]
+        if "ports" in self.tables and (names is None or "ports" in names):
+            tables["ports"] = [{"port-id": p, "port-label": self._labels.get(p, {}).get("label", "")} for p in self._sides]
         return tables
 
     # ---- changes
@@ -130,7 +145,7 @@ class PolatisYang:
         """Return the side of a port. Raises Refused."""
         found = self._sides.get(port)
         if found is None:
-            raise Refused("invalid-value", f"no port {port[:20]}", where)
+            raise Refused("invalid-value", f"Invalid OXC port: {port[:20]}", where)  # CODE
         return found
 
     def preset(self, pair: Pair) -> None:
@@ -176,9 +191,11 @@ class PolatisYang:
                 raise Refused("missing-element", "egress is missing", where)
             egress = row["egress"]
             if self.side(ingress, where)[0] != "in":
-                raise Refused("invalid-value", f"port {ingress} is no ingress", where)
-            if self.side(egress, where)[0] != "out":
-                raise Refused("invalid-value", f"port {egress} is no egress", where)
+                raise Refused("invalid-value", f"Invalid OXC port: {ingress}", where)
+            if self._sides.get(egress, ("in", egress))[0] != "out":  # CODE: where, and in which words
+                path = f"/cross-connects/{self.list_name}[ingress='{ingress}']"
+                words = "Either the port is invalid or it does not have switching capability"
+                raise Refused("invalid-value", f"{path} : {words}", where)
             if ingress in target:
                 raise Refused("data-exists", f"ingress {ingress} stands twice", where)
             if egress in taken:
@@ -257,7 +274,7 @@ class PolatisYang:
             port, where = row.get("port-id", ""), f"port={row.get('port-id', '')}"
             if not metered(self.model, self.side(port, where)):
                 raise Refused("invalid-value", f"port {port} has no power monitor", where)
-            values = {name: row[name] for name in ("wavelength", "offset") if row.get(name)}
+            values = {name: row[name] for name in METER if row.get(name)}
             if any(number_of(value) is None for value in values.values()):
                 raise Refused("invalid-value", "no number", where)
             if values:

@@ -147,7 +147,7 @@ async def test_a_pair_is_shown_at_once_and_lit_when_the_mirrors_rest(start: Star
         ("PATCH", f"{CROSS}/pair=5", {"pair": {"egress": 10}}, 404, "invalid-value"),
         ("POST", f"{CROSS}/pair=5", {"pair": {"egress": 10}}, 405, "operation-not-supported"),
         ("PUT", f"{DATA}opm-power", {"opm-power": {}}, 405, "operation-not-supported"),
-        ("GET", "/api/data/cross-connects", None, 404, "invalid-value"),
+        ("GET", "/api/data/polatis-switch:cross-connects", None, 404, "invalid-value"),
         ("GET", f"{DATA}aps", None, 404, "invalid-value"),
         ("GET", "/", None, 404, "invalid-value"),
         ("PUT", f"{DATA}port-config/port=1", {"port": {"port-id": 1, "status": "BURNING"}}, 400, "invalid-value"),

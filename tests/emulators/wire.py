@@ -13,6 +13,10 @@ class Wire:
     def __init__(self, driver: str, *, seconds_per_command: float = 1.0, time_scale: float = 1.0, **overrides: Any) -> None:
         self.plant, self.dialect = device_from_config("box1", driver, overrides, time_scale=time_scale)
         self.now, self._step_s = 0.0, seconds_per_command
+        self.connect()
+
+    def connect(self) -> None:
+        """Speak on a new connection from now on."""
         session = self.dialect.open(self.now)
         assert session is not None
         self.session = session
