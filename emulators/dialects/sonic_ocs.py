@@ -12,6 +12,7 @@ import re
 import shlex
 from collections import deque
 from collections.abc import Iterable
+from typing import Literal
 
 from emulators.dialects.base import Session
 from emulators.dialects.cli import CliDialect
@@ -21,7 +22,8 @@ from emulators.plant import Pair, Plant, Side
 
 APPLY_S = 1.0  # from the configuration's change to the mirrors' (U); clients check 12 times, every 5 s (CODE)
 SETTLE_S = 0.05  # 3D mirrors (U, as other OCS)
-STATES = ("normal", "force-blocked")  # DOC
+STATES = ("normal", "force-blocked")  # DOC; the developer guide adds one
+POWERED_OFF = "powered-off"
 _ID = re.compile(r"(\d+)A-(\d+)B", re.IGNORECASE)
 _RANGE = re.compile(r"(\d+)A\.\.(\d+)A-(\d+)B\.\.(\d+)B", re.IGNORECASE)
 
@@ -35,6 +37,7 @@ class SonicOcs(CliDialect[tuple[tuple[str, str, str], ...]]):
 
     apply_s: from the configuration to the hardware (s), divided by time_scale. stale: ids that the hardware has and the
     configuration does not; they cannot be deleted, only added and then deleted (CODE). hostname: in the prompt.
+    verbs: `ocs` or, generated from the YANG modules, `generated` (DOC: the developer guide; what they print is U, as the others).
     """
 
     writes = re.compile(r"\bconfig\s+(ocs|apply-patch)|sonic-db-cli\s+CONFIG_DB\s+(hset|hmset|hdel|del)\b", re.IGNORECASE)
@@ -47,6 +50,7 @@ class SonicOcs(CliDialect[tuple[tuple[str, str, str], ...]]):
         apply_s: float = APPLY_S,
         stale: Iterable[str] = (),
         hostname: str = "sonic",
+        verbs: Literal["ocs", "generated"] = "ocs",
         model: str = "OCS-V",
         serial: str = "OCS000001",
         firmware: str = "ocs-kvm-v1.0",
@@ -58,11 +62,13 @@ class SonicOcs(CliDialect[tuple[tuple[str, str, str], ...]]):
         boot_s: float = 1.0,
     ) -> None:
         super().__init__(plant, username=username, password=password, seed=seed, idle_s=idle_s, boot_s=boot_s)
-        self.apply_s = apply_s / time_scale
+        if verbs not in ("ocs", "generated"):
+            raise ValueError(f"{plant.name}: verbs {verbs!r} is none of ocs, generated")
+        self.apply_s, self.verbs = apply_s / time_scale, verbs
         self.hostname, self.model, self.serial, self.firmware = hostname, model, serial, firmware
         self.config: dict[str, Pair] = {}
         self.port_config: dict[str, Row] = {
-            port: {"label": "", "config_status": STATES[0]} for port in [*plant.ingress, *plant.egress]
+            port: {"config_status": STATES[0], "label": ""} for port in [*plant.ingress, *plant.egress]
         }
         self.rows: dict[str, str] = {}  # id -> "", "waits" or "failed"; "" follows the glass
         self.files: dict[str, str] = {}
@@ -140,7 +146,36 @@ class SonicOcs(CliDialect[tuple[tuple[str, str, str], ...]]):
             case []:
                 return ""
             case ["show", "version"]:
-                return self._version()
+                return self._version(now)
+            case ["show", "platform", "summary"]:
+                return self._summary()
+            case ["show", "platform", "firmware", "status"]:
+                return table(("Chassis", "Module", "Component", "Version", "Description"), self._components())
+            case [
+                ("show" | "config"),
+                ("ocs" | "ocs-port" | "ocs-port-table" | "ocs-cross-connect" | "ocs-cross-connect-table"),
+                *_,
+            ]:
+                return self._switching(words, now)
+            case ["config", "apply-patch", file]:
+                return self._patch(file, now)
+            case ["sonic-db-cli", *rest]:
+                return database_command(self._databases(now), rest, lambda name, row: self._set(name, row, now))
+            case ["echo" | "printf", text, ">", file]:
+                self.files[file] = text
+                return ""
+            case ["cat", file] if file in self.files:
+                return self.files[file] + "\n"
+            case ["rm", file] if file in self.files:
+                del self.files[file]
+                return ""
+            case [("show" | "config"), *_]:
+                raise Bad(_no_such(words))
+        raise Bad(f"-bash: {words[0][:60]}: command not found")
+
+    def _switching(self, words: list[str], now: float) -> str:
+        """The words about ports and cross-connects, of either family; a version knows one."""
+        match words if self.verbs == "ocs" else _known(words):
             case ["show", "ocs", "cross-connect", "config"]:
                 return table(("id", "a_side", "b_side"), [(name, *self.config[name]) for name in sorted(self.config, key=_order)])
             case ["show", "ocs", "cross-connect", "status"]:
@@ -156,24 +191,10 @@ class SonicOcs(CliDialect[tuple[tuple[str, str, str], ...]]):
                 return self._add(self._ids(ids), "safe" in mode, now)
             case ["config", "ocs", "cross-connect", "delete", ids]:
                 return self._delete(self._ids(ids), now)
-            case ["config", "ocs-port", port, "--config-status", state]:  # DOC
+            case ["config", "ocs-port", port, "--config-status", state]:  # DOC, in both
                 self._set_port(port.upper(), {"config_status": state}, now)
                 return ""
-            case ["config", "apply-patch", file]:
-                return self._patch(file, now)
-            case ["sonic-db-cli", *rest]:
-                return database_command(self._databases(now), rest, lambda name, row: self._set(name, row, now))
-            case ["echo" | "printf", text, ">", file]:
-                self.files[file] = text
-                return ""
-            case ["cat", file] if file in self.files:
-                return self.files[file] + "\n"
-            case ["rm", file] if file in self.files:
-                del self.files[file]
-                return ""
-            case [("show" | "config"), *_]:
-                raise Bad(f'Usage: {words[0]} [OPTIONS] COMMAND [ARGS]...\n\nError: No such command "{" ".join(words[1:])[:60]}".')
-        raise Bad(f"-bash: {words[0][:60]}: command not found")
+        raise Bad(_no_such(words))
 
     def _add(self, names: list[str], safe: bool, now: float) -> str:
         if safe:
@@ -202,7 +223,7 @@ class SonicOcs(CliDialect[tuple[tuple[str, str, str], ...]]):
         if port not in self.port_config:
             raise Bad(f"Error: Invalid port {port[:20]}")
         state = row.get("config_status", self.port_config[port]["config_status"])
-        if state not in STATES:
+        if state not in (*STATES, *([POWERED_OFF] if self.verbs == "generated" else [])):
             raise Bad(f"Error: Invalid value for config_status: {state[:20]}")
         self.wrote(now)
         self.port_config[port] |= {k: v for k, v in row.items() if k in ("label", "config_status")}
@@ -244,12 +265,32 @@ class SonicOcs(CliDialect[tuple[tuple[str, str, str], ...]]):
             self._follow("make", name, now)
         return "Patch applied successfully.\n"
 
-    def _version(self) -> str:
+    def _version(self, now: float) -> str:
+        """REAL (the README of the KVM image): lines and their order; build, distribution and load are made up."""
+        up = int(max(0.0, now - self._down_until_s))
         return (
-            f"\nSONiC Software Version: SONiC.{self.firmware}\nDistribution: Debian 12\nKernel: 6.1.0\n"
-            f"\nPlatform: x86_64-ocs-kvm_x86_64-r0\nHwSKU: {self.model}\nASIC: ocs\nASIC Count: 1\n"
-            f"Serial Number: {self.serial}\n"
-        )  # the lines of any SONiC; values U
+            f"\nSONiC Software Version: SONiC.{self.firmware}\nSONiC OS Version: 13\nDistribution: Debian 13.6\n"
+            "Kernel: 6.12.41+deb13-sonic-amd64\nBuild commit: 4e2af959f\nBuild date: Mon Jul 20 23:16:58 UTC 2026\n"
+            f"Built by: emulator@lab\n\n{self._summary()}"
+            f"Uptime: {up // 3600 % 24:02d}:{up // 60 % 60:02d}:{up % 60:02d} up {up // 60} min,  1 user,"
+            "  load average: 0.31, 0.28, 0.20\n"
+        )
+
+    def _summary(self) -> str:
+        return (
+            f"Platform: x86_64-ocs-kvm_x86_64-r0\nHwSKU: {self.model}\nASIC: ocs-kvm\nASIC Count: 1\n"
+            f"Serial Number: {self.serial}\nModel Number: OCS-KVM\nHardware Revision: 1.0\n"
+        )
+
+    def _components(self) -> list[tuple[str, ...]]:
+        size = f"{len(self.plant.ingress)}x{len(self.plant.egress)}"
+        return [
+            ("OCS", "LINE-CARD0", "OCS0-0", "1", f"Optical Circuit Switch of {size}"),
+            ("", "SUPERVISOR0", "BIOS", "1", "Performs initialization of hardware components during booting"),
+            ("", "", "FPGA", "1", "Platform managment controller for on-board components"),
+            ("", "", "CPLD", "1", "Used for managing IO modules"),
+            ("", "", "ONIE", "1", "Open network install environment"),
+        ]  # REAL, its spelling too
 
     # ---- the hardware
 
@@ -342,6 +383,26 @@ class SonicOcs(CliDialect[tuple[tuple[str, str, str], ...]]):
     def _pair(self, name: str) -> Pair:
         a, _, b = name.partition("-")
         return a, b
+
+
+def _known(words: list[str]) -> list[str]:
+    """Return what words of the generated family mean in the other, nothing if they are none (DOC: the six forms)."""
+    match words:
+        case ["show", ("ocs-port" | "ocs-cross-connect") as what]:
+            return ["show", "ocs", what[4:], "config"]
+        case ["show", ("ocs-port-table" | "ocs-cross-connect-table") as what]:
+            return ["show", "ocs", what[4:-6], "status"]
+        case ["config", "ocs-port", *_]:
+            return words
+        case ["config", "ocs-cross-connect", ("add" | "update"), name, a, b] if name.upper() == f"{a}-{b}".upper():
+            return ["config", "ocs", "cross-connect", "add", name]
+        case ["config", "ocs-cross-connect", "delete", name]:
+            return ["config", "ocs", "cross-connect", "delete", name]
+    return []
+
+
+def _no_such(words: list[str]) -> str:
+    return f'Usage: {words[0]} [OPTIONS] COMMAND [ARGS]...\n\nError: No such command "{" ".join(words[1:])[:60]}".'
 
 
 def _order(name: str) -> tuple[int, int]:

@@ -261,3 +261,50 @@ def test_no_bytes_upset_it_and_what_is_tuned_is_the_glass(texts: list[bytes]) ->
     box.wait(5)
     tuned = {(row[1], row[2]) for row in rows(box, "status") if row[3:] == ["tuned", "tuned"]}
     assert tuned == set(box.plant.glass(box.now)) == box.glass()
+
+
+# ---- what the virtual switch prints, and the generated commands
+
+
+def test_it_says_what_it_is_as_the_virtual_switch_does_byte_by_byte() -> None:
+    box = sonic(serial="123456789", firmware="ocs-dev.0-4e2af959f")
+    summary = (
+        "Platform: x86_64-ocs-kvm_x86_64-r0\nHwSKU: OCS-V\nASIC: ocs-kvm\nASIC Count: 1\n"
+        "Serial Number: 123456789\nModel Number: OCS-KVM\nHardware Revision: 1.0\n"
+    )
+    assert box.once("show platform summary") == (summary, 0)
+    said = re.sub(r"(Built by|Uptime): .*", r"\1: <any>", box.once("show version")[0])
+    assert said == (
+        "\nSONiC Software Version: SONiC.ocs-dev.0-4e2af959f\nSONiC OS Version: 13\nDistribution: Debian 13.6\n"
+        "Kernel: 6.12.41+deb13-sonic-amd64\nBuild commit: 4e2af959f\nBuild date: Mon Jul 20 23:16:58 UTC 2026\n"
+        f"Built by: <any>\n\n{summary}Uptime: <any>\n"
+    )
+    (first, *_) = box.once("show platform firmware status")[0].splitlines()[2:]
+    assert re.split(r" {2,}", first) == ["OCS", "LINE-CARD0", "OCS0-0", "1", "Optical Circuit Switch of 16x16"]
+    ports = box.once("sonic-db-cli CONFIG_DB hgetall 'OCS_PORT|1A'")[0]
+    assert ports == "{'config_status': 'normal', 'label': ''}\n"
+
+
+def test_generated_commands_are_another_family_and_a_version_knows_one() -> None:
+    box = sonic(verbs="generated", apply_s=0.0, settle_s=0.0)
+    assert box.once("config ocs-cross-connect add 1A-2B 1A 2B")[1] == 0
+    box.wait(1)
+    assert box.glass() == {("1A", "2B")}
+    assert box.once("show ocs-cross-connect")[0].splitlines()[2].split() == ["1A-2B", "1A", "2B"]
+    assert box.once("show ocs-cross-connect-table")[0].splitlines()[2].split()[3:] == ["tuned", "tuned"]
+    assert len(box.once("show ocs-port")[0].splitlines()) == len(box.once("show ocs-port-table")[0].splitlines()) == 2 + 32
+    assert box.once("config ocs-port 1A --config-status powered-off") == ("", 0)
+    box.wait(1)
+    assert box.glass() == set()
+    assert box.once("config ocs-cross-connect delete 1A-2B")[1] == 0
+    for foreign in (
+        "show ocs cross-connect config",
+        "config ocs cross-connect add 1A-2B",
+        "config ocs-cross-connect add 1A-2B 1A 3B",
+    ):
+        assert "No such command" in box.once(foreign)[0]
+    other = sonic()
+    for foreign in ("show ocs-port", "config ocs-cross-connect add 1A-2B 1A 2B", "config ocs-port 1A --config-status powered-off"):
+        assert other.once(foreign)[1] == 2
+    with pytest.raises(ValueError, match="none of ocs, generated"):
+        sonic(verbs="both")
