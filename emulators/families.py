@@ -37,6 +37,7 @@ _BUILT_IN: Mapping[str, str] = {
     "waveshaper-http": "emulators.dialects.waveshaper_http",
     "telescent-cli": "emulators.dialects.telescent_cli",
     "polatis-tl1": "emulators.dialects.polatis_tl1",
+    "thorlabs-osw": "emulators.dialects.thorlabs_osw",
 }
 
 

@@ -85,6 +85,15 @@ class Impairments:
         held = next((s for s in (("in", pair[0]), ("out", pair[1])) if s in self.locked), None)
         return f"port {held[1]} locked by {self.locked[held]}" if held else None
 
+    def fixed(self, pairs: Iterable[Pair]) -> str | None:
+        """Return why `pairs` can be neither made nor broken, None when they can; a port that failed does not hold a mirror."""
+        for pair in pairs:
+            if stuck := next((s for s in (("in", pair[0]), ("out", pair[1])) if s in self.stuck), None):
+                return f"port {stuck[1]} stuck"
+            if why := self.lock(pair):
+                return why
+        return None
+
 
 def total_dbm(beams: Iterable[Beam]) -> float | None:
     """Return the power of all beams together, None when there is none."""

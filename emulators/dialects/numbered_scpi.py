@@ -23,7 +23,7 @@ from emulators.dialects.scpi import (
     units,
 )
 from emulators.family import Labels
-from emulators.light import FOREVER_S, Side
+from emulators.light import FOREVER_S
 from emulators.plant import Pair, Plant
 
 Handler = Callable[[Session, tuple[int, ...], str, float], str | None]
@@ -78,11 +78,9 @@ class NumberedScpi(ScpiDialect[State]):
 
     def turn(self, old: Iterable[Pair], new: Iterable[Pair], now: float) -> None:
         """Go from the circuits `old` to `new`, dark in between. Raises ScpiError: something is stuck or locked; nothing moves."""
-        old, new, wrong = tuple(old), tuple(new), self.plant.wrong
-        if stuck := next((side[1] for pair in (*old, *new) for side in _sides(pair) if side in wrong.stuck), None):
-            raise ScpiError(HARDWARE, f"port {stuck} stuck")
-        if locked := next(filter(None, (wrong.lock(pair) for pair in (*old, *new))), None):
-            raise ScpiError(EXECUTION, locked)
+        old, new = tuple(old), tuple(new)
+        if why := self.plant.wrong.fixed((*old, *new)):
+            raise ScpiError(HARDWARE if why.endswith(" stuck") else EXECUTION, why)
         if not self.silent:
             self.plant.disconnect(old, now)
             self.plant.restore(new, now)
@@ -98,10 +96,6 @@ class NumberedScpi(ScpiDialect[State]):
         self.plant.advance(now)
         circuits = (self.plant.circuit(("in", ingress)) for ingress, _ in self.plant.pairs())
         return max((circuit.lit_at_s - now for circuit in circuits if circuit and circuit.lit_at_s > now), default=0.0)
-
-
-def _sides(pair: Pair) -> tuple[Side, Side]:
-    return ("in", pair[0]), ("out", pair[1])
 
 
 def whole(text: str, least: int, most: int) -> int:
