@@ -224,11 +224,12 @@ def _tables(campaign: Campaign, made: Report, folder: Path | None) -> list[Path]
     import json
 
     from orchestrator.telemetry import tables
+    from orchestrator.telemetry.reader import Recorded
 
     if folder is None:
         return []
     with _writing("--data", folder):
-        paths = list(tables.export(list(campaign.journals.values()), folder, "csv"))
+        paths = list(tables.export([Recorded(path) for path in campaign.journals.values()], folder, "csv"))
         answers = folder / "answers.json"
         results = {name: answer.to_json() for name, answer in made.answers.items()}
         write_whole(answers, json.dumps(results, indent=1, ensure_ascii=False))

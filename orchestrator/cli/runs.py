@@ -175,16 +175,17 @@ def show(
     from orchestrator.results import Json, path_text, to_json
     from orchestrator.store.notes import notes_of, tags_of
     from orchestrator.store.runs import named
-    from orchestrator.telemetry.reader import read
+    from orchestrator.views.report.gather import recorded
     from orchestrator.views.waterfall import bar_json, bars, iterations
 
     with call.store() as store:
         record = named(store, run)
         done = store.steps(record.id)
         tags, notes = tags_of(store, [record.id])[record.id], notes_of(store, [record.id])[record.id]
+        whole = recorded(record, store, call.settings)
     directory = call.settings.run_dir(record.id)
     trouble: list[str] = []
-    points = list(read(directory, ("phase", "reconfig", "iteration", "collective"), trouble))
+    points = list(whole.read(("phase", "reconfig", "iteration", "collective"), trouble))
     found = bars(points)
     jobs = iterations(points)
     seconds = record.seconds if record.seconds is not None else wall(record)
@@ -200,7 +201,7 @@ def show(
     width = shutil.get_terminal_size((100, 24)).columns
     lines += ["", *waterfall.draw(found, width, unicode=unicode and call.unicode)]
     beside = kept(directory)
-    for more in (waterfall.reconfig_lines(points), waterfall.iteration_lines(jobs), beside_lines(beside)):
+    for more in (waterfall.reconfig_lines(points), waterfall.iteration_lines(jobs, record.id), beside_lines(beside)):
         lines += ["", *more] if more else []
     states = {state: sum(s.state == state for s in done) for state in ("done", "failed", "doing", "planned")}
     counts = ", ".join(f"{n} {state}" for state, n in states.items() if n)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from orchestrator.results import Json
     from orchestrator.settings import Settings
     from orchestrator.telemetry.influx_api import Target
+    from orchestrator.telemetry.reader import Recorded
 
 _OFF = "No InfluxDB is configured (telemetry.influx.url is none); journals are complete without it"
 _RUN = typer.Argument(metavar="RUN", help="Run ID, its last digits, `last`, `all`, or a run's directory.", autocompletion=runs)
@@ -48,6 +49,22 @@ def _dirs(call: Call, run: str) -> list[Path]:
     if not found:
         raise Missing("there are no journals yet" if run == "all" else f"run {name} has no journal", hint="testbed history")
     return found
+
+
+def _recorded(call: Call, run: str) -> list[Recorded]:
+    """The named runs, one that moved circuits under a running job with what that job did until the next change.
+
+    `all` and a directory are the journals alone: of all runs, every point once. Raises: as `_dirs`.
+    """
+    from orchestrator.telemetry.reader import Recorded, parts
+    from orchestrator.views.report.gather import recorded
+
+    folders = _dirs(call, run)
+    if run != "all" and not parts(Path(run)):
+        with call.store() as store:
+            if (record := store.get(folders[0].name)) is not None:
+                return [recorded(record, store, call.settings)]
+    return [Recorded(folder) for folder in folders]
 
 
 def _target(call: Call, url: str | None = None) -> Target | None:
@@ -299,7 +316,7 @@ def query(call: Call, run: Annotated[str, _RUN], sql: Annotated[str, typer.Argum
 
     trouble: list[str] = []
     with call.timed():
-        names, rows = tables.query(_dirs(call, run), sql, trouble)
+        names, rows = tables.query(_recorded(call, run), sql, trouble)
     shown = [names, *(tuple("-" if cell is None else _cell(cell) for cell in row) for row in rows)]
     found = [dict(zip(names, row, strict=True)) for row in rows]
     data: dict[str, Json] = {"columns": list(names), "rows": cast("Json", found), "trouble": cast("Json", trouble)}
@@ -333,9 +350,9 @@ def export(
     try:
         with call.timed():
             if kind is Kind.tensorboard:
-                made, counts = tensorboard.export(_dirs(call, run), out, trouble), "scalars"
+                made, counts = tensorboard.export(_recorded(call, run), out, trouble), "scalars"
             else:
-                made, counts = tables.export(_dirs(call, run), out, kind.value, trouble), "rows"
+                made, counts = tables.export(_recorded(call, run), out, kind.value, trouble), "rows"
     except OSError as error:
         raise Usage(f"export: {out}: {error.strerror or error}", hint="choose another --out") from error
     rows = [("file", counts), *((str(path), str(count)) for path, count in made.items())]

@@ -45,11 +45,12 @@ def reconfig_lines(points: Iterable[Point]) -> list[str]:
     return lines
 
 
-def iteration_lines(found: Iterable[Iterations]) -> list[str]:
-    """One line per job and operation."""
+def iteration_lines(found: Iterable[Iterations], run: str) -> list[str]:
+    """One line per job and operation; of a job that another than `run` launched, until the next change."""
     return [
-        f"  job {i.job} ({i.what}): {counted(i.count, 'iteration')}, median {i.median_ms:.1f} ms, "
-        f"p99 {i.p99_ms:.1f} ms, max {i.max_ms:.1f} ms" + (f", busbw {i.busbw_gbps:.3f} Gb/s" if i.busbw_gbps is not None else "")
+        f"  job {i.job} ({i.what}{f', launched by {i.run}' if i.run != run else ''}): "
+        f"{counted(i.count, 'iteration')}, median {i.median_ms:.1f} ms, p99 {i.p99_ms:.1f} ms, max {i.max_ms:.1f} ms"
+        + (f", busbw {i.busbw_gbps:.3f} Gb/s" if i.busbw_gbps is not None else "")
         for i in found
     ]
 

@@ -37,6 +37,9 @@ class Measurement:
     events: bool = False
 
 
+OF_JOBS = ("iteration", "collective", "rank", "shadow", "requests", "function")
+"""What jobs measure. It is in the journal of the run that launched the job, also of when another run moved its circuits."""
+
 USUAL = 20
 """The usual time of an iteration is the median of so many, or of those that there are."""
 PAUSE = "the longest time between the ends of two iterations of the job, from the first command until it had continued"

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import gzip
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.telemetry.lineprotocol import Point, parse
-from orchestrator.telemetry.names import MEASUREMENTS
+from orchestrator.telemetry.names import MEASUREMENTS, OF_JOBS
 
 _KINDS: Mapping[str, type] = {"int": int, "float": float, "str": str}
 _TYPES = {name: {field: _KINDS[f.kind] for field, f in known.fields.items()} for name, known in MEASUREMENTS.items()}
@@ -17,6 +18,30 @@ _ALWAYS: Mapping[str, tuple[str, ...]] = {
     "device_phase": ("phase",),
 }
 """Fields without which a point has no meaning; the journal always writes them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """What the journal of the run that launched a job has of it, from `begin_ns` until before `end_ns` (wall time)."""
+
+    run_dir: Path
+    begin_ns: int
+    end_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """A run's journal, with what its job did in its time where another run launched that job."""
+
+    run_dir: Path
+    job: tuple[Stretch, ...] = ()
+
+    def read(self, only: Collection[str] = (), trouble: list[str] | None = None) -> Iterator[Point]:
+        """As `read`: first the run's own points, then the job's."""
+        yield from read(self.run_dir, only, trouble)
+        if wanted := [name for name in OF_JOBS if not only or name in only]:
+            for stretch in self.job:
+                yield from read(stretch.run_dir, wanted, trouble, [(stretch.begin_ns, stretch.end_ns - 1)])
 
 
 def parts(run_dir: Path) -> list[Path]:

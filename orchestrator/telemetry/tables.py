@@ -16,7 +16,7 @@ from optics.errors import Missing, Usage
 from orchestrator.atomic import whole
 from orchestrator.telemetry.lineprotocol import INT_MAX, INT_MIN, Point
 from orchestrator.telemetry.names import MEASUREMENTS, Measurement
-from orchestrator.telemetry.reader import read
+from orchestrator.telemetry.reader import Recorded, read
 
 _SQL = {"int": "INTEGER", "float": "REAL", "str": "TEXT"}
 _DUCK = {"int": "BIGINT", "float": "DOUBLE", "str": "VARCHAR"}
@@ -61,14 +61,14 @@ def columns(known: Measurement) -> tuple[str, ...]:
     return (TIME, *known.tags, *known.fields)
 
 
-def query(run_dirs: Sequence[Path], sql: str, trouble: list[str] | None = None) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
+def query(runs: Sequence[Recorded], sql: str, trouble: list[str] | None = None) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
     """Run one SELECT over the journals of these runs, a table per measurement; return the column names and rows.
 
     Only measurements named in the text are read. Raises: Usage - the SQL is wrong, or does more than read.
     """
     words = set(re.findall(r"\w+", sql))
     wanted = tuple(name for name in MEASUREMENTS if name in words)
-    with opened(run_dirs, wanted, trouble) as database:
+    with opened(runs, wanted, trouble) as database:
         database.set_authorizer(lambda action, *_: sqlite3.SQLITE_OK if action in _READING else sqlite3.SQLITE_DENY)
         try:
             return answer(database, sql)
@@ -101,8 +101,8 @@ def answer(database: sqlite3.Connection, sql: str) -> tuple[tuple[str, ...], lis
 
 
 @contextmanager
-def opened(run_dirs: Sequence[Path], wanted: Sequence[str], trouble: list[str] | None = None) -> Iterator[sqlite3.Connection]:
-    """An in-memory database with a table per measurement; those in `wanted` are filled from the journals of these runs."""
+def opened(runs: Sequence[Recorded], wanted: Sequence[str], trouble: list[str] | None = None) -> Iterator[sqlite3.Connection]:
+    """An in-memory database with a table per measurement; those in `wanted` are filled with the points of these runs."""
     database = sqlite3.connect(":memory:", check_same_thread=False)
     try:
         database.create_aggregate("percentile", 2, Percentile)  # type: ignore[arg-type]
@@ -111,8 +111,8 @@ def opened(run_dirs: Sequence[Path], wanted: Sequence[str], trouble: list[str] |
             types = [f'"{TIME}" INTEGER', *(f'"{tag}" TEXT' for tag in known.tags)]
             types += [f'"{name}" {_SQL[field.kind]}' for name, field in known.fields.items()]
             database.execute(f'CREATE TABLE "{known.name}" ({", ".join(types)})')
-        for run_dir in run_dirs:
-            load(database, run_dir, wanted, trouble)
+        for run in runs:
+            _fill(database, wanted, run.read(wanted, trouble))
         yield database
     finally:
         database.close()
@@ -125,11 +125,15 @@ def load(
     trouble: list[str] | None = None,
     near: Collection[tuple[int, int]] | None = None,
 ) -> None:
-    """Fill tables of an `opened` database with a run's points of these measurements, `near` as in `read`."""
+    """Fill tables of an `opened` database with a journal's points of these measurements, `near` as in `read`."""
+    _fill(database, wanted, read(run_dir, wanted, trouble, near))
+
+
+def _fill(database: sqlite3.Connection, wanted: Sequence[str], points: Iterable[Point]) -> None:
     if not wanted:
         return
     rows: dict[str, list[tuple[Any, ...]]] = {name: [] for name in wanted}
-    for point in read(run_dir, wanted, trouble, near):
+    for point in points:
         if INT_MIN <= point.time_ns <= INT_MAX:
             found = rows[point.measurement]
             found.append(_row(point, MEASUREMENTS[point.measurement]))
@@ -145,8 +149,8 @@ def _insert(database: sqlite3.Connection, name: str, rows: list[tuple[Any, ...]]
     rows.clear()
 
 
-def _rows(run_dir: Path, known: Measurement, trouble: list[str] | None) -> Iterator[tuple[Any, ...]]:
-    for point in read(run_dir, (known.name,), trouble):
+def _rows(run: Recorded, known: Measurement, trouble: list[str] | None) -> Iterator[tuple[Any, ...]]:
+    for point in run.read((known.name,), trouble):
         if INT_MIN <= point.time_ns <= INT_MAX:
             yield _row(point, known)
 
@@ -155,7 +159,7 @@ def _row(point: Point, known: Measurement) -> tuple[Any, ...]:
     return (point.time_ns, *(point.tags.get(t) for t in known.tags), *(point.fields.get(f) for f in known.fields))
 
 
-def export(run_dirs: Sequence[Path], folder: Path, kind: str, trouble: list[str] | None = None) -> dict[Path, int]:
+def export(runs: Sequence[Recorded], folder: Path, kind: str, trouble: list[str] | None = None) -> dict[Path, int]:
     """Write one file per measurement that has points; return the files with their numbers of rows.
 
     kind: csv, or parquet (needs the package duckdb). Raises: Missing - it is not installed. OSError - the folder cannot be written.
@@ -168,7 +172,7 @@ def export(run_dirs: Sequence[Path], folder: Path, kind: str, trouble: list[str]
         with suppress(_Nothing), whole(final) as fresh:
             plain = fresh.with_suffix(".csv") if convert is not None else fresh
             try:
-                made[final] = _csv(plain, known, (row for run_dir in run_dirs for row in _rows(run_dir, known, trouble)))
+                made[final] = _csv(plain, known, (row for run in runs for row in _rows(run, known, trouble)))
                 if convert is not None:
                     convert(known, plain, fresh)
             finally:

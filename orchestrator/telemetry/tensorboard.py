@@ -12,7 +12,7 @@ from optics.errors import Missing
 from orchestrator.atomic import whole
 from orchestrator.telemetry.lineprotocol import Point
 from orchestrator.telemetry.names import MEASUREMENTS
-from orchestrator.telemetry.reader import read
+from orchestrator.telemetry.reader import Recorded
 
 BY_STEP: Mapping[str, tuple[str, ...]] = {
     name: tuple(field for field, known in MEASUREMENTS[name].fields.items() if field != "iter" and known.kind != "str")
@@ -22,7 +22,7 @@ BY_STEP: Mapping[str, tuple[str, ...]] = {
 _UNFIT = re.compile(r"[^A-Za-z0-9._-]")
 
 
-def export(run_dirs: Sequence[Path], folder: Path, trouble: list[str] | None = None) -> dict[Path, int]:
+def export(runs: Sequence[Recorded], folder: Path, trouble: list[str] | None = None) -> dict[Path, int]:
     """Write the event files of these runs' jobs, as FOLDER/RUN/JOB/events.out.tfevents.*; return each with its number of scalars.
 
     The step of a scalar is the job's iteration, its time that of the point. A file from an earlier export is replaced.
@@ -31,13 +31,13 @@ def export(run_dirs: Sequence[Path], folder: Path, trouble: list[str] | None = N
     event, record = _library()
     made: dict[Path, int] = {}
     folder.mkdir(parents=True, exist_ok=True)
-    for run_dir in run_dirs:
+    for run in runs:
         with ExitStack() as files:
             writers: dict[str, Callable[[bytes], None]] = {}
-            for point in read(run_dir, tuple(BY_STEP), trouble):
+            for point in run.read(tuple(BY_STEP), trouble):
                 if not isinstance(point.fields.get("iter"), int) or not (scalars := dict(_scalars(point))):
                     continue
-                place = _place(folder, run_dir.name, point.tags["job"])
+                place = _place(folder, run.run_dir.name, point.tags["job"])
                 if (write := writers.get(str(place))) is None:
                     place.parent.mkdir(parents=True, exist_ok=True)
                     file = files.enter_context(files.enter_context(whole(place)).open("wb"))

@@ -29,8 +29,9 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Iterations:
-    """Times of a job's iterations, ms; `busbw_gbps` is the median bus bandwidth."""
+    """Times of a job's iterations, ms; `run` launched it; `busbw_gbps` is the median bus bandwidth."""
 
+    run: str
     job: str
     what: str
     count: int
@@ -60,25 +61,26 @@ def bars(points: Iterable[Point]) -> list[Bar]:
 
 def iterations(points: Iterable[Point]) -> list[Iterations]:
     """The `iteration` and `collective` points, summarised by job and operation."""
-    times: dict[tuple[str, str], list[float]] = {}
-    rates: dict[tuple[str, str], list[float]] = {}
+    times: dict[tuple[str, str, str], list[float]] = {}
+    rates: dict[tuple[str, str, str], list[float]] = {}
     for p in points:
         if p.measurement in ("iteration", "collective") and "iter_ms" in p.fields:
-            key = (p.tags["job"], p.tags["workload"] if p.measurement == "iteration" else p.tags["op"])
+            key = (p.tags["run"], p.tags["job"], p.tags["workload" if p.measurement == "iteration" else "op"])
             times.setdefault(key, []).append(float(p.fields["iter_ms"]))
             if "busbw_gbps" in p.fields:
                 rates.setdefault(key, []).append(float(p.fields["busbw_gbps"]))
     return [
         Iterations(
+            run,
             job,
             what,
             len(ms),
             median(ms),
             quantiles(ms, n=100, method="inclusive")[98] if len(ms) > 1 else ms[0],
             max(ms),
-            median(rates[job, what]) if (job, what) in rates else None,
+            median(rates[run, job, what]) if (run, job, what) in rates else None,
         )
-        for (job, what), ms in sorted(times.items())
+        for (run, job, what), ms in sorted(times.items())
     ]
 
 

@@ -20,6 +20,7 @@ from optics.errors import Locked
 from orchestrator.telemetry import Journal, influxd, sink, tail
 from orchestrator.telemetry.influx import Influx
 from orchestrator.telemetry.influx_api import Denied, Later, Target, Written
+from orchestrator.telemetry.reader import Recorded
 from orchestrator.telemetry.sink import Sink
 from orchestrator.telemetry.tables import query
 from orchestrator.telemetry.tail import Mark, Tail
@@ -73,7 +74,7 @@ def test_percentiles_of_the_server_are_those_of_the_journal(tmp_path: Path, targ
     drained(target, tmp_path)
     for share in (1, 50, 90, 99, 100):
         (series,) = Influx(target).query(f"SELECT PERCENTILE(dark_ms, {share}) FROM reconfig") or [{"values": [[0, None]]}]
-        _, ((ours,),) = query([tmp_path / "runs" / "r"], f"SELECT percentile(dark_ms, {share}) FROM reconfig")
+        _, ((ours,),) = query([Recorded(tmp_path / "runs" / "r")], f"SELECT percentile(dark_ms, {share}) FROM reconfig")
         assert series["values"][0][1] == ours
 
 

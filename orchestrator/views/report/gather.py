@@ -14,7 +14,8 @@ from orchestrator.store.keys import slice_key
 from orchestrator.store.records import JobRecord, RunRecord
 from orchestrator.store.store import Store
 from orchestrator.telemetry import environment
-from orchestrator.telemetry.reader import parts
+from orchestrator.telemetry.lineprotocol import INT_MAX
+from orchestrator.telemetry.reader import Recorded, Stretch, parts
 
 CHANGES = ("up", "down", "rollback", "restore", "prewire", "reroute")
 """Verbs whose runs move light; a campaign by time leaves out others (`confirm`, `job launch`)."""
@@ -78,7 +79,7 @@ def gather(
     """Collect the records of these runs."""
     ordered = sorted({r.id: r for r in records}.values(), key=lambda r: (r.started, r.id))
     jobs = _jobs(store)
-    changes = {lab: [r for r in store.history(lab, limit=0) if _changed(r)] for lab in {record.lab for record in ordered}}
+    changes = {lab: _changes(store, lab) for lab in {record.lab for record in ordered}}
     inventories: dict[str, tuple[bool | None, Mapping[str, float] | None]] = {}
     sources = []
     for record in ordered:
@@ -92,17 +93,39 @@ def gather(
             emulated, devices = inventories[record.inventory]
         before = store.journalled(record.id)[0]
         was, now = _jobs_around(record, before, jobs)
-        later = [r.started for r in changes[record.lab] if r.owner == record.owner and r.started > record.started]
-        until = min(later, default=float("inf"))
+        until = _until(record, changes[record.lab])
         sources.append(Source(record, folder, before, noted, emulated, devices, was, now, until, _ports(noted)))
     runs = [word for source in sources for word in (source.record.id, source.was, source.now) if word]
     journals = {run: settings.run_dir(run) for run in dict.fromkeys(runs) if parts(settings.run_dir(run))}
     return Campaign(name, tuple(sources), journals, comparison or {})
 
 
+def recorded(record: RunRecord, store: Store, settings: Settings) -> Recorded:
+    """A run's journal; if it changed circuits or rings, with what the job that it found did until the next change of them."""
+    folder = settings.run_dir(record.id)
+    if not _changed(record):
+        return Recorded(folder)
+    was, _ = _jobs_around(record, store.journalled(record.id)[0], _jobs(store))
+    until = _until(record, _changes(store, record.lab))
+    if was in ("", record.id):
+        return Recorded(folder)
+    begin_ns, end_ns = (int(at * 1e3) * 10**6 if at < float("inf") else INT_MAX for at in (record.started, until))
+    return Recorded(folder, (Stretch(settings.run_dir(was), begin_ns, end_ns),))
+
+
 def _changed(run: RunRecord) -> bool:
     """Whether a run has changed circuits or a job's rings, as far as is known; one that was refused has not."""
     return run.begun and run.verb in (*CHANGES, *LASTING)
+
+
+def _changes(store: Store, lab: str) -> list[RunRecord]:
+    return [run for run in store.history(lab, limit=0) if _changed(run)]
+
+
+def _until(record: RunRecord, changes: Iterable[RunRecord]) -> float:
+    """When the next change of the circuits of a run began (wall s)."""
+    later = (run.started for run in changes if run.owner == record.owner and run.started > record.started)
+    return min(later, default=float("inf"))
 
 
 def _jobs(store: Store) -> dict[int, JobRecord]:

@@ -64,6 +64,7 @@ def from_csv(folders: list[Path]) -> sqlite3.Connection:
         columns = ["time_ns", *known.tags, *known.fields]
         database.execute(f'CREATE TABLE "{name}" ({", ".join(columns)})')
         types = [int, *(str for _ in known.tags), *(kinds[field.kind] for field in known.fields.values())]
+        others: set[tuple[object, ...]] = set()  # what a job did is in the exports of the runs that moved its circuits, too
         for folder in folders:
             path = folder / f"{name}.csv"
             if path.exists():
@@ -72,10 +73,11 @@ def from_csv(folders: list[Path]) -> sqlite3.Connection:
                     assert next(rows) == columns
                     marks = ",".join("?" * len(columns))
                     values = [
-                        [t(x) if x != "" or t is str else None for t, x in zip(types, row, strict=True)]
+                        tuple(t(x) if x != "" or t is str else None for t, x in zip(types, row, strict=True))
                         for row in rows  # type: ignore[operator]
                     ]
-                    database.executemany(f'INSERT INTO "{name}" VALUES ({marks})', values)
+                    database.executemany(f'INSERT INTO "{name}" VALUES ({marks})', [row for row in values if row not in others])
+                    others.update(values)
     return database
 
 
