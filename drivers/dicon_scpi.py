@@ -15,6 +15,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import ClassVar
 
@@ -25,8 +26,11 @@ from drivers.session.pairs import Pair, PairSwitch
 from drivers.session.scpi import ScpiSession
 from drivers.watch import patience_option, soon_s
 from drivers.wire import scpi
-from optics import DeviceConfig, Garbled, Identity, Setting, TimedOut, Traits
+from optics import DeviceConfig, Garbled, Identity, Setting, TimedOut, Traits, Unreachable
 
+LINE_ENDS = {"cr": "\r", "crlf": "\r\n", "lf": "\n"}
+"""On a serial line the vendor's MXS ends messages with CR (DOC), and LF ends them elsewhere: CR LF ends both."""
+OURS = re.compile(r"GP6\d\d.*", re.IGNORECASE)
 ERRORS = "SYST:ERR?"
 OFF = 0  # output 0 switches an input off
 WINDOW = 16  # about 180 bytes of queries, which a serial line's buffers hold
@@ -42,6 +46,7 @@ class DiconScpi(PairSwitch):
     OPTIONS: ClassVar[Mapping[str, str]] = {
         "pace_s": "least time between two lines (s); default 0",
         "window": "inputs asked about at once, 1 to ask strictly one by one; default 16, with pace_s 1",
+        "line_end": "what ends a line that is sent: cr, crlf or lf; default lf, on a serial line crlf",
         "patience_s": patience_option(),
     }
 
@@ -54,7 +59,11 @@ class DiconScpi(PairSwitch):
     def __init__(self, config: DeviceConfig, traits: Traits) -> None:
         super().__init__(config, traits)
         pace = float(config.options.get("pace_s", "0"))
-        self._session: ScpiSession = ScpiSession(open_link(config.address, config.timeout_s, config.name), pace_s=pace)
+        serial = config.address.startswith("serial:")
+        ends = config.options.get("line_end", "crlf" if serial else "lf")
+        if ends not in LINE_ENDS:
+            raise ValueError(f"line_end {ends!r}: {', '.join(LINE_ENDS)}")
+        self._session: ScpiSession = ScpiSession(open_link(config.address, config.timeout_s, config.name), pace, LINE_ENDS[ends])
         self._window = int(config.options.get("window", "1" if pace else str(WINDOW)))
         if self._window < 1 or (pace and self._window > 1):
             raise ValueError(f"window {self._window}: at least 1, and 1 with pace_s")
@@ -66,7 +75,7 @@ class DiconScpi(PairSwitch):
 
     async def identify(self) -> Identity:
         async with self._turn:
-            vendor, model, serial, firmware = await self._session.ask("*IDN?", scpi.parse_identity)
+            vendor, model, serial, firmware = await self._who()
             made_of = await self._session.ask("SYST:CONF?", scpi.parse_string)
             if made_of.upper() != "X1":
                 raise Garbled(f'{self.name}: answer to "SYST:CONF?": {made_of[:80]!r}; only the 3D matrix, X1, is known here')
@@ -78,8 +87,20 @@ class DiconScpi(PairSwitch):
             (saves,) = await self._session.ask("WEN?", partial(scpi.parse_integers, count=1))
         return "AUTOSAVE" if saves else "OFF"
 
+    async def _who(self) -> tuple[str, str, str, str]:
+        """Who it is. Raises: Garbled - another model, which does not know the next question and would be silent."""
+        vendor, model, serial, firmware = await self._session.ask("*IDN?", _parse_identity)
+        if not OURS.fullmatch(model):
+            raise Garbled(f"{self.name}: this is a {model} of {vendor}; only the GP600 with a 3D matrix, X1, is known here")
+        return vendor, model, serial, firmware
+
     async def _size(self) -> Pair:
-        inputs, outputs = await self._session.ask("X1 DIM?", partial(scpi.parse_integers, count=2))
+        try:
+            inputs, outputs = await self._session.ask("X1 DIM?", partial(scpi.parse_integers, count=2))
+        except TimedOut:
+            with suppress(TimedOut, Unreachable):
+                await self._who()  # another model is named rather than called silent
+            raise
         if not (0 < inputs <= LARGEST and 0 < outputs <= LARGEST):
             raise Garbled(f'{self.name}: answer to "X1 DIM?": {inputs} x {outputs} ports')
         return inputs, outputs
@@ -151,6 +172,12 @@ def _lit(outputs: Mapping[int, int]) -> frozenset[Pair]:
 
 def _labels(count: int) -> tuple[str, ...]:
     return tuple(str(n) for n in range(1, count + 1))
+
+
+def _parse_identity(text: str) -> tuple[str, str, str, str]:
+    """Read an answer to `*IDN?`; a module has two fields, without serial number and firmware (CODE). Raises: Garbled."""
+    fields = [field.strip() for field in text.split(",")]
+    return scpi.parse_identity(f"{text},," if len(fields) == 2 and all(fields) else text)
 
 
 def _parse_error(text: str) -> scpi.QueuedError:

@@ -30,6 +30,8 @@ from optics import Dbm, DeviceConfig, Garbled, Identity, Refused, Traits
 
 JSON = {"Accept": "application/yang-data+json"}
 MAP = "/data/optical-switch:cross-connects"
+PAIR = "optical-switch:pair"
+"""A list's name with its module's (RFC 7951); a client reads its entries under it, one as an object or all as a list (CODE)."""
 VOA = ("optical-switch:voa", "polatis-switch:voa")
 """Where attenuators are: public clients have them in one module, the list of resources of another in the other."""
 RETRIES = 3
@@ -68,6 +70,7 @@ class PolatisRestconf(PolatisYang):
         self._tag = ""
         self._voa = VOA[0]
         self._seen: frozenset[Pair] = frozenset()
+        self._both_keys = False
 
     async def identify(self) -> Identity:
         def parse(answer: Answer) -> Identity:
@@ -136,13 +139,17 @@ class PolatisRestconf(PolatisYang):
 
     async def _one(self, method: str, pair: Pair, marks: Marks[Pair]) -> None:
         """Write one circuit; the reason for a refusal goes into `marks.words`."""
-        path = f"{MAP}/pair={pair[0]}"
+        both = f"{MAP}/pair={pair[0]},{pair[1]}"
+        path = both if self._both_keys else f"{MAP}/pair={pair[0]}"
         body = f"<pair><ingress>{pair[0]}</ingress><egress>{pair[1]}</egress></pair>".encode() if method == "PUT" else b""
         for _ in range(RETRIES):
             guard = {"If-None-Match": "*"} if method == "PUT" else {"If-Match": self._tag} if self._tag else {}
             refused_tag = self._tag
             marks.write()
             status, words = await self._write(method, path, body, "application/yang-data+xml", guard)
+            if method == "DELETE" and status in (400, 404) and path != both and pair in await self._read():
+                path = both  # still there: a client deletes by both ports (CODE)
+                continue
             if status != 412:
                 break
             seen = await self._read()
@@ -153,6 +160,7 @@ class PolatisRestconf(PolatisYang):
                 break
             if self._tag == refused_tag:  # no client wrote: this device's tags are not the collection's
                 self._tag = ""
+        self._both_keys = self._both_keys or (path == both and not words)
         if words and not (method == "DELETE" and status == 404):
             marks.words[pair] = words
 
@@ -187,7 +195,7 @@ class PolatisRestconf(PolatisYang):
             if answer.status == 404:
                 return {}
             held = rest.mapping(rest.mapping(_body(answer), "the answer").get(resource), resource)
-            return {rest.whole(row, "port-id"): row for row in rest.rows(held.get("port", []), "port")}
+            return {rest.whole(row, "port-id"): row for row in rest.entries(held.get("port", []), "port")}
 
         return await self._session.ask(f"{self._api}/data/{resource}", parse, headers=JSON)
 
@@ -230,8 +238,10 @@ def _parse_map(answer: Answer) -> tuple[frozenset[Pair], str]:
     missing = answer.status == 404 and all(word in answer.body for word in (b"ietf-restconf:errors", b"invalid-value"))
     if answer.status == 204 or missing:
         return frozenset(), _etag(answer)
-    held = rest.mapping(rest.mapping(_body(answer), "the answer").get("optical-switch:cross-connects"), "cross-connects")
-    pairs = [(rest.whole(row, "ingress"), rest.whole(row, "egress")) for row in rest.rows(held.get("pair", []), "pair")]
+    said = rest.mapping(_body(answer), "the answer")
+    held = said if PAIR in said else rest.mapping(said.get("optical-switch:cross-connects"), "cross-connects")
+    found = rest.entries(held.get("pair", held.get(PAIR, [])), "pair")
+    pairs = [(rest.whole(row, "ingress"), rest.whole(row, "egress")) for row in found]
     return polatis.whole_map(pairs), _etag(answer)
 
 

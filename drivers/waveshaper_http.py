@@ -1,10 +1,10 @@
 """WaveShaper programmable filters (Finisar, II-VI, Coherent) over HTTP, port 80.
 
 Requests as in public clients: `devinfo`, `getprofile` (WSP text), `loadprofile` (JSON). The result is in `rc`, not in the HTTP
-status. Every upload is the whole spectrum, made from the profile read a moment before: nothing public says what a partial one does
-to the rest. An upload passes through intermediate states, with high or low attenuation, for "few to few tens of milliseconds"; the
-vendor's knowledge base advises several smaller ones. The option `slices` cuts a change so: each upload then changes one part of the
-spectrum.
+status; of an answer without it only the profile that is read back counts. Every upload is the whole spectrum, made from the profile
+read a moment before: nothing public says what a partial one does to the rest. An upload passes through intermediate states, with
+high or low attenuation, for "few to few tens of milliseconds"; the vendor's knowledge base advises several smaller ones. The option
+`slices` cuts a change so: each upload then changes one part of the spectrum.
 """
 
 from __future__ import annotations
@@ -139,6 +139,8 @@ class WaveshaperHttp(RouteSwitch[Profile]):
             if answer.status != 200:
                 raise Garbled(rest.restconf_words(answer.status, answer.body))
             said = rest.mapping(rest.parse_json(answer.body), "the answer")
+            if said.get("rc") is None:
+                return ""  # a 1000A answers devinfo without it (REAL): the profile that is read back decides
             code = rest.whole(said, "rc")
             return f"rc {code}: {rest.text(said, 'rctext', '')[:200]}" if code else ""
 

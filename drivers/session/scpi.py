@@ -19,10 +19,12 @@ class ScpiSession:
 
     pace_s: least time (s) between two lines, and between an answer and the next line. R. Polster's Polatis client waits 0.1 s
     "because the firmware on the switch is not stable enough to support commands executed at high-speeds"; newer units need none.
+    end: what ends a line that is sent.
     """
 
-    def __init__(self, link: Link, pace_s: float = 0.0) -> None:
+    def __init__(self, link: Link, pace_s: float = 0.0, end: str = "\n") -> None:
         self._link = link
+        self._end = end
         self._pace_s = pace_s
         self._free_at = 0.0
 
@@ -82,11 +84,11 @@ class ScpiSession:
 
         try:
             if command and self._pace_s:
-                await self._link.send(command.encode("ascii") + b"\n", command)
+                await self._link.send(f"{command}{self._end}".encode("ascii"), command)
                 self._said()
                 await self._pace()
-            lead = "" if self._pace_s or not command else f"{command}\n"
-            data = lead + "".join(f"{line}\n" for line in questions)
+            lead = "" if self._pace_s or not command else f"{command}{self._end}"
+            data = lead + "".join(f"{line}{self._end}" for line in questions)
             try:
                 await self._link.exchange(data.encode("ascii"), complete, question=name, discard=True)
             finally:

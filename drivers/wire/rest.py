@@ -65,6 +65,11 @@ def rows(value: Json, what: str) -> list[Mapping[str, Json]]:
     return [mapping(row, what) for row in value]
 
 
+def entries(value: Json, what: str) -> list[Mapping[str, Json]]:
+    """The entries of a RESTCONF list; one may stand alone, as an object (CODE: a client of Polatis switches). Raises: Garbled."""
+    return [value] if isinstance(value, dict) else rows(value, what)
+
+
 def text(row: Mapping[str, Json], key: str, default: str | None = None) -> str:
     """The text at `key`, one line; a number counts as its digits. Raises: Garbled - absent without a default, or something else."""
     value = row.get(key, default)
@@ -109,7 +114,7 @@ def restconf_words(status: int, body: bytes) -> str:
     """
     try:
         errors = mapping(mapping(parse_json(body), "body")["ietf-restconf:errors"], "errors")["error"]
-        said = [": ".join(text(e, k) for k in ("error-tag", "error-message") if k in e) for e in rows(errors, "error")]
+        said = [": ".join(text(e, k) for k in ("error-tag", "error-message") if k in e) for e in entries(errors, "error")]
         return f"HTTP {status}: " + "; ".join(word for word in said if word)
     except (Garbled, KeyError):
         plain = re.sub(r"<[^<>]*>", " ", body[:2000].decode("utf-8", "replace"))

@@ -44,7 +44,20 @@ Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 @asynccontextmanager
 async def spoken_to(talk: Talk, driver: str, **config: Any) -> AsyncIterator[CircuitSwitch]:
     """The driver of a device `ocs1` on loopback, which talks so; `config`: more of its configuration."""
-    server = await asyncio.start_server(talk, "127.0.0.1", 0)
+    talks: set[asyncio.Task[None]] = set()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task
+        talks.add(task)
+        try:
+            await talk(reader, writer)
+        finally:
+            writer.close()
+            with suppress(ConnectionError, asyncio.CancelledError):
+                await writer.wait_closed()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
     address = f"tcp://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     device = open_device(DeviceConfig("ocs1", driver, address, timeout_s=0.3, **config))
     try:
@@ -53,6 +66,9 @@ async def spoken_to(talk: Talk, driver: str, **config: Any) -> AsyncIterator[Cir
         await device.close()
         server.close()
         await server.wait_closed()
+        for task in talks:
+            task.cancel()
+        await asyncio.gather(*talks, return_exceptions=True)
 
 
 def cross(ingress: int, egress: int) -> CrossConnect:

@@ -258,7 +258,7 @@ BAD_BODIES = {
     "another": (200, '{"optical-switch:ports":{}}'),
     "text port": (200, '{"optical-switch:cross-connects":{"pair":[{"ingress":"one","egress":2}]}}'),
     "half": (200, '{"optical-switch:cross-connects":{"pair":[{"ingress":1}]}}'),
-    "pair no list": (200, '{"optical-switch:cross-connects":{"pair":{"ingress":1,"egress":9}}}'),
+    "pair no list": (200, '{"optical-switch:cross-connects":{"pair":"1-9"}}'),
     "fraction": (200, '{"optical-switch:cross-connects":{"pair":[{"ingress":1.5,"egress":9}]}}'),
     "port twice": (200, '{"optical-switch:cross-connects":{"pair":[{"ingress":1,"egress":9},{"ingress":1,"egress":10}]}}'),
     "empty": (200, ""),
