@@ -1,8 +1,9 @@
 """Lumentum ROADM-20 over NETCONF: two wavelength-selective switches in one box, a multiplexer and a demultiplexer.
 
 CODE (Mininet-Optical, COSMOS team): the namespaces, <connections> with their leaves, <remove-all-connections> and
-<delete-connection>, the powers in <state>, module 1 = 41xx -> 4201, module 2 = 5101 -> 52xx, the floor of -30 dBm, 4.0 dB of loss,
-that an amplifier goes out-of-service, is configured, goes in-service. U, and chosen so that they ask most of a driver:
+<delete-connection>, the powers in <state>, the leaves of amplifiers with the prefix lotee, module 1 = 41xx -> 4201, module 2 =
+5101 -> 52xx, the floor of -30 dBm, 4.0 dB of loss, that an amplifier goes out-of-service, is configured, goes in-service.
+U, and chosen so that they ask most of a driver:
 
 - overlapping spectrum is refused until the old connection is deleted (their own emulator deletes it);
 - <edit-config> does not delete connections, and does not move the edges or ports of one that is in service;
@@ -47,6 +48,8 @@ from emulators.dialects.lumentum_values import (
     key_of,
     leaf_of,
     listed,
+    measured,
+    prefixed,
 )
 from emulators.dialects.netconf import NetconfDialect, RpcError
 from emulators.dialects.xml import local, namespace, text
@@ -77,8 +80,17 @@ class LumentumNetconf(NetconfDialect[tuple[Shown, ...]]):
         self.spectrum, self.edfa_first = plant, edfa_first
         self._table: dict[Key, Connection] = {}
         self._amplifiers: dict[int, dict[str, str]] = {
-            1: {"maintenance-state": IN_SERVICE, "control-mode": "constant-gain", "target-gain": "0.0"},
-            2: {"maintenance-state": IN_SERVICE, "control-mode": "constant-gain", "target-gain": "0.0"},
+            number: {
+                "maintenance-state": IN_SERVICE,
+                "control-mode": "constant-gain",
+                "gain-switch-mode": "low-gain",
+                "target-gain": "0.0",
+                "target-power": "0.0",
+                "target-gain-tilt": "0.0",
+                "los-shutdown": "true",
+                "optical-loo-threshold": "-50.0",
+            }  # CODE: the leaves and their words
+            for number in AMPLIFIED
         }
         self._wait_s = 0.0
 
@@ -99,6 +111,9 @@ class LumentumNetconf(NetconfDialect[tuple[Shown, ...]]):
 
     def snapshot(self, now: float) -> tuple[Shown, ...]:
         return tuple(Shown(key, found, self._powers(found, now)) for key, found in sorted(self._table.items()))
+
+    def dress(self, reply: etree._Element) -> None:
+        prefixed(reply)
 
     def configuration(self, now: float) -> list[etree._Element]:
         return self._trees(now, with_state=False)
@@ -254,7 +269,9 @@ class LumentumNetconf(NetconfDialect[tuple[Shown, ...]]):
                     etree.SubElement(attributes, f"{{{CONNECTION}}}power").text = f"{dbm:.2f}"
         edfas = etree.Element(f"{{{EDFA}}}edfas", nsmap=default(EDFA))
         for number, kept in self._amplifiers.items():
-            listed(edfas, "edfa", f"{CARD};edfa={number}", kept)
+            node = listed(edfas, "edfa", f"{CARD};edfa={number}", kept)
+            if with_state:
+                measured(node, self.spectrum.power_dbm(AMPLIFIED[number], now))
         return [connections, edfas]
 
 

@@ -70,6 +70,8 @@ _AMPLIFIER = (
     "target-gain-tilt",
     "target-power",
     "custom-name",
+    "los-shutdown",
+    "optical-loo-threshold",
 )
 SCHEMAS = {
     f"{{{CONNECTION}}}connections": Schema.of(
@@ -103,6 +105,26 @@ def listed(parent: etree._Element, name: str, dn: str, leaves: dict[str, str]) -
     for leaf, value in leaves.items():
         etree.SubElement(config, f"{{{space}}}{leaf}").text = value
     return node
+
+
+def prefixed(edfas: etree._Element) -> None:
+    """Give the leaves of amplifiers' configurations their prefix: public clients look for it, and for no namespace (CODE)."""
+    for config in edfas.iter(f"{{{EDFA}}}config"):
+        for leaf in tuple(config):  # made in its place: lxml drops the prefix of what is moved there
+            etree.SubElement(config, str(leaf.tag), nsmap={"lotee": EDFA}).text = leaf.text
+            config.remove(leaf)
+
+
+def measured(edfa: etree._Element, dbm: float) -> None:
+    """Add what an amplifier measures at `dbm`; its gain is none here (U). CODE: the names, misspelt as they are."""
+    state = etree.SubElement(edfa, f"{{{EDFA}}}state")
+    shown = f"{dbm:.2f}"
+    leaves = {"operational-state": "enabled", "input-power": shown, "output-power": shown, "measured-gain": "0.00"}
+    for leaf, value in leaves.items():
+        etree.SubElement(state, f"{{{EDFA}}}{leaf}").text = value
+    voa = etree.SubElement(etree.SubElement(state, f"{{{EDFA}}}voas"), f"{{{EDFA}}}voa")
+    for leaf, value in {"voa-input-power": shown, "voa-output-power": shown, "voa-attentuation": "0.00"}.items():
+        etree.SubElement(voa, f"{{{EDFA}}}{leaf}").text = value
 
 
 def default(space: str) -> Any:

@@ -259,6 +259,9 @@ class NetconfDialect(Dialect[State]):
         peer.greeted = True
         peer.chunked = peer.decoder.chunked = BASE_1_1 in offered & supported
 
+    def dress(self, reply: etree._Element) -> None:
+        """Give a reply the prefixes that the device prints; families that print any override it."""
+
     def _reply(self, session: Session, command: str, now: float, *, refused: bool) -> bytes:
         peer = self._peers.get(session)
         if not command or peer is None:
@@ -278,6 +281,7 @@ class NetconfDialect(Dialect[State]):
         try:
             answer = self._done(session, asked, now, refused)
             reply.extend(answer or [etree.Element(f"{{{NETCONF}}}ok")])
+            self.dress(reply)
         except RpcError as error:
             reply.append(error.element())
         return encode(_bytes(reply), peer.chunked)

@@ -191,6 +191,39 @@ def test_an_amplifier_is_configured_out_of_service_and_lets_no_light_through_the
     assert roadm.glass() == {FIRST, ("5101", "5201", 191_325_000, 191_375_000)}
 
 
+def test_an_amplifier_is_read_as_public_clients_read_it_byte_by_byte() -> None:
+    """They look for the names with their prefix, and for no namespace: the bytes have to be these."""
+    roadm = Roadm(preset=[[1, 1, "4101", "4201", 191325.0, 191375.0, 2.0]])
+    reply = roadm.rpc(f'<get><filter><edfas xmlns="{EDFA}" xmlns:lotee="{EDFA}"></edfas></filter></get>')
+    plain = re.sub(r' xmlns(:lotee)?="[^"]*"', "", reply)
+    leaves = (
+        "<lotee:maintenance-state>in-service</lotee:maintenance-state><lotee:control-mode>constant-gain</lotee:control-mode>"
+        "<lotee:gain-switch-mode>low-gain</lotee:gain-switch-mode><lotee:target-gain>0.0</lotee:target-gain>"
+        "<lotee:target-power>0.0</lotee:target-power><lotee:target-gain-tilt>0.0</lotee:target-gain-tilt>"
+        "<lotee:los-shutdown>true</lotee:los-shutdown><lotee:optical-loo-threshold>-50.0</lotee:optical-loo-threshold>"
+    )
+    (dbm,) = set(re.findall(r"edfa=1.*?<input-power>([-.\d]+)</input-power>", plain))
+    assert -30.0 < float(dbm) < 0.0
+    assert (
+        f"<edfa><dn>{CARD};edfa=1</dn><config>{leaves}</config><state><operational-state>enabled</operational-state>"
+        f"<input-power>{dbm}</input-power><output-power>{dbm}</output-power><measured-gain>0.00</measured-gain>"
+        f"<voas><voa><voa-input-power>{dbm}</voa-input-power><voa-output-power>{dbm}</voa-output-power>"
+        "<voa-attentuation>0.00</voa-attentuation></voa></voas></state></edfa>"
+    ) in plain
+    assert f"<edfa><dn>{CARD};edfa=2</dn><config>{leaves}</config><state>" in plain
+
+
+def test_an_amplifier_is_put_into_another_mode_as_a_public_client_does_it(roadm: Roadm) -> None:
+    assert "<ok/>" in roadm.edit(edfa(2, maintenance_state="out-of-service"), space=EDFA, top="edfas")
+    modes = {"control_mode": "constant-power", "gain_switch_mode": "low-gain", "target_power": "-10.0", "target_gain_tilt": "0.0"}
+    assert "<ok/>" in roadm.edit(edfa(2, maintenance_state="in-service", **modes), space=EDFA, top="edfas")
+    assert "<ok/>" in roadm.edit(edfa(2, maintenance_state="out-of-service"), space=EDFA, top="edfas")
+    assert "<ok/>" in roadm.edit(edfa(2, maintenance_state="in-service", los_shutdown="false"), space=EDFA, top="edfas")
+    reply = roadm.rpc(f'<get><filter><edfas xmlns="{EDFA}"/></filter></get>')
+    for said in ("control-mode", "constant-power"), ("target-power", "-10.0"), ("los-shutdown", "false"):
+        assert re.search(rf"lotee:{said[0]}[^>]*>{said[1]}<", reply)
+
+
 def test_where_amplifiers_go_first_a_module_in_service_is_not_changed() -> None:
     roadm = Roadm(edfa_first=True)
     assert "edfa=1: in-service" in roadm.edit(connection(1))
