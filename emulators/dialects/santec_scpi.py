@@ -84,7 +84,7 @@ def modules_of(plant: Plant) -> list[Module]:
 class SantecScpi(NumberedScpi[tuple[tuple[int, int], ...]]):
     """One chassis. The error queue and the selected module belong to the device (U)."""
 
-    writes = re.compile(r"\b(CLOS(E)?(?!\s*\?)|CHAN(NEL)?(:ALL)?\s+\d|COMM(ON)?\s+\d|HOM(E)?\b)|\*RST", re.IGNORECASE)
+    writes = re.compile(r"\b(CLOSE?\b(?!\?)|CHAN(NEL)?(:ALL)?\s+\d|COMM(ON)?\s+\d|HOM(E)?\b)|\*RST", re.IGNORECASE)
 
     def __init__(
         self,

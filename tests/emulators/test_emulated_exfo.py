@@ -140,6 +140,17 @@ def test_what_fails_is_not_said_to_be_done() -> None:
         assert (ask(box, "LINS1:ROUT:SCAN?"), bool(box.glass())) == (said, lit), channel
 
 
+def test_an_open_that_is_not_carried_out_leaves_the_dark() -> None:
+    box = ltb()
+    box.dialect.inject(box.now, "silent-failure", match="OPEN$", count=1)
+    ask(box, "LINS1:ROUT:OPEN")
+    box.wait(0.11)
+    assert box.glass() == set() and ask(box, "LINS1:ROUT:OPEN:STAT?") == "0"
+    ask(box, "LINS1:ROUT:OPEN")
+    box.wait(0.11)
+    assert box.glass() == {("1.in", "1.1")}
+
+
 @pytest.mark.parametrize(("kind", "lit"), [("reboot-keep", {("1.in", "1.5")}), ("reboot-lose", set())])
 def test_a_power_cut_keeps_the_channels_or_ends_in_the_dark(kind: str, lit: set[tuple[str, str]]) -> None:
     box = ltb(preset=[["1.in", "1.5"]], boot_s=0.5)
