@@ -45,6 +45,6 @@ def test_what_the_process_cannot_is_an_error_in_its_words(ends: tuple[Functions,
     seen, process = ends
     process.send(json.dumps({"error": "No module named 'numpy'"}).encode())
     with pytest.raises(OSError, match="segment ideal: functions: No module named 'numpy'"):
-        seen.ready(0.0)
+        seen.ready()
     process.close()
     assert seen.ended()
