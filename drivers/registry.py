@@ -21,7 +21,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Protocol, cast
 
 from drivers.api import CircuitSwitch, Evidence
-from optics import BadFile, DeviceConfig, Traits
+from optics import BadFile, DeviceConfig, Traits, one_pattern
 
 GROUP = "testbed.drivers"
 
@@ -151,7 +151,7 @@ def _fault(key: str, value: object) -> str:
         return "" if fine else "a whole number of at least 1, or null for no limit"
     if key == "ways":
         pairs = isinstance(value, list | tuple) and all(isinstance(way, list | tuple) and len(way) == 2 for way in value)
-        fine = pairs and all(_pattern(text) for way in cast(list[list[object]], value) for text in way)
+        fine = pairs and all(_pattern(a, b) for a, b in cast(list[list[object]], value))
         return "" if fine else "pairs of patterns of port labels"
     if key in ("settle_s", "insertion_loss_db", "meter_db"):
         number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
@@ -160,9 +160,9 @@ def _fault(key: str, value: object) -> str:
     return "" if isinstance(value, bool) else "true or false"
 
 
-def _pattern(text: object) -> bool:
+def _pattern(ingress: object, egress: object) -> bool:
     try:
-        return isinstance(text, str) and bool(re.compile(text))
+        return isinstance(ingress, str) and isinstance(egress, str) and bool(re.compile(one_pattern(ingress, egress)))
     except re.error:
         return False
 

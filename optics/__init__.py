@@ -42,6 +42,7 @@ from optics.words import (
     SpectralRoute,
     Traits,
     clash,
+    one_pattern,
 )
 
 __all__ = [
@@ -84,4 +85,5 @@ __all__ = [
     "Unreachable",
     "Usage",
     "clash",
+    "one_pattern",
 ]

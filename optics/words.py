@@ -158,9 +158,9 @@ class Traits:
     settle_s: longest time (s) from a command to steady light, per set. at_once: settings one command can carry, None = no limit.
     keeps_others_lit: a change leaves the other circuits untouched. latching: circuits survive loss of power. insertion_loss_db:
     typical loss of one cross-connect (dB). spectral: the device holds spectral routes, not cross-connects. ways: (ingress, egress)
-    patterns, full matches of labels, of the ports that it can connect; empty: any ingress to any egress. meter_db: accuracy of its
-    power meter (+- dB), 0 where it has none. stored_dwell_s: least time (s) of light of a map that the device stores and turns to
-    by itself, None where it stores none.
+    patterns, full matches of labels, of the ports that it can connect; `\\1` in the egress is what its first group matched;
+    empty: any ingress to any egress. meter_db: accuracy of its power meter (+- dB), 0 where it has none. stored_dwell_s: least time
+    (s) of light of a map that the device stores and turns to by itself, None where it stores none.
     """
 
     settle_s: float
@@ -175,7 +175,16 @@ class Traits:
 
     def joins(self, ingress: str, egress: str) -> bool:
         """Whether the device can connect port `ingress` to port `egress` at all."""
-        return not self.ways or any(re.fullmatch(a, ingress) and re.fullmatch(b, egress) for a, b in self.ways)
+        return not self.ways or any(re.fullmatch(one_pattern(a, b), f"{ingress}\n{egress}") for a, b in self.ways)
+
+
+def one_pattern(ingress: str, egress: str) -> str:
+    """The pattern of a way: of both labels, with a line end between, so that the egress may refer to a group of the ingress.
+
+    >>> bool(re.fullmatch(one_pattern(r"([0-9]+)\\.in", r"\\1\\.[0-9]+"), "3.in\\n3.12"))
+    True
+    """
+    return f"(?:{ingress})\n(?:{egress})"
 
 
 class PortState(StrEnum):

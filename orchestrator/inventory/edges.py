@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator
 
+from optics import one_pattern
 from optics.plain import did_you_mean
 from orchestrator.inventory.schema import ACCOUNT, INTERFACE, LAUNCHERS, NAME, PORT, SLICE, VARIABLE, Edge
 from orchestrator.inventory.slices import SliceEdge
@@ -109,9 +110,10 @@ class TraitsEdge(Edge):
     @field_validator("ways")
     @classmethod
     def _patterns(cls, ways: list[list[str]] | None) -> list[list[str]] | None:
-        for pattern in (pattern for way in ways or () for pattern in way):
+        tried = [(way[0], way[0]) for way in ways or ()] + [(way[1], one_pattern(*way)) for way in ways or ()]
+        for pattern, whole in tried:
             try:
-                re.compile(pattern)
+                re.compile(whole)
             except re.error as error:
                 raise ValueError(f'"{pattern}" is not a regular expression for port labels: {error}') from None
         return ways

@@ -46,6 +46,11 @@ def test_a_matrix_is_made_a_bank_of_small_switches_by_its_ways() -> None:
         assert "ways: pairs of patterns of port labels" in problems(config(traits={"ways": value}))[0]
 
 
+def test_a_way_may_say_that_both_ports_belong_to_the_same_module() -> None:
+    traits = open_device(config(traits={"ways": [["([0-9]+)\\.in", "\\1\\.[0-9]+"]]})).traits
+    assert traits.joins("12.in", "12.3") and not traits.joins("12.in", "1.3") and not traits.joins("12.3", "12.in")
+
+
 def test_every_wrong_trait_and_option_is_named_at_once() -> None:
     found = problems(config(traits={"setle_s": 1, "settle_s": -1, "at_once": 0, "latching": "yes"}, options={"pace": "0.1"}))
     assert found == [
