@@ -138,7 +138,13 @@ def _write(folder: Path, drivers: tuple[str, ...], emulated: Mapping[str, Mappin
 def _entry(driver: str, family: Mapping[str, Any], state: Path, port: int) -> dict[str, Any]:
     """The device in devices.yml, fast enough that a suite of hundreds of changes stays short."""
     found, scheme = driver_class(driver), family["schemes"][0]
-    options = {"patience_s": PATIENCE_S, "known_hosts": str(state / "known_hosts_devices"), "homing": "auto"}
+    options = {
+        "patience_s": PATIENCE_S,
+        "known_hosts": str(state / "known_hosts_devices"),
+        "homing": "auto",
+        "rest": "1",
+        "model": "OSW22",
+    }
     entry: dict[str, Any] = {
         "driver": driver,
         "address": f"serial://{state}/{driver}" if scheme == "serial" else f"{scheme}://127.0.0.1:{port}",

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import re
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import cached_property
@@ -49,7 +48,8 @@ class Subject:
     """One device under check. `light((a, b))` connects input a to output b, whatever the family calls its ports.
 
     The input of a cross-connect is an ingress port; that of a spectral route is a slot on the ingress that reaches most egress
-    ports. Ports in use at the beginning are never used: their settings are foreign and must not change.
+    ports. Where each ingress port has egress ports of its own, output b is the b-th of them. Ports in use at the beginning are
+    never used: their settings are foreign and must not change.
     truth: the emulated lab behind it, None for a real device.
     """
 
@@ -61,6 +61,7 @@ class Subject:
         self.foreign: frozenset[Setting] = frozenset()
         self.ingress: tuple[str, ...] = ()
         self.egress: tuple[str, ...] = ()
+        self.exits: Mapping[str, tuple[str, ...]] = {}  # of each ingress, where none shares its egress ports with another
 
     # ---- the device
 
@@ -83,11 +84,14 @@ class Subject:
             best = max(enter, key=lambda label: len(exits[label]), default="")
             self.ingress, self.egress = (best,) * LIGHTS if best else (), exits.get(best, ())
         elif self.device.traits.ways and enter and leave:
-            first = next(
-                (pair for pair in self.device.traits.ways if any(re.fullmatch(pair[0], label) for label in enter)), ("", "")
-            )
-            self.ingress = tuple(label for label in enter if re.fullmatch(first[0], label))
-            self.egress = tuple(label for label in leave if re.fullmatch(first[1], label))
+            exits = {label: tuple(out for out in leave if joins(label, out)) for label in enter}
+            most = max(exits.values(), key=len)
+            same = tuple(label for label in enter if exits[label] == most)
+            if len(same) > 1:
+                self.ingress, self.egress = same, most
+            else:
+                self.exits = {label: found for label, found in exits.items() if len(found) > 1}
+                self.ingress, self.egress = tuple(self.exits), most
         else:
             self.ingress, self.egress = tuple(enter), tuple(leave)
 
@@ -100,6 +104,8 @@ class Subject:
         """How many connections a check can use."""
         if self.spectral:
             return LIGHTS if len(self.egress) > 1 else 0
+        if self.exits:
+            return min(len(self.ingress), LIGHTS)
         return min(len(self.ingress), len(self.egress), LIGHTS)
 
     @cached_property
@@ -145,6 +151,9 @@ class Subject:
             if other is None:
                 raise NotTried("the device has a single output")
             return replace(setting, egress=Port(self.name, other))
+        if self.exits:
+            other = next(label for label in self.exits[setting.ingress.label] if label != setting.egress.label)
+            return CrossConnect(setting.ingress, Port(self.name, other))
         used = self.ingress.index(setting.ingress.label)
         return CrossConnect(Port(self.name, self.ingress[(used + 7) % len(self.ingress)]), setting.egress)
 
@@ -163,7 +172,8 @@ class Subject:
         if self.spectral:
             slot = Slot.flexgrid(_SLOT_N + _SLOT_STEP * (a - 1), _SLOT_M)
             return SpectralRoute(ingress, Port(self.name, self.egress[(b - 1) % len(self.egress)]), slot)
-        return CrossConnect(ingress, Port(self.name, self.egress[b - 1]))
+        reached = self.exits.get(ingress.label, self.egress)
+        return CrossConnect(ingress, Port(self.name, reached[(b - 1) % len(reached)] if self.exits else reached[b - 1]))
 
     # ---- changes
 
@@ -211,10 +221,14 @@ class Subject:
         deadline = time.monotonic() + 1.5 * self.device.traits.settle_s + _SLACK_S
         while True:
             seen = self.truth.lit if self.truth else self.keys(await self.device.read())
-            seen -= self.keys(self.foreign)
+            seen = self.listed(seen) - self.keys(self.foreign)
             if expected <= seen or time.monotonic() > deadline:
                 return seen
             await asyncio.sleep(_POLL_S)
+
+    def listed(self, lit: frozenset[Lit]) -> frozenset[Lit]:
+        """Those that leave at a port the device listed: a module without a dark position rests at one it does not list."""
+        return frozenset(one for one in lit if one[1] in self.identity.egress)
 
     async def shows(self, wanted: Iterable[Setting]) -> None:
         """Check that `wanted` carries light, nothing less and nothing more. Raises: Failed."""

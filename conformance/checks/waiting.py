@@ -62,7 +62,7 @@ async def slower_than_promised(s: Subject) -> None:
         wanted = s.light((1, 2), (3, 4))
         outcome = await s.apply(add=wanted)
         want(not outcome.failed, f"{dict(outcome.failed)}")
-        lit = await s.until(lambda: s.known.lit - s.keys(s.foreign) == s.keys(wanted), 2.0)
+        lit = await s.until(lambda: s.listed(s.known.lit) - s.keys(s.foreign) == s.keys(wanted), 2.0)
         want(lit, "the connections were never lit")
     finally:
         s.known.settle(usual_s)
