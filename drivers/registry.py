@@ -28,7 +28,9 @@ GROUP = "testbed.drivers"
 _BUILT_IN: Mapping[str, str] = {
     "calient-rest": "drivers.calient_rest:CalientRest",
     "calient-tl1": "drivers.calient_tl1:CalientTl1",
+    "dicon-mxs": "drivers.dicon_mxs:DiconMxs",
     "dicon-scpi": "drivers.dicon_scpi:DiconScpi",
+    "exfo-scpi": "drivers.exfo_scpi:ExfoScpi",
     "finisar-serial": "drivers.finisar_serial:FinisarSerial",
     "glimmerglass-tl1": "drivers.glimmerglass_tl1:GlimmerglassTl1",
     "lumentum-netconf": "drivers.lumentum_netconf:LumentumNetconf",
@@ -38,8 +40,10 @@ _BUILT_IN: Mapping[str, str] = {
     "polatis-tl1": "drivers.polatis_tl1:PolatisTl1",
     "rome-cli": "drivers.rome_cli:RomeCli",
     "rotor": "drivers.rotor:Rotor",
+    "santec-scpi": "drivers.santec_scpi:SantecScpi",
     "sonic-ocs": "drivers.sonic_ocs:SonicOcs",
     "telescent-cli": "drivers.telescent_cli:TelescentCli",
+    "thorlabs-osw": "drivers.thorlabs_osw:ThorlabsOsw",
     "waveshaper-http": "drivers.waveshaper_http:WaveshaperHttp",
 }
 

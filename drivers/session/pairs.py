@@ -11,7 +11,7 @@ from typing import ClassVar
 from drivers.rounds import Marks
 from drivers.session.crossconnects import CrossConnects
 from drivers.watch import PATIENCE_S, late_s, patience_s, soon_s, watch
-from optics import Change, DeviceConfig, Outcome, Port, PortState, Refused, Setting, Traits
+from optics import Change, CrossConnect, DeviceConfig, Outcome, Port, PortState, Refused, Setting, Traits
 
 Pair = tuple[int, int]
 """(ingress, egress), as the device numbers them."""
@@ -83,7 +83,7 @@ class PairSwitch(CrossConnects[tuple[int, int]]):
                 break  # else: neither made nor refused; a command that the switch lost is sent once more
         late = "" if last.done else "; ".join(await self._drain())  # an error that came after its command was acknowledged
         for pair, setting in wrong(last.report).items():
-            failed[setting] = marks.words.get(pair) or late or _silence(pair, last.report, last.watched_s, self.UNSAID)
+            failed[setting] = marks.words.get(pair) or late or self._silence(pair, last.report, last.watched_s)
         return marks.outcome(self.name, self._settings(last.report), last.at_ns, failed)
 
     async def _send(self, gone: set[Pair], new: set[Pair], seen: frozenset[Pair], marks: Marks[Pair]) -> None:
@@ -106,8 +106,7 @@ class PairSwitch(CrossConnects[tuple[int, int]]):
                 seen = last.report
         for pair in sorted(new):
             if holders := [held for held in sorted(seen) if held[0] == pair[0] or held[1] == pair[1]]:
-                side, port = ("ingress", pair[0]) if holders[0][0] == pair[0] else ("egress", pair[1])
-                marks.words[pair] = f"{side} port {port} is held by {holders[0][0]}->{holders[0][1]}"
+                marks.words[pair] = self._taken(pair, holders[0])
         if free := sorted(pair for pair in new if pair not in marks.words):
             marks.trying(free)
             await self._make(free, marks)
@@ -157,6 +156,28 @@ class PairSwitch(CrossConnects[tuple[int, int]]):
         )
         return seen.report
 
+    def _labels(self, pair: Pair) -> tuple[str, str]:
+        """The labels of its two ports."""
+        return str(pair[0]), str(pair[1])
+
+    def _setting(self, pair: Pair) -> Setting:
+        ingress, egress = self._labels(pair)
+        return CrossConnect(Port(self.name, ingress), Port(self.name, egress))
+
+    def _taken(self, pair: Pair, holder: Pair) -> str:
+        """The reason why `pair` is not made while `holder` has one of its ports."""
+        side = pair[0] != holder[0]
+        port = self._labels(pair)[side]
+        return f"{'egress' if side else 'ingress'} port {port} is held by {'->'.join(self._labels(holder))}"
+
+    def _silence(self, pair: Pair, seen: frozenset[Pair], watched_s: float) -> str:
+        """The reason for a change that the device neither made nor refused."""
+        others = sorted((a, b) for a, b in seen if a == pair[0] or b == pair[1])
+        ingress, egress = self._labels(pair)
+        reports = ", ".join("->".join(self._labels(other)) for other in others) or f"{ingress}->-"
+        gone = " gone" if pair in seen else ""
+        return f"wanted {ingress}->{egress}{gone}, reports {reports} after {watched_s:.1f} s, {self.UNSAID}"
+
     def _numbers(self, ports: Iterable[Port]) -> dict[int, Port]:
         """This device's ports by number; anything else is left out."""
         return {n: port for port in ports if port.device == self.name and (n := port_number(port.label))}
@@ -177,11 +198,3 @@ class PairSwitch(CrossConnects[tuple[int, int]]):
 def port_number(label: str) -> int | None:
     """The number that a label denotes, None if it is not a plain number (1..9999)."""
     return int(label) if re.fullmatch(r"[1-9][0-9]{0,3}", label) else None
-
-
-def _silence(pair: Pair, seen: frozenset[Pair], watched_s: float, unsaid: str) -> str:
-    """The reason for a change that the device neither made nor refused."""
-    others = sorted((a, b) for a, b in seen if a == pair[0] or b == pair[1])
-    reports = ", ".join(f"{a}->{b}" for a, b in others) or f"{pair[0]}->-"
-    gone = " gone" if pair in seen else ""
-    return f"wanted {pair[0]}->{pair[1]}{gone}, reports {reports} after {watched_s:.1f} s, {unsaid}"

@@ -99,6 +99,20 @@ def parse_error(text: str) -> QueuedError:
     return QueuedError(int(match[1]), parse_string(match[2]))
 
 
+def parse_bare_error(text: str) -> QueuedError:
+    """Read an error whose words stand without quotes, whatever is in them.
+
+    >>> parse_bare_error('-222, Data out of range; SCAN 9')
+    QueuedError(code=-222, text='Data out of range; SCAN 9')
+
+    Raises: Garbled - no number and words, or 0 with words that are not "no error".
+    """
+    match = re.fullmatch(r"([+-]?\d{1,5})\s*,\s*(.+)", text.strip())
+    if not match or (int(match[1]) == 0 and match[2].strip('"').lower() != "no error"):
+        raise Garbled(f"not an error queue entry: {text[:120]!r}")
+    return QueuedError(int(match[1]), match[2].strip('"'))
+
+
 def parse_string(text: str) -> str:
     """Read a string, quoted (a doubled quote is one quote) or bare.
 
@@ -146,3 +160,17 @@ def parse_identity(text: str) -> tuple[str, str, str, str]:
     if len(fields) != 4 or not all(fields[:2]):
         raise Garbled(f"not an identity: {text[:120]!r}")
     return fields[0], fields[1], fields[2], fields[3]
+
+
+def parse_size(text: str) -> tuple[int, int]:
+    """Read how many common ports or inputs, and how many channels or outputs, a module has.
+
+    >>> parse_size("1x12")
+    (1, 12)
+
+    Raises: Garbled.
+    """
+    match = re.fullmatch(r"([1-9]\d{0,2})x([1-9]\d{0,2})", parse_string(text), re.IGNORECASE)
+    if not match:
+        raise Garbled(f"not a size: {text[:80]!r}")
+    return int(match[1]), int(match[2])

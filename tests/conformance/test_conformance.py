@@ -22,6 +22,14 @@ def test_a_driver_passes_a_check(driver: str, check: str, reports: Mapping[str, 
 @pytest.mark.parametrize("driver", DRIVERS)
 def test_everything_a_driver_declares_is_confirmed(driver: str, whole_reports: Mapping[str, Report]) -> None:
     report = whole_reports[driver]
-    assert {name: standing for name, standing in report.standings.items() if name in report.declared} == dict.fromkeys(
-        report.declared, Standing.CONFIRMED
-    )
+    small = {name for name in report.declared if _too_small_for(name, report)}
+    assert {name: standing for name, standing in report.standings.items() if name in report.declared} == {
+        name: Standing.NOT_TRIED if name in small else Standing.CONFIRMED for name in report.declared
+    }
+    assert not small or driver == "thorlabs-osw"  # two states, none of them dark
+
+
+def _too_small_for(capability: str, report: Report) -> bool:
+    """Whether every check of it needs more free connections than the device has."""
+    tried = [result.words for result in report.results if result.check.capability == capability]
+    return bool(tried) and all(words.startswith("needs ") and "free connections" in words for words in tried)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 
-from drivers import dicon_scpi, glimmerglass_tl1, polatis_scpi, polatis_tl1
+from drivers import dicon_scpi, glimmerglass_tl1, polatis_scpi, polatis_tl1, santec_scpi, thorlabs_osw
 from drivers.link.telnet import Negotiation, escaped
+from drivers.session import routscan
 from drivers.wire import calient_rows, joblog, rotor, scpi, sonic, telescent, tl1, wssmap
 from optics import Garbled
 from tests.fuzz.targets import target
@@ -102,6 +103,11 @@ _SCPI: tuple[Callable[[str], object], ...] = (
     lambda text: polatis_scpi._parse_states(text, 2),
     dicon_scpi._parse_error,
     lambda text: dicon_scpi._parse_output(text, 1, 16),
+    scpi.parse_bare_error,
+    scpi.parse_size,
+    routscan.state,
+    santec_scpi.catalogue,
+    thorlabs_osw._state,
 )
 
 

@@ -176,13 +176,17 @@ _ADDRESSES = {
 _CIRCUITS = {
     "calient-rest": ("1.1.1", "1.1.2"),
     "calient-tl1": ("1.1.1", "1.1.2"),
+    "dicon-mxs": ("1", "2"),
     "dicon-scpi": ("1", "2"),
+    "exfo-scpi": ("1.in", "1.2"),
     "finisar-serial": ("in", "2"),
     "glimmerglass-tl1": ("10001", "20002"),
     "lumentum-netconf": ("4101", "4201"),
     "rome-cli": ("E1", "W2"),
+    "santec-scpi": ("0.in", "0.2"),
     "sonic-ocs": ("1A", "2B"),
     "telescent-cli": ("1", "2"),
+    "thorlabs-osw": ("1", "2"),
     "waveshaper-http": ("in", "2"),
 }
 
