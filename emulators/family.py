@@ -42,7 +42,8 @@ class Family:
     coupler: the hosts' fibres are joined by a passive coupler and all enter the first ingress (a 1xN wavelength-selective switch);
     trunks: fibres from an egress of the device to an ingress of the same device that the lab needs. spectral: each host of a
     generated lab sends in a slot of its own. turns: it may turn by the clock, faster than carriers follow (turning.py).
-    baud: of its serial line. quick: keys of emulator.yml that take away waits of which no check is a test, as that for a login.
+    baud: of its serial line. quick: keys of emulator.yml for devices under check: without waits of which
+    no check is a test, as that for a login, and with ports enough for every check.
     styles: other ways to label its ports: a word of `ports` -> N labels for both sides.
     """
 
@@ -63,7 +64,7 @@ class Family:
     square: bool = False
     turns: bool = False
     baud: int = 38_400  # Polatis RS-232
-    quick: Mapping[str, float] = field(default_factory=dict)
+    quick: Mapping[str, float | str] = field(default_factory=dict)
     styles: Mapping[str, Callable[[int], Labels]] = field(default_factory=dict)
 
     @property

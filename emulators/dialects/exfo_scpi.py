@@ -215,4 +215,4 @@ def platform(modules: int, channels: int) -> tuple[Labels, Labels]:
     return selectors(modules, channels, 1, MOST_MODULES)
 
 
-FAMILY = Family("exfo-scpi", ("tcp",), ExfoScpi, platform, size="8x12", settle_s=0.1)  # settle_s: U
+FAMILY = Family("exfo-scpi", ("tcp",), ExfoScpi, platform, size="4x12", settle_s=0.1, quick={"size": "8x12"})  # settle_s: U

@@ -236,6 +236,7 @@ FAMILY = Family(
     ("tcp",),
     SantecScpi,
     chassis,
-    size="12x24",
+    size="4x24",
+    quick={"size": "12x24"},
     settle_s=0.3,  # the simulator's; the OSX-150 driver waits 0.25 s, the others at most 3 s
 )
