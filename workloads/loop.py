@@ -6,10 +6,10 @@ import contextlib
 import select
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from .slots import CHECK_S, Slots, shared
+from .slots import CHECK_S, STANDS_S, Slots, shared
 
 TICK_S = 1.0
 """A loop that waits for bytes gives a sign of life this often (s)."""
@@ -132,16 +132,47 @@ class Stall:
             self._noted_ns = now_ns
 
 
+class Silence:
+    """How long no byte has moved, without the time for which the schedule may be the reason, of which it leaves out STANDS_S."""
+
+    def __init__(self, timeout_ns: int, slots: Slots) -> None:
+        self._timeout_ns, self._slots = timeout_ns, slots
+        self.moved(0)
+
+    def moved(self, now_ns: int) -> None:
+        self.since_ns = self._looked_ns = now_ns
+        self.stood_ns = 0
+
+    def look(self, now_ns: int, peers: Iterable[str]) -> None:
+        """Leave out the time since the last look if the schedule is why these addresses were silent."""
+        if self._slots.silences(peers):
+            self.stood_ns = min(self.stood_ns + now_ns - self._looked_ns, int(STANDS_S * 1e9))
+        self._looked_ns = now_ns
+
+    def left_ns(self, now_ns: int) -> int:
+        """How long it may yet last."""
+        return max(0, self.since_ns + self._timeout_ns + self.stood_ns - now_ns)
+
+    def of(self, ranks: Iterable[int]) -> RuntimeError:
+        """What ends the waiting for these ranks."""
+        stood = ""
+        if self.stood_ns:
+            seconds, of = (self._looked_ns - self.since_ns) / 1e9, self.stood_ns / 1e9
+            stood = f" in {seconds:.0f} s, {of:.0f} s of them in a slot without a path, or without an end, of the schedule"
+            stood += f" (slot {self._slots.slot}): does it turn? testbed status"
+        return RuntimeError(f"timed out: nothing from or to rank {', '.join(map(str, sorted(set(ranks))))}{stood}")
+
+
 class Loop:
     """Carries tasks, all at once, in the thread that calls it."""
 
     def __init__(self, timeout_s: float, stall: Stall, slots: Slots | None = None) -> None:
-        self._timeout_ns, self._stall = int(timeout_s * 1e9), stall
+        self._stall = stall
         self._slots, self._told = slots or shared(), -1
+        self._silence = Silence(int(timeout_s * 1e9), self._slots)
         self._gated: dict[int, Task] = {}  # what is to be sent to ranks that are not reached in this slot
         self._readers: dict[int, Task] = {}
         self._writers: dict[int, Task] = {}
-        self._moved_ns = 0
         self._poll = select.epoll()
 
     def close(self) -> None:
@@ -158,7 +189,7 @@ class Loop:
     def add(self, task: Task) -> None:
         """Begin a task, or go on with one to which something was added."""
         if not self.busy:
-            self._moved_ns = time.monotonic_ns()
+            self._silence.moved(time.monotonic_ns())
         task.begin()
         if task.into is not None and task.into.number not in self._readers:
             self._readers[task.into.number] = task
@@ -169,27 +200,28 @@ class Loop:
     def step(self) -> bool:
         """Move what can be moved, after waiting for it; say whether a watched file may be readable.
 
-        Raises: RuntimeError - a peer is gone, or silent for the timeout.
+        Raises: RuntimeError - a peer is gone, or silent for the timeout with a path to it.
         """
         watched = False
         late = self._stall.summing and any(task.late for task in self._readers.values())
-        left_s = max(0, self._moved_ns + self._timeout_ns - time.monotonic_ns()) / 1e9
+        left_s = self._silence.left_ns(time.monotonic_ns()) / 1e9
         self._listen()
         ready = self._poll.poll(min(CHECK_S if self._gated else TICK_S, left_s) if self.busy else -1)
         now_ns = time.monotonic_ns()
         if self.busy:
-            self._stall.note(self._moved_ns, now_ns, late=late)
-            if not ready and now_ns >= self._moved_ns + self._timeout_ns:
-                silent = {t.into.peer for t in self._readers.values() if t.into} | {
-                    t.out.peer for t in (*self._writers.values(), *self._gated.values()) if t.out
-                }
-                raise RuntimeError(f"timed out: nothing from or to rank {', '.join(map(str, sorted(silent)))}")
+            self._stall.note(self._silence.since_ns, now_ns, late=late)
+            if not ready or any(number == self._told for number, _ in ready):  # what is told now counts from now on
+                self._silence.look(now_ns, [wire.address for wire in self._wires() if wire.address])
+            if not ready and not self._silence.left_ns(now_ns):
+                raise self._silence.of(wire.peer for wire in self._wires())
+        if not ready:
+            self._slots.read()  # an agent that was started again is connected to
         for number, _ in ready:
             if number in self._writers:
-                self._moved_ns = now_ns
+                self._silence.moved(now_ns)
                 self._push(self._writers[number])
             elif number in self._readers:  # else its task was through with it since
-                self._moved_ns = now_ns
+                self._silence.moved(now_ns)
                 task = self._readers[number]
                 if _take(task):
                     del self._readers[number]
@@ -203,6 +235,11 @@ class Loop:
         for number in list(self._gated):
             self._push(self._gated.pop(number))
         return watched
+
+    def _wires(self) -> list[Wire]:
+        """What something is awaited of."""
+        outgoing = [task.out for task in (*self._writers.values(), *self._gated.values()) if task.out]
+        return [*(task.into for task in self._readers.values() if task.into), *outgoing]
 
     def _listen(self) -> None:
         """Be woken by what the agent says of slots; its connection may have been made anew."""

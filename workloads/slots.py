@@ -22,7 +22,7 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any
 
@@ -32,6 +32,9 @@ CHECK_S = 0.05
 """Who waits looks this often (s) on its own: a path ends by the clock, and another thread may have taken the line."""
 FIRST_S = 1.0
 """The agent's first line is waited for so long (s), once."""
+STANDS_S = 900.0
+"""The silence of peers does not count for so long (s) while a schedule gives them no path or does not turn: it can be turned again
+meanwhile, and connections outlast it (`PATIENCE_MS`). One that never turns again must not hold a job for ever."""
 RETRY_S = 1.0
 """An agent that is not there is tried again after this time (s): it is started again when it dies."""
 
@@ -42,6 +45,8 @@ class Slots:
     def __init__(self, path: str = "") -> None:
         self.reach: Mapping[str, int | None] | None = None
         self.slot: int | None = None
+        self.ends = True
+        """Whether the present slot has an end: not where the schedule stands, or turns by the job's phases."""
         self._path, self._retry_s, self._patience_s = path, 0.0, FIRST_S
         self._lock = threading.RLock()
         self._rest = b""
@@ -97,12 +102,13 @@ class Slots:
     def _take(self, line: bytes) -> None:
         try:
             said: Any = json.loads(line)
-            slot, reach = said["slot"], said.get("reach")
+            slot, reach, end_ns = said["slot"], said.get("reach"), said.get("until_ns")
         except (ValueError, TypeError, KeyError, AttributeError):
             return
         known = isinstance(reach, dict) and all(v is None or isinstance(v, int) for v in reach.values())
         self.slot = slot if isinstance(slot, int) else None
         self.reach = reach if known and self.slot is not None else None
+        self.ends = self.reach is None or end_ns is not None
 
     def until(self, peer: str) -> float:
         """When the path to this address ends (s, time.monotonic); 0 if there is none now, inf if no end is known."""
@@ -116,6 +122,14 @@ class Slots:
         if end is None:
             return math.inf
         return end / 1e9 if end > time.monotonic_ns() else 0.0
+
+    def silences(self, peers: Iterable[str]) -> bool:
+        """Whether the schedule, as far as it was read, may be why these are silent: one has no path, or the slot no end. Then even
+        one with a path may wait for one without."""
+        reach, now_ns = self.reach, time.monotonic_ns()
+        if reach is None:
+            return False
+        return not self.ends or any(end is not None and end <= now_ns for end in (reach.get(peer, 0) for peer in peers))
 
     def wait(self, peer: str, timeout_s: float | None = None) -> bool:
         """Wait until there is a path to this address, for `timeout_s` at most; whether there is one."""

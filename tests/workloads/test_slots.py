@@ -31,17 +31,25 @@ class Agent:
         self.listener.listen(8)
         self.slots = Slots(self.path)
         self.link = self.listener.accept()[0]
+        self.wires: list[Wire] = []
+        """Both ends of a connection to a rank."""
 
-    def say(self, reach: dict[str, int | None] | None, slot: int | None = 1) -> None:
-        self.send(json.dumps({"slot": slot, "cycle": 0, "until_ns": None, "reach": reach}).encode() + b"\n")
+    def say(self, reach: dict[str, int | None] | None, slot: int | None = 1, until_ns: int | None = None) -> None:
+        self.send(json.dumps({"slot": slot, "cycle": 0, "until_ns": until_ns, "reach": reach}).encode() + b"\n")
+
+    def tell(self, reach: dict[str, int | None], until_s: float | None) -> None:
+        """As `say`, and what is told has come."""
+        self.say(reach, until_ns=None if until_s is None else in_ns(until_s))
+        while self.slots.reach != reach or self.slots.ends == (until_s is None):
+            self.slots.read()
 
     def send(self, data: bytes) -> None:
         self.link.sendall(data)
 
     def close(self) -> None:
         self.slots.close()
-        self.link.close()
-        self.listener.close()
+        for each in (self.link, self.listener, *self.wires):
+            each.close()
 
 
 @pytest.fixture
@@ -217,3 +225,50 @@ def test_what_is_for_a_peer_that_is_not_reached_waits_and_the_rest_goes_on(agent
     loop.close()
     for wire in (out, into, free, far):
         wire.close()
+
+
+def silent(agent: Agent, timeout_s: float = 0.2) -> Loop:
+    """A loop that waits for a rank which says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        agent.wires = [Wire(socket.create_connection(listener.getsockname()), 1), Wire(listener.accept()[0], 0)]
+    loop = Loop(timeout_s, Stall(), agent.slots)
+    loop.add(ReceiveTask(agent.wires[0], [memoryview(bytearray(8))]))
+    return loop
+
+
+def run_for(loop: Loop, seconds: float) -> None:
+    until = time.monotonic() + seconds
+    while time.monotonic() < until and loop.busy:
+        loop.step()
+
+
+@pytest.mark.parametrize(
+    ("reach", "until_s"),
+    [({}, 60.0), ({"127.0.0.1": None}, None)],
+    ids=["a slot without a path to it", "a schedule that stands, so that it may wait for others"],
+)
+def test_time_for_which_the_schedule_is_the_reason_is_no_silence_of_a_peer(
+    agent: Agent, reach: dict[str, int | None], until_s: float | None
+) -> None:
+    loop = silent(agent)
+    agent.tell(reach, until_s)
+    run_for(loop, 0.6)
+    agent.tell({"127.0.0.1": None}, 60.0)
+    agent.wires[1].send(memoryview(b"12345678"))
+    run_for(loop, 10.0)
+    assert not loop.busy, "what comes when the schedule turns again is taken"
+
+
+def test_a_peer_that_is_silent_with_a_path_in_a_slot_that_ends_is_lost_as_ever(agent: Agent) -> None:
+    loop = silent(agent)
+    agent.tell({"127.0.0.1": None}, 60.0)
+    with pytest.raises(RuntimeError, match=r"timed out: nothing from or to rank 1$"):
+        run_for(loop, 10.0)
+
+
+def test_a_schedule_that_never_turns_again_ends_the_waiting_and_is_named(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("workloads.loop.STANDS_S", 0.3)
+    loop = silent(agent)
+    agent.tell({}, None)
+    with pytest.raises(RuntimeError, match=r"rank 1 in \d+ s, 0 s of them in a slot without a path.*testbed status"):
+        run_for(loop, 10.0)
