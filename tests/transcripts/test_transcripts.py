@@ -127,6 +127,18 @@ async def test_the_polatis_driver_reads_what_polatis_switches_say(piece: int | N
         }
 
 
+@pytest.mark.parametrize("piece", PIECES)
+async def test_the_santec_driver_waits_for_the_condition_of_a_chassis_and_uses_its_1xn_module(piece: int | None) -> None:
+    async with played("santec-sx1", "santec-scpi", piece) as (device, player):
+        identity = await device.identify()
+        assert (identity.vendor, identity.model, identity.serial, identity.firmware) == ("Santec", "OSX-100", "SIM001", "1.0.0")
+        assert (identity.ingress, len(identity.egress), identity.egress[-1]) == (("0.in",), 24, "0.24")
+        old, new = frozenset({circuit("0.in", "0.1")}), frozenset({circuit("0.in", "0.3")})
+        outcome = await device.apply(Change("ocs1", old, new))
+        assert (outcome.observed, outcome.failed, outcome.writes) == (new, {}, 1)
+        assert player.asked.count("STAT:OPER:COND?") == 4
+
+
 async def test_the_map_of_a_polatis_switch_is_parallel_by_position() -> None:
     async with played("polatis-ost", "polatis-scpi", None) as (device, player):
         assert await device.read() == {circuit("1", "19"), circuit("2", "18"), circuit("3", "22")}
