@@ -17,14 +17,14 @@ from urllib.parse import quote as percent
 from drivers.api import Evidence
 from drivers.link.http import Answer
 from drivers.rounds import Marks
-from drivers.session.calient import CalientSwitch, Rows, sorted_out
+from drivers.session.calient import CalientSwitch, Rows
 from drivers.session.rest import OPTIONS, RestSession, open_http
 from drivers.watch import patience_option
 from drivers.wire import calient_rest as wire
 from drivers.wire import rest
 from drivers.wire.calient_rows import Connection, Pair, Work, is_aid, make, natural
 from drivers.wire.rest import Json
-from drivers.wire.unknown import Unknown
+from drivers.wire.unknown import Unknown, sorted_out
 from optics import Dbm, DeviceConfig, Garbled, Identity, Port, Refused, Traits
 
 CROSS = "/rest/crossconnects/"

@@ -24,12 +24,12 @@ from typing import ClassVar
 
 from drivers.api import Evidence
 from drivers.rounds import Marks
-from drivers.session.calient import CalientSwitch, Rows, sorted_out
+from drivers.session.calient import CalientSwitch, Rows
 from drivers.session.tl1 import OPTIONS, Command, Tl1Session, open_tl1, retrieve
 from drivers.watch import patience_option
 from drivers.wire import tl1
 from drivers.wire.calient_rows import Connection, Pair, Work, is_aid, natural, parse, unreadable
-from drivers.wire.unknown import Unknown
+from drivers.wire.unknown import Unknown, sorted_out
 from optics import Dbm, DeviceConfig, Garbled, Identity, Port, Traits
 
 OLD_DUMP_S = 120.0

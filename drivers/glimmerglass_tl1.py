@@ -25,10 +25,12 @@ from typing import ClassVar
 
 from drivers.api import Evidence
 from drivers.rounds import Marks
+from drivers.session.crossconnects import believed
 from drivers.session.pairs import Pair, PairSwitch
 from drivers.session.tl1 import Command, Tl1Session, open_tl1, retrieve
 from drivers.watch import late_s, patience_option, watch
-from drivers.wire import tl1
+from drivers.wire import tl1, unknown
+from drivers.wire.unknown import Unknown, sorted_out
 from optics import Change, Dbm, DeviceConfig, Garbled, Identity, Outcome, Port, Setting, Traits
 from optics.plain import printable
 
@@ -38,6 +40,7 @@ FLOOR_DBM = -45.0
 PAIRS_PER_COMMAND = 32  # keeps a command under 450 bytes; no source gives a limit
 _SIDE = re.compile(r"0|[12][0-9]{4}")
 _LABEL = re.compile(r"[12][0-9]{4}")
+_LABELS = re.compile(r"(?<![0-9.])[12][0-9]{4}(?![0-9.])")
 _OPEN = frozenset({"", "0", "NO", "NONE", "NA", "UNLOCKED"})
 _NUMBER = re.compile(r"[+-]?\d{1,3}(\.\d+)?")
 
@@ -80,6 +83,8 @@ def parse(text: str) -> Row:
             raise Garbled(f"row {text[:60]!r}: port {side!r}")
     if sides == ("0", "0") or (sides[0][0], sides[1][0]) in {("2", "2"), ("1", "1"), ("2", "1"), ("2", "0"), ("0", "1")}:
         raise Garbled(f"row {text[:60]!r}: from port {sides[0]} to port {sides[1]}")
+    if "0" in sides and row["CONNSTATE"].lower() in ("steady", "fault"):
+        raise Garbled(f"row {text[:60]!r}: {row['CONNSTATE']}, from port {sides[0]} to port {sides[1]}")  # to what, it does not say
     level = row.fields.get("INPWR", "NA")
     locked = row.fields.get("CONNLOCK", "").upper() not in _OPEN
     return Row(
@@ -90,6 +95,11 @@ def parse(text: str) -> Row:
         float(level) if _NUMBER.fullmatch(level) else None,
         row.fields.get("CONNLOCKUSER", "") if locked else None,
     )
+
+
+def unreadable(text: str) -> Unknown:
+    """A row that `parse` does not read, with every port in it."""
+    return Unknown(text, frozenset(_LABELS.findall(text)))
 
 
 class GlimmerglassTl1(PairSwitch):
@@ -123,10 +133,11 @@ class GlimmerglassTl1(PairSwitch):
         self._session: Tl1Session = open_tl1(config, window=1)
         self._table: tuple[Row, ...] = ()  # as last read
 
-    def holders(self) -> Mapping[Setting, str]:
-        """Circuits in fault although light enters."""
+    def holders(self) -> Mapping[Setting | Port, str]:
+        """Circuits in fault although light enters; ports of rows that cannot be read."""
         idle = {row.pair: row.words for row in self._table if row.connected and not row.established}
-        return {self._setting(pair): printable(words, keep="") for pair, words in idle.items()}
+        held: dict[Setting | Port, str] = {self._setting(pair): printable(words, keep="") for pair, words in idle.items()}
+        return held | unknown.holders(self.name, self._strange)
 
     async def identify(self) -> Identity:
         async with self._turn:
@@ -190,14 +201,17 @@ class GlimmerglassTl1(PairSwitch):
         )
         return replace(outcome, observed=self._settings(last.report), writes=marks.writes, failed=dict(sorted(failed.items())))
 
-    async def _read(self) -> frozenset[Pair]:
+    async def _rows(self) -> tuple[tuple[Row, ...], frozenset[Unknown]]:
         reply = await self._session.ask(retrieve("rtrv-crs-fiber", "all"))
         try:
             if reply.stray:
                 raise Garbled(f"not a row: {reply.stray[0][:120]!r}")
-            rows = tuple(parse(text) for text in reply.rows)
+            return sorted_out(reply.rows, parse, unreadable)
         except Garbled as error:
             raise Garbled(f"{self.name}: connection table: {error}") from error
+
+    async def _read(self) -> frozenset[Pair]:
+        rows, self._strange = await believed(f"{self.name}: connection table", self._rows, self._strange)
         held = [row.pair for row in rows if row.connected]
         if len({a for a, _ in held}) < len(set(held)) or len({b for _, b in held}) < len(set(held)):
             raise Garbled(f"{self.name}: connection table: a port in two circuits")

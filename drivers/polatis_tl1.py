@@ -20,12 +20,14 @@ from typing import ClassVar
 
 from drivers.api import Evidence
 from drivers.rounds import Marks
+from drivers.session.crossconnects import believed
 from drivers.session.pairs import Pair, PairSwitch, port_number
 from drivers.session.tl1 import OPTIONS, Command, Tl1Session, open_tl1
 from drivers.watch import patience_option
-from drivers.wire import tl1
+from drivers.wire import tl1, unknown
 from drivers.wire.polatis import FLOOR_DBM, PATIENCE_S, TRAITS
-from optics import Db, Dbm, DeviceConfig, Garbled, Identity, Port, PortState, Refused, Traits
+from drivers.wire.unknown import Unknown, sorted_out
+from optics import Db, Dbm, DeviceConfig, Garbled, Identity, Port, PortState, Refused, Setting, Traits
 
 PORTS_PER_LIST = 64  # keeps a command under 300 bytes; no source gives a limit
 SHUTTERS = {"open": PortState.ENABLED, "closed": PortState.DISABLED, "close": PortState.DISABLED}
@@ -141,17 +143,22 @@ class PolatisTl1(PairSwitch):
     def _loss_of(self, pair: Pair) -> Db:
         return self._losses.get(pair, self.traits.insertion_loss_db)
 
+    def holders(self) -> Mapping[Setting | Port, str]:
+        """Ports of rows of the map that cannot be read."""
+        return unknown.holders(self.name, self._strange)
+
+    async def _rows(self) -> tuple[tuple[Pair, ...], frozenset[Unknown]]:
+        try:
+            return sorted_out(await self._text(_ask("RTRV-PATCH")), _patch, _unreadable)
+        except Garbled as error:
+            raise Garbled(f"{self.name}: map: {error}") from error
+
     async def _read(self) -> frozenset[Pair]:
-        pairs: set[Pair] = set()
-        for text in await self._text(_ask("RTRV-PATCH")):
-            found = re.fullmatch(r"\s*(\d{1,4})\s*,\s*(\d{1,4})\s*", text)
-            pair = (int(found[1]), int(found[2])) if found else (0, 0)
-            if not all(pair) or pair[0] == pair[1]:
-                raise Garbled(f"{self.name}: map: {text[:120]!r}")
-            pairs.add((min(pair), max(pair)))  # the ingress port has the lower number
+        rows, self._strange = await believed(f"{self.name}: map", self._rows, self._strange)
+        pairs = frozenset(rows)
         if len({a for a, _ in pairs}) < len(pairs) or len({b for _, b in pairs}) < len(pairs):
             raise Garbled(f"{self.name}: map: a port in two patches")
-        return frozenset(pairs)
+        return pairs
 
     async def _break(self, pairs: list[Pair], marks: Marks[Pair]) -> None:
         await self._each("DLT-PATCH", {pair: str(pair[0]) for pair in pairs}, marks)
@@ -232,6 +239,18 @@ class PolatisTl1(PairSwitch):
             elif mode not in MODES:
                 raise Garbled(f"{self.name}: attenuation of {port.label} is {text[:80]!r}")
         return found
+
+
+def _patch(text: str) -> Pair:
+    found = re.fullmatch(r"\s*(\d{1,4})\s*,\s*(\d{1,4})\s*", text)
+    pair = (int(found[1]), int(found[2])) if found else (0, 0)
+    if not all(pair) or pair[0] == pair[1]:
+        raise Garbled(f"not a patch: {text[:120]!r}")
+    return min(pair), max(pair)  # the ingress port has the lower number
+
+
+def _unreadable(text: str) -> Unknown:
+    return Unknown(text, frozenset(str(int(port)) for port in re.findall(r"(?<!\d)\d{1,4}(?!\d)", text)))
 
 
 def _level_words(text: str) -> tuple[str, float | None]:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TypeVar
+from collections.abc import Iterable, Mapping, Sequence
 
 from drivers.rounds import Marks
 from drivers.session.crossconnects import CrossConnects, believed
@@ -13,9 +12,8 @@ from drivers.watch import PATIENCE_S, patience_s, soon_s, watch
 from drivers.wire import unknown
 from drivers.wire.calient_rows import Connection, Pair, Work, holders, in_the_way, is_aid, work
 from drivers.wire.unknown import Unknown
-from optics import Change, Dbm, DeviceConfig, Garbled, Outcome, Port, Setting, Traits
+from optics import Change, Dbm, DeviceConfig, Outcome, Port, Setting, Traits
 
-R = TypeVar("R")
 Rows = tuple[Connection, ...]
 LOSS_OF_SIGNAL_DBM = -30.0  # usual threshold of the family's monitors; no source gives one
 FLOOR_DBM = -60.0
@@ -175,19 +173,3 @@ def _silence(pair: Pair, row: Connection | None, watched_s: float) -> str:
     """The reason for a change that the device neither made nor refused."""
     reports = f"connection {row.name!r} {row.state}" if row else "no connection"
     return f"wanted {pair[0]}->{pair[1]}, reports {reports} after {watched_s:.1f} s"
-
-
-def sorted_out(
-    rows: Iterable[R], parse: Callable[[R], Connection], strange: Callable[[R], Unknown]
-) -> tuple[Rows, frozenset[Unknown]]:
-    """The rows that `parse` reads, and what `strange` makes of the others. Raises: Garbled - nothing that looks like this table."""
-    good: list[Connection] = []
-    odd: set[Unknown] = set()
-    for row in rows:
-        try:
-            good.append(parse(row))
-        except Garbled:
-            odd.add(strange(row))
-    if not good and (nameless := next((row for row in odd if not row.ports), None)):
-        raise Garbled(f"not a row: {nameless.text[:120]!r}")
-    return tuple(good), frozenset(odd)

@@ -11,6 +11,8 @@ from typing import ClassVar
 from drivers.rounds import Marks
 from drivers.session.crossconnects import CrossConnects
 from drivers.watch import PATIENCE_S, late_s, patience_s, soon_s, watch
+from drivers.wire import unknown
+from drivers.wire.unknown import Unknown
 from optics import Change, CrossConnect, DeviceConfig, Outcome, Port, PortState, Refused, Setting, Traits
 
 Pair = tuple[int, int]
@@ -36,6 +38,7 @@ class PairSwitch(CrossConnects[tuple[int, int]]):
         super().__init__(config, traits)
         self._patience_s = patience_s(traits, config.options.get("patience_s"), self.PATIENCE_S / config.time_scale)
         self._steady_at = 0.0
+        self._strange: frozenset[Unknown] = frozenset()  # rows of the last map that cannot be read
 
     @abstractmethod
     async def _read(self) -> frozenset[Pair]:
@@ -84,6 +87,9 @@ class PairSwitch(CrossConnects[tuple[int, int]]):
         late = "" if last.done else "; ".join(await self._drain())  # an error that came after its command was acknowledged
         for pair, setting in wrong(last.report).items():
             failed[setting] = marks.words.get(pair) or late or self._silence(pair, last.report, last.watched_s)
+        for pair, setting in remove.items():
+            if pair not in marks.tried and setting not in failed and (words := self._unknown(pair)):
+                failed[setting] = f"not known whether it is there: {words}"
         return marks.outcome(self.name, self._settings(last.report), last.at_ns, failed)
 
     async def _send(self, gone: set[Pair], new: set[Pair], seen: frozenset[Pair], marks: Marks[Pair]) -> None:
@@ -107,12 +113,19 @@ class PairSwitch(CrossConnects[tuple[int, int]]):
         for pair in sorted(new):
             if holders := [held for held in sorted(seen) if held[0] == pair[0] or held[1] == pair[1]]:
                 marks.words[pair] = self._taken(pair, holders[0])
+            elif words := self._unknown(pair):
+                marks.words[pair] = words
         if free := sorted(pair for pair in new if pair not in marks.words):
             marks.trying(free)
             await self._make(free, marks)
         marks.acknowledged()
         if self._configured and (gone or new):
             self._steady_at = time.monotonic() + self.traits.settle_s
+
+    def _unknown(self, pair: Pair) -> str:
+        """Why one of these ports is neither free nor known; empty if no row that cannot be read concerns them."""
+        setting = self._setting(pair)
+        return unknown.at((setting.ingress.label, setting.egress.label), self._strange)
 
     async def _in_lists(
         self,

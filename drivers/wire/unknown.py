@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import TypeVar
 
-from optics import DeviceName, Port, Setting
+from optics import DeviceName, Garbled, Port, Setting
 from optics.plain import printable
 
+R = TypeVar("R")
+T = TypeVar("T")
 ANY = "?"
 """The label under which a row is reported that names no port."""
 
@@ -25,6 +28,22 @@ class Unknown:
     @property
     def words(self) -> str:
         return f"unknown, its row is not understood: {' '.join(printable(self.text, keep='').split())[:120]!r}"
+
+
+def sorted_out(
+    rows: Iterable[R], parse: Callable[[R], T], strange: Callable[[R], Unknown]
+) -> tuple[tuple[T, ...], frozenset[Unknown]]:
+    """The rows that `parse` reads, and what `strange` makes of the others. Raises: Garbled - nothing that looks like this table."""
+    good: list[T] = []
+    odd: set[Unknown] = set()
+    for row in rows:
+        try:
+            good.append(parse(row))
+        except Garbled:
+            odd.add(strange(row))
+    if not good and (nameless := next((row for row in odd if not row.ports), None)):
+        raise Garbled(f"not a row: {nameless.text[:120]!r}")
+    return tuple(good), frozenset(odd)
 
 
 def at(labels: Iterable[str], rows: Iterable[Unknown]) -> str:

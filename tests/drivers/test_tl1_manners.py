@@ -158,9 +158,14 @@ async def test_a_patch_that_is_not_confirmed_is_asked_for_again_a_bounded_number
         assert made or "not refused either" in outcome.failed[next(iter(wanted))]
 
 
-@pytest.mark.parametrize(
-    "row", ['"1-17"', '"1,17,3"', '"0,17"', '"17,17"', '"a,b"', "what", '"1,17"\n   "1,18"', '"1,17"\n   "2,17"', '"1,99999"']
-)
+@pytest.mark.parametrize("row", ['"1-17"', '"1,17,3"', '"0,17"', '"17,17"', '"17,99999"'])
+async def test_a_malformed_patch_makes_its_ports_unknown(row: str) -> None:
+    async with driven("polatis-tl1", patches(RTRV_PATCH=['"2,18"', row])) as (device, _):
+        assert await device.read() == circuits(("2", "18"))
+        assert isinstance(device, PortHolders) and Port("ocs1", "17") in device.holders()
+
+
+@pytest.mark.parametrize("row", ['"a,b"', "what", '"1,17"\n   "1,18"', '"1,17"\n   "2,17"'])
 async def test_a_malformed_map_of_patches_is_garbled(row: str) -> None:
     async with driven("polatis-tl1", patches(RTRV_PATCH=row.split("\n   "))) as (device, _):
         with pytest.raises(Garbled, match="ocs1: map"):
