@@ -16,6 +16,8 @@ import numpy as np
 
 from planner.bfb import Cost, circulant_cost, cost
 from planner.demand import Infeasible
+from planner.known import known, polarity
+from planner.score import moore
 from planner.shape import Ring, Shape
 
 COUNTED = 64
@@ -196,6 +198,30 @@ def pareto(n: int, degree: int, *, duplex: bool = True) -> tuple[Candidate, ...]
     return found
 
 
+def instead(n: int, degree: int, *, duplex: bool) -> str:
+    """What to do where the best cannot be searched for: who answers, with what, and what is proven of all graphs."""
+    try:
+        shape = (best := best_known(n, degree, duplex=duplex) or pareto(n, degree, duplex=duplex)[0]).build()
+        least = moore(n, degree, duplex=duplex)
+    except Infeasible:
+        return "take the method `topoopt`, or fewer ranks"
+    reached = f"diameter {shape.diameter}, {shape.mean_hops():.3f} mean hops"
+    proven = f"no graph has a diameter below {least[0]} or fewer mean hops than {least[1]:.3f}, by the Moore bound"
+    return f"take the method `direct` ({best.name}: {reached}; {proven}), or `topoopt`"
+
+
+def best_known(n: int, degree: int, *, duplex: bool = True) -> Candidate | None:
+    """The stored graph of this size and degree (`planner.known`), None if there is none."""
+    if not duplex:
+        return None
+    if (n, degree) == (57, 8):
+        return Candidate("polarity graph of the plane of order 7", n, degree, cost(build := graph(n, polarity(7))), lambda: build)
+    if (stored := known().get((n, degree))) is None:
+        return None
+    shape = graph(n, stored.edges())
+    return Candidate(stored.name, n, degree, cost(shape), lambda: shape)
+
+
 def _front(candidates: Iterable[Candidate]) -> tuple[Candidate, ...]:
     front: list[Candidate] = []
     for candidate in sorted(candidates, key=lambda c: (c.cost.steps, c.cost.load, not c.counted, c.name)):
@@ -213,6 +239,8 @@ def _candidates(n: int, degree: int, duplex: bool, known: dict[tuple[int, int], 
     for pair in _steps(n, degree, duplex):
         name = f"{'' if duplex else 'one-way '}circulant {n}{pair}"
         found.append(Candidate(name, n, degree, circulant_cost(n, pair, duplex=duplex), _circulant(n, pair, duplex)))
+    if (stored := best_known(n, degree, duplex=duplex)) is not None:
+        found.append(stored)
     for name, build in _bases(n, degree, duplex):
         shape = build()
         if shape.n == n and shape.degree == degree and shape.connected:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from planner import bfb
 from planner.demand import Demand, Infeasible
-from planner.direct import graph, pareto
+from planner.direct import graph, instead, pareto
 from planner.hamilton import decompose
 from planner.planes import check
 from planner.routing import even_loads
@@ -97,7 +97,8 @@ def search(demand: Demand, lab: Lab, *, seed: int = 0, schedules: bool = True, w
     """
     n = demand.n
     if n > LARGEST:
-        raise Infeasible(f"search of all kinds of graphs among {n} ranks", f"take at most {LARGEST} ranks, or the rules `paper`")
+        why = f"it ends at {LARGEST}, as it weighs each of the 2^{n} sets of destinations"
+        raise Infeasible(f"search of all kinds of graphs among {n} ranks: {why}", instead(n, lab.degree, duplex=lab.duplex))
     degree = min(lab.degree, n - 1)
     if lab.duplex and n % 2 and degree % 2:
         degree -= 1

@@ -106,15 +106,29 @@ def exact(demand: Demand, lab: Lab, wanted: Wanted) -> list[Found]:
 
 def direct(demand: Demand, lab: Lab, wanted: Wanted) -> list[Found]:
     """Graphs from bases and expansions, fewest steps first."""
-    from planner.direct import pareto
+    from planner.direct import best_known, pareto
+    from planner.known import LARGEST
+    from planner.score import moore
 
+    found = pareto(demand.n, lab.degree, duplex=lab.duplex)
+    best = best_known(demand.n, lab.degree, duplex=lab.duplex)
+    if best is not None and best.name not in {one.name for one in found}:
+        found = (best, *found)
+    steps, hops = moore(demand.n, lab.degree, duplex=lab.duplex)
+    bound = f"Moore bound: no graph of this degree has a diameter below {steps} or fewer mean hops than {hops:.3f}"
     answers = []
-    for one in pareto(demand.n, lab.degree, duplex=lab.duplex):
-        cost = f"{one.name}: all-gather in {one.cost.steps} steps, {float(one.cost.load):.4f} M/B"
-        answers.append(
-            Found(_ringed(one.build()), one.name, (cost, f"least load of any graph {(demand.n - 1) / demand.n:.4f} M/B"))
-        )
-    return _for_backend(answers[:TRIED], wanted)
+    for one in found[:TRIED]:
+        shape = one.build()
+        why = [
+            f"{one.name}: all-gather in {one.cost.steps} steps, {float(one.cost.load):.4f} M/B",
+            f"diameter {shape.diameter}, {shape.mean_hops():.3f} mean hops",
+            f"least load of any graph {(demand.n - 1) / demand.n:.4f} M/B",
+            bound,
+        ]
+        if best is not None and one.name == best.name and (source := LARGEST.get((demand.n, lab.degree))):
+            why.append(source)
+        answers.append(Found(_ringed(shape), one.name, tuple(why)))
+    return _for_backend(answers, wanted)
 
 
 def ring(demand: Demand, lab: Lab, wanted: Wanted) -> list[Found]:

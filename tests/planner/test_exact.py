@@ -115,7 +115,7 @@ def test_one_way_links_are_searched_too() -> None:
 
 def test_a_search_too_large_or_for_a_lab_that_carries_nothing_is_refused() -> None:
     with pytest.raises(Infeasible, match="search of all kinds of graphs among 17 ranks"):
-        search(whole(17), Lab(17, 4))
+        search(whole(17), Lab(17, 1))
     with pytest.raises(Infeasible, match="no topology of 11 ranks and degree 4 fits") as caught:
         search(whole(11), Lab(11, 4, planes=True))
     assert "12 ranks" in caught.value.alternative
@@ -135,3 +135,14 @@ def test_parallel_links_go_to_different_rings() -> None:
     assert found is not None and found[1] == () and len(found[0]) == 2
     assert edges(shape, *found) == sorted(tuple(sorted(pair)) for pair in shape.cables.tolist())
     assert decompose(graph(4, [(0, 1), (0, 1), (2, 3), (2, 3)])) is None
+
+
+def test_more_ranks_than_can_be_searched_are_told_why_what_is_proven_and_which_method_answers() -> None:
+    with pytest.raises(Infeasible) as caught:
+        search(whole(20), Lab(20, 3))
+    words = f"{caught.value.condition}, {caught.value.alternative}"
+    assert "among 20 ranks: it ends at 16, as it weighs each of the 2^20 sets of destinations" in words
+    assert "diameter 3, 2.368 mean hops; no graph has a diameter below 3 or fewer mean hops than 2.368" in words
+    with pytest.raises(Infeasible) as caught:
+        search(whole(19), Lab(19, 3))
+    assert caught.value.alternative == "take the method `topoopt`, or fewer ranks"
