@@ -5,8 +5,8 @@ becomes of an output that is taken (nothing is made and an error is queued: sile
 (output 0), and whether circuits come back after a power cycle (with WEN 1, "autosave", they do).
 
 Two other products of the vendor speak alike. A matrix module on a serial line of its own: CODE (a lab's client; the identity from a
-client of the vendor's own modules). The MXS-9100 says it is an MG4 and knows no matrix: DOC (its manual); only who it is, how it is
-and its errors are here.
+client of the vendor's own modules). The MXS-9100 says it is an MG4 and knows no `X1`: DOC (its manual); here is only what a driver
+of a GP600 meets that was given its address, the rest is in dicon_mxs.py.
 """
 
 from __future__ import annotations

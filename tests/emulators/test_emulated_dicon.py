@@ -120,7 +120,7 @@ async def test_a_chassis_does_not_know_the_words_of_a_module(start: Start, messa
     assert device.lit() == {("1", "2")}
 
 
-async def test_an_mxs_9100_says_it_is_an_mg4_and_holds_no_matrix(start: Start) -> None:
+async def test_an_mxs_9100_says_it_is_an_mg4_and_knows_no_x1(start: Start) -> None:
     device = await start("dicon-scpi", model="MG4", serial="[serial]", firmware="[revision]")
     client = await device.connect()
     client.send("*IDN?\r")
