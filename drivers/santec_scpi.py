@@ -25,7 +25,6 @@ from drivers.wire import scpi
 from optics import DeviceConfig, Garbled, Identity, Traits
 
 ERRORS = "SYST:ERR?"
-PATIENCE_S = 3.0  # how long the public SX1 client polls STAT:OPER:COND?
 
 
 class SantecScpi(Selectors):
@@ -36,10 +35,9 @@ class SantecScpi(Selectors):
     TRAITS: ClassVar[Traits] = Traits(
         settle_s=0.3, at_once=1, keeps_others_lit=True, latching=False, insertion_loss_db=1.0, ways=WAYS
     )
-    PATIENCE_S: ClassVar[float] = PATIENCE_S
     OPTIONS: ClassVar[Mapping[str, str]] = {
         "rest": "channel that leads nowhere, where a module without a circuit rests; 24, or one per module: 0:24,2:12",
-        "patience_s": patience_option(PATIENCE_S),
+        "patience_s": patience_option(),
     }
     EVIDENCE: ClassVar[Evidence] = Evidence(
         "Santec OSX / JGR Optics SX1, 1xN, SCPI",
