@@ -174,22 +174,11 @@ app = typer.Typer()
     "up",
     "Bring a plan up: switch circuits, set routes, verify, launch its job.",
     examples="""
-testbed up --topology examples/ring-12.json
-testbed up examples/ring-12.json                    the same
-testbed up -t examples/torus-3x4.json --dry-run     compute everything, change nothing
-testbed up -t examples/topoopt-12.json --no-job     do not launch the plan's job
-testbed up -t examples/ring-12.json --job keep      leave a running job on the rings it has
-testbed up -t examples/ring-12.json --job live      change the rings of a running job, or nothing
-testbed up --plan saved.json                        apply a saved plan, or refuse if the lab has changed
-testbed up -t examples/ring-12.json --no-rollback   leave a failed change as it is
-testbed up -t examples/ring-12.json --avoid gpu03:p1    move that link to spare ports
-testbed up -t examples/ring-12.json --wait 10m      queue if others hold the lab
-testbed up -t examples/ring-12.json --adopt "ocs1:4->17"    take over another owner's circuit
-testbed up -t examples/ring-12.json --confirm-within 5m     roll back unless confirmed in time
-testbed up -t examples/ring-12.json --guard         and reroute around circuits that lose light
-testbed up -t examples/ring-12.json --guard --jobs --restarts 3/h    and recover its job
-testbed up -t plan.json --spares gpu11,gpu12        hosts that may take the place of one that fails
-testbed up -t examples/ring-12.json --rehearse      on an emulated twin first, then ask
+testbed up examples/ring-12.json
+testbed up examples/torus-3x4.json --dry-run            compute everything, change nothing
+testbed up examples/topoopt-12.json --rehearse          on an emulated twin first, then ask
+testbed up examples/ring-12.json --confirm-within 5m    roll back unless confirmed in time
+testbed up examples/ring-12.json --guard                and reroute around circuits that lose light
 """,
     more="Circuits that stay are not touched; those of other owners only if adopted. A stopped emulated lab is started.",
 )

@@ -236,7 +236,16 @@ class Methods(TyperGroup):
         return [*own, *(one.name for one in plugins(TOPOLOGIES) if not one.problem and one.name not in own)]
 
 
-app = typer.Typer(name="design", cls=Methods, help="Design a topology for a job.", no_args_is_help=True, rich_markup_mode=None)
+_HELP = """Design a topology for a job.
+
+\b
+Examples:
+  testbed design topoopt -w examples/workloads/dlrm.yaml -o plan.json
+  testbed up --topology plan.json
+  testbed design ring -w examples/workloads/dlrm.yaml --predict --explain
+  testbed design methods
+"""
+app = typer.Typer(name="design", cls=Methods, help=_HELP, no_args_is_help=True, rich_markup_mode=None)
 
 
 def _document(found: Design, lab: Lab, others: Mapping[str, Plan], name: str, out: Path | None) -> dict[str, Any]:

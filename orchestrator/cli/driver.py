@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from optics.errors import BadFile, Interlock
+from optics.errors import BadFile, Interlock, Missing
 from optics.plain import counted, did_you_mean, reason
 from orchestrator.cli import kit
 from orchestrator.cli.call import Call, Result, Usage, verb
@@ -81,8 +81,10 @@ def conform(
     junit: Junit = None,
     only: Annotated[list[str] | None, typer.Option("--only", metavar="CHECK", help="Only this check; may be repeated.")] = None,
 ) -> Result:
-    from drivers.registry import driver_class
+    from drivers.registry import driver_class, known_drivers
 
+    if driver not in known_drivers():
+        raise Missing(f"there is no driver {driver!r}{did_you_mean(driver, known_drivers())}", hint="testbed driver list")
     driver_class(driver)
     _known(only or [])
     report = _on_device(call, driver, device, hardware, only or []) if device else _on_emulator(call, driver, only or [])
@@ -140,7 +142,7 @@ def _on_emulator(call: Call, driver: str, only: Sequence[str]) -> Report:
 
 
 def _on_device(call: Call, driver: str, name: str, hardware: bool, only: Sequence[str]) -> Report:
-    """Check a device of the inventory, under the lab's lock. Raises: Usage, BadFile, Locked, Interlock."""
+    """Check a device of the inventory, under the lab's lock. Raises: Usage, Missing, Locked, Interlock."""
     from conformance.hardware import run_on_hardware
     from conformance.subject import Subject
     from conformance.truth import Truth
@@ -175,7 +177,7 @@ def _on_device(call: Call, driver: str, name: str, hardware: bool, only: Sequenc
 
 
 def _config(lab: Lab, name: str, driver: str) -> DeviceConfig:
-    """The device of the inventory, with its password. Raises: BadFile, Usage."""
+    """The device of the inventory, with its password. Raises: Missing, Usage."""
     config = kit.device_config(lab, name)
     if config.driver != driver:
         raise Usage(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from optics.errors import BadFile, Missing
+from optics.errors import Missing
 from optics.plain import counted
 from orchestrator.cli.call import Call, Result, Usage, verb
 from orchestrator.cli.shared import require_running_lab
@@ -22,12 +22,12 @@ app = typer.Typer()
 
 
 def device_config(lab: Lab, name: str) -> DeviceConfig:
-    """A device of the inventory, with its password. Raises: BadFile - there is none of that name."""
+    """A device of the inventory, with its password. Raises: Missing - there is none of that name."""
     from optics.plain import did_you_mean
     from orchestrator.credentials import with_secret
 
     if name not in lab.devices:
-        raise BadFile([f"devices.yml: there is no device {name}{did_you_mean(name, lab.devices)}"], hint="testbed devices")
+        raise Missing(f"there is no device {name!r} in this lab{did_you_mean(name, lab.devices)}", hint="testbed devices")
     return with_secret(lab, lab.devices[name])
 
 

@@ -367,6 +367,25 @@ def test_help_puts_examples_first_and_every_verb_has_some(cli: Any) -> None:
     assert cli().out == cli("--help").out and cli().code == 0
 
 
+@pytest.mark.parametrize("words", [("up",), ("plan",), ("down",), ("status",), ("design",), ("design", "ring"), ("queue",)])
+def test_the_first_screen_of_help_has_examples_and_the_first_options(cli: Any, words: tuple[str, ...]) -> None:
+    screen = cli(*words, "--help").out.splitlines()[:24]
+    assert "  Examples:" in screen and "Options:" in screen
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("driver", "conform", "polatis-scpi", "--device", "ocs9"), "there is no device 'ocs9' in this lab; did you mean ocs1?"),
+        (("driver", "record", "ocs9", "--out", "x.txt"), "there is no device 'ocs9' in this lab; did you mean ocs1?"),
+        (("driver", "conform", "polatis-spci"), "there is no driver 'polatis-spci'; did you mean polatis-scpi?"),
+    ],
+)
+def test_a_device_or_driver_that_is_not_there_is_no_fault_of_a_file(cli: Any, words: tuple[str, ...], said: str) -> None:
+    found = cli(*words, "--json", "-i", str(ROOT / "inventory" / "emulated"))
+    assert (found.code, found.json["code"], found.json["message"]) == (2, "E-MISSING", said)
+
+
 def test_help_imports_nothing_heavy() -> None:
     program = """
 import sys
