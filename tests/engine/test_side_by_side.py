@@ -68,6 +68,33 @@ async def test_down_leaves_alone_what_another_owner_makes_ready_on_his_hosts(ben
     assert bench.fleet.all["gpu01"].active is None and bench.fleet.all["gpu03"].clears == 0
 
 
+async def test_the_hosts_of_a_job_obey_the_run_that_stops_it_even_where_they_have_no_routes_any_more(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They were started anew: one that lost the number of its newest run refuses all of a run that did not begin there."""
+    await bench.up(plan_text("one", ONE))
+    with bench.store() as store:
+        spec = {"wanted": {"ranks": ["gpu01", "gpu04"]}, "on_hosts": "mlp.1", "backend": "gloo"}
+        store.add_job(bench.slice(), "0001", "mlp", spec, "running")
+    for host in bench.fleet.all.values():
+        host.active, host.staged = None, {}
+    bench.fleet.jobs["mlp.1"] = "running"
+    obeying: set[str] = set()
+    fence = bench.fleet.fence
+
+    async def fenced(token: int, names: Any) -> None:
+        obeying.update(names)
+        await fence(token, names)
+
+    async def stopped(self: Jobs, recorder: Recorder) -> str:
+        assert obeying == {"gpu01", "gpu04"}
+        return "mlp"
+
+    monkeypatch.setattr(bench.fleet, "fence", fenced)
+    monkeypatch.setattr(Jobs, "stop_if_running", stopped)
+    assert not (await bench.verb(engine.down)).left and obeying
+
+
 async def test_a_change_that_stops_without_rollback_disarms_nobody_else(bench: Bench) -> None:
     await bench.up(plan_text("one", ONE))
     made_ready(bench, "gpu03")

@@ -15,6 +15,7 @@ from optics.plain import counted
 from optics.words import short, sort_key
 from orchestrator.engine.change.apply import SLOW_S, apply_changes
 from orchestrator.engine.change.context import Context
+from orchestrator.engine.change.job_record import hosts_of_job
 from orchestrator.engine.change.snapshot import Snapshot, before_of, change_back, found, held_data, hosts_of
 from orchestrator.engine.change.unfinished import announce
 from orchestrator.fabric.lightpath import among
@@ -77,7 +78,7 @@ class Down:
         others = [h for h, hello in seen.hellos.items() if hello.active is not None and hello.active not in own]
         notes = (*said, *unneeded, *((f"routes of other owners stay on {', '.join(others)}",) if others else ()))
         runs = await context.jobs.running()
-        await session.hosts.fence(context.run.token, following)
+        await session.hosts.fence(context.run.token, [*following, *(hosts_of_job(runs, lab) if runs else ())])
         foreign = context.foreign_settings()
         before = found(observed, owned, store.current(context.slice), seen.hellos, runs, foreign)
         if change or following or runs:
