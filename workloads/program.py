@@ -222,8 +222,9 @@ def run(name: str, work: Callable[[Job], dict[str, Any]]) -> NoReturn:
     except Exception as error:
         where = f"iteration {job.iteration}" if job is not None else "meeting the other ranks"
         if _about_a_peer(error, torch):
-            print(f"{who}: {where}: {error}", file=sys.stderr)  # in full, in the log alone
             code, message = LOST_PEER, f"{who}: {where}: lost a peer, or waited {place.timeout_s:g} s for one: {_first_line(error)}"
+            if len(str(error).strip().splitlines()) > 1:
+                print(f"{who}: {where}: {error}", file=sys.stderr)  # in full, in the log alone
         else:
             code, message = FAILED, f"{who}: {where}: {traceback.format_exc()}"
     records.summary(summary | {"error": message, "exit_code": code})
@@ -243,6 +244,7 @@ def _first_line(error: BaseException) -> str:
     line = (str(error).strip().splitlines() or [type(error).__name__])[0]
     wrapping = r"^Got the following error when running the callback: \w+: |\[enforce fail at [^\]]*\] .*? vs \S+ |\[/[^\]]*\] "
     line = re.sub(wrapping, "", line)
+    line = re.sub(r"^Unable to cast (.*) to Tensor$", r"\1", line)  # an error in the place of a future's value
     return line.partition(". This is typically")[0]
 
 

@@ -47,7 +47,7 @@ def check(
         return model.model_validate(value)
     except ValidationError as error:
         fields = _fields(model, ())
-        if not path and isinstance(value, Mapping) and value and not value.keys() & {*fields}:  # perhaps a file of secrets
+        if not path and isinstance(value, Mapping) and value and not _like(value, fields):  # perhaps a file of secrets
             problems.add((), f"this is another kind of file: it has none of the fields {', '.join(fields)}")
             return None
         found: dict[Path, list[ErrorDetails]] = {}
@@ -76,6 +76,11 @@ def check(
                 what = f"wanted {', '.join(kinds[:-1])} or {kinds[-1]}, got {show(details[0]['input'])}"
             problems.add(whole(inner), what, key=key)
         return None
+
+
+def _like(value: Mapping[Any, Any], fields: Iterable[str]) -> bool:
+    """Whether a field is there, or one that is misspelt."""
+    return bool(value.keys() & {*fields}) or any(did_you_mean(key, fields) for key in [*value][:MAX_LINES])
 
 
 def attempt(model: type[Model], value: Any) -> Model | None:

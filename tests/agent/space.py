@@ -94,7 +94,7 @@ class Peer:
         self._process.stdin.write(data)
         self._process.stdin.flush()
 
-    def line(self, timeout_s: float = 5.0) -> dict[str, Any] | None:
+    def line(self, timeout_s: float = 30.0) -> dict[str, Any] | None:
         """The next line; None when the other side closed or said nothing in time."""
         assert self._process.stdout is not None
         end = time.monotonic() + timeout_s
@@ -119,7 +119,7 @@ class Peer:
             self.events.append(message)
         raise AssertionError(f"no answer to {op}")
 
-    def event(self, kind: str, timeout_s: float = 3.0) -> dict[str, Any]:
+    def event(self, kind: str, timeout_s: float = 30.0) -> dict[str, Any]:
         """The first event of this kind, heard already or awaited now."""
         end = time.monotonic() + timeout_s
         while True:

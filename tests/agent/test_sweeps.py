@@ -59,6 +59,7 @@ class Daemon:
 def daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Daemon:
     for module in (jobs, fence):
         monkeypatch.setattr(module, "VAR", str(tmp_path))
+    monkeypatch.setattr(fence, "FILE", str(tmp_path / "fence.json"))
     (tmp_path / "jobs").mkdir()
     return Daemon()
 

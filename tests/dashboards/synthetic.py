@@ -129,6 +129,7 @@ def moves(index: int, run: str) -> Iterator[Wanted]:
         yield at + SECOND, "verify", {"rung": "forwarding"}, {**named, **drawn, "duration_ms": 900.0, "detail": "pairs"}
         for begin, phase in enumerate(("plan", "stage", "switch", "link", "verify")):
             took = 4_000_000 * (begin + 1) + n * 100_000
+            yield at + begin * took, "phase_begin", {"phase": phase}, {"begin_ns": at + begin * took}
             fields = {"begin_ns": at, "duration_ns": took, "duration_ms": took / 1e6, "ok": 1, "detail": ""}
             yield at + begin * took, "phase", {"phase": phase, "kind": "run", "subject": ""}, {**named, **fields}
         for k, (device, kind, model) in enumerate(DEVICES):

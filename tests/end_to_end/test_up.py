@@ -49,10 +49,11 @@ def test_the_order_is_stage_drain_break_make_link_commit_verify(lab: Lab) -> Non
     points = list(read(Path(report["journal"]).parent))
     device = [p for p in points if p.measurement == "reconfig_device"]
     assert {p.tags["device"] for p in device} == {"ocs1", "ocs3"}
-    commits = [p for p in points if p.measurement == "phase" and p.tags["phase"] == "commit"]
-    lights = [p for p in points if p.measurement == "phase" and p.tags["phase"] == "light"]
+    phases = [p for p in points if p.measurement == "phase"]
+    commits = [p for p in phases if p.tags["phase"] == "commit"]
+    lights = [p for p in phases if p.tags["phase"] == "light"]
     assert {p.tags["subject"] for p in commits} == {"gpu01", "gpu02"} == {p.tags["subject"] for p in lights}
-    stage_end = min(p.time_ns + int(p.fields["duration_ns"]) for p in points if p.tags.get("phase") == "stage")
+    stage_end = min(p.time_ns + int(p.fields["duration_ns"]) for p in phases if p.tags["phase"] == "stage")
     assert all(stage_end < p.time_ns for p in device)
 
 

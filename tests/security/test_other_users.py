@@ -24,6 +24,7 @@ from emulators.__main__ import EXIT_MISSING
 from optics import TestbedError
 from optics.errors import Missing, Untrusted
 from orchestrator import emulated as labproc
+from orchestrator import made_labs
 from orchestrator import processes as background
 from orchestrator.atomic import write_whole
 from orchestrator.cli import main
@@ -469,7 +470,7 @@ def test_no_program_that_we_start_takes_modules_from_the_current_directory(
     monkeypatch.chdir(shared)
     started = background.spawn(load(env={}, cwd=tmp_path), ["version"], tmp_path / "said")
     assert started.wait(60) == 0, (tmp_path / "said").read_text()
-    labproc._generate(tmp_path / "lab", tmp_path / "state", "dicon-scpi", None)
+    made_labs._generate(tmp_path / "lab", tmp_path / "state", ["dicon-scpi"], None)
     assert not (shared / "MARK").exists()
     starts = [
         (path.name, line)

@@ -9,6 +9,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -124,10 +125,15 @@ def test_strangers_and_garbage_change_nothing(monkeypatch: pytest.MonkeyPatch) -
         wrong = HEADER.pack(token ^ 1, name, number + 7, 1, DATA, *before)
         other = HEADER.pack(token, draw.getrandbits(64), number, draw.getrandbits(16), DATA, NOTHING, NOTHING)
         never = HEADER.pack(token, 1 << 40, number + 4096, 0, ACK, NOTHING, NOTHING)
-        end.socket.send(wrong + bytes(memory))  # who does not know the token
-        end.socket.send(other + draw.randbytes(draw.randrange(64)))  # a peer gone mad
-        end.socket.send(never + b"\xff" * (KEPT // 8))
-        end.socket.send(draw.randbytes(draw.randrange(80)))
+        garbage = [
+            wrong + bytes(memory),  # who does not know the token
+            other + draw.randbytes(draw.randrange(64)),  # a peer gone mad
+            never + b"\xff" * (KEPT // 8),
+            draw.randbytes(draw.randrange(80)),
+        ]
+        for each in garbage:
+            with suppress(ConnectionRefusedError):  # the peer has ended
+                end.socket.send(each)
         stranger.sendto(head + bytes(len(memory)), end.socket.getpeername())
         return honest(self, end, head, memory)
 

@@ -110,5 +110,6 @@ def test_of_an_error_of_gloo_people_are_shown_what_happened_and_not_where_it_was
         f"{compared}connect: Network is unreachable": "connect: Network is unreachable",
         "[/pytorch/gloo/pair.cc:534] Connection closed by peer [10.0.0.1]:5": "Connection closed by peer [10.0.0.1]:5",
         "Socket Timeout. This is typically caused by a crash": "Socket Timeout",
+        "Unable to cast connection from rank 1: closed by peer to Tensor": "connection from rank 1: closed by peer",
     }
     assert {words: program._first_line(RuntimeError(words)) for words in told} == told
