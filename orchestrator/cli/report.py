@@ -21,10 +21,6 @@ if TYPE_CHECKING:
     from orchestrator.views.report.model import Report
 
 
-LIGHTING = ("up", "rollback", "restore")
-"""Verbs after which a plan is up; a report is of the newest of these by default."""
-
-
 app = typer.Typer()
 
 
@@ -116,7 +112,8 @@ def _chosen(
     from orchestrator.engine.scenario.record import read_record, record_file
     from orchestrator.store.notes import tagged
     from orchestrator.store.runs import named
-    from orchestrator.views.report.gather import CHANGES, gather
+    from orchestrator.store.verbs import verb_of
+    from orchestrator.views.report.gather import gather
 
     settings = call.settings
     begin, end = moment("--since", since), moment("--until", until)
@@ -128,7 +125,7 @@ def _chosen(
         found = [
             r
             for r in store.history(limit=0)
-            if r.verb in CHANGES
+            if verb_of(r.verb).light
             and (those is None or r.id in those)
             and (begin is None or r.started >= begin)
             and (end is None or r.started < end)
@@ -161,10 +158,11 @@ def _chosen(
 def _newest(call: Call, store: Store) -> tuple[RunRecord, str]:
     """The lab's newest run that brought a plan up, or tried to; else the newest. Raises: Missing - there are none."""
     from orchestrator.store.runs import named
+    from orchestrator.store.verbs import verb_of
     from orchestrator.views.report.words import stood
 
     found, others = _of_one_lab(call, store.history(limit=0))
-    lighting = [r for r in found if r.verb in LIGHTING]
+    lighting = [r for r in found if verb_of(r.verb).plan]
     return next((r for r in lighting if stood(r)), None) or next(iter(lighting or found), None) or named(store, "last"), others
 
 

@@ -320,8 +320,6 @@ TURN = Kind("turn", "turner", "turns", BackgroundState, HERE)
 ADAPT = Kind("adapt", "adapter", "adapts", BackgroundState, HERE)
 MOVERS = (TURN, ADAPT)
 """The kinds that move light, and hold the lab while they do: whoever is to change it stops them first."""
-MOVING = tuple(f"{kind.name} " for kind in MOVERS)
-"""How the reasons of their locks begin."""
 
 
 def stop_movers(settings: Settings, slice_: str) -> list[str]:

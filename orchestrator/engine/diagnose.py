@@ -30,7 +30,6 @@ from orchestrator.verify.pace import BEFORE
 from orchestrator.verify.signals import DiagnosisReport, Verdict
 from orchestrator.verify.symptoms import Subject, look, look_closer, read_words
 
-READERS = ("verify", "job diagnose")
 """Verbs whose locks are no changes of the lab."""
 
 
@@ -61,7 +60,7 @@ async def job_diagnose(command: Command, *, traffic: bool = True) -> DiagnosisRe
                 if traffic:
                     scope = reach(lab, {p.host for link in found.links for p in (link.a, link.b)})
                     try:  # what another run moves meanwhile would be measured
-                        await lock.enter_async_context(holding(lab, command, scope, "job diagnose"))
+                        await lock.enter_async_context(holding(lab, command, scope, "job diagnose", "reader"))
                     except Locked as error:
                         traffic = False
                         signals = replace(signals, unread=(*signals.unread, f"no test traffic: {str(error).splitlines()[0]}"))
@@ -118,4 +117,4 @@ def usual(records: Iterable[dict[str, Any]]) -> float | None:
 def changing(lab: Lab, settings: Settings, store: Store) -> str:
     """The change of the lab that is under way, in words; empty if none is."""
     active = [lock for lock in locks_of(lab, settings, store).listed() if lock.kind == "run" and lock.state == "active"]
-    return next((f"a change is under way: {lock}" for lock in active if not lock.reason.startswith(READERS)), "")
+    return next((f"a change is under way: {lock}" for lock in active if lock.role != "reader"), "")

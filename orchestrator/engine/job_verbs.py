@@ -24,7 +24,7 @@ from orchestrator.engine.change.job_record import (
     without_pause,
 )
 from orchestrator.engine.change.jobs import Jobs
-from orchestrator.engine.change.locking import beside, holding, obeyed, own_turner
+from orchestrator.engine.change.locking import holding, obeyed, own_turner
 from orchestrator.hosts.by_hand import ByHand, by_hand
 from orchestrator.hosts.failures import one_error
 from orchestrator.inventory.lab import Lab
@@ -170,7 +170,7 @@ async def _launch(command: Command, verb: str, *, anew: bool = True, restore: bo
         current, job = _planned(command, key, session.lab)
         await _connect(session, job.needed)
         turner = own_turner(session.lab, settings, store)
-        async with holding(session.lab, command, reach(session.lab, job.needed), beside(verb, turner)) as lock:
+        async with holding(session.lab, command, reach(session.lab, job.needed), verb, "job", within=turner) as lock:
             if store.current(key) != current:
                 raise Locked("another plan came up while this command waited", hint="first check: testbed status")
             if restore:
@@ -215,8 +215,8 @@ async def job_stop(command: Command) -> JobStatus:
             if status.state not in ALIVE and not await jobs.left(record):
                 return status
         hosts = hosts_of_job(record, session.lab)
-        reason = beside("job stop", own_turner(session.lab, command.settings, command.store))
-        async with holding(session.lab, command, reach(session.lab, hosts), reason):
+        turner = own_turner(session.lab, command.settings, command.store)
+        async with holding(session.lab, command, reach(session.lab, hosts), "job stop", "job", within=turner):
             if _latest(jobs).id != record.id:
                 raise Locked("another job was launched while this command waited", hint="again: testbed job stop")
             if (ended := _latest(jobs)).ended is not None:  # but not all of its ranks
@@ -241,7 +241,7 @@ async def job_pause(command: Command, *, for_s: float) -> JobStatus:
             )
         await _connect(session, hosts)
         turner = own_turner(session.lab, settings, store)
-        async with holding(session.lab, command, reach(session.lab, hosts), beside("job pause", turner)) as lock:
+        async with holding(session.lab, command, reach(session.lab, hosts), "job pause", "job", within=turner) as lock:
             status = await _going(jobs, record)
             if status.state == "paused":
                 raise Refused(f"job {record.name} is paused already, {status.detail}")
@@ -284,8 +284,8 @@ async def job_resume(command: Command) -> JobStatus:
         record = _latest(jobs)
         hosts = hosts_of_job(record, session.lab)
         await _connect(session, hosts)
-        reason = beside("job resume", own_turner(session.lab, command.settings, command.store))
-        async with holding(session.lab, command, reach(session.lab, hosts), reason):
+        turner = own_turner(session.lab, command.settings, command.store)
+        async with holding(session.lab, command, reach(session.lab, hosts), "job resume", "job", within=turner):
             status, pause = await _going(jobs, record), pause_of(record)
             if status.state != "paused" or pause is None:
                 over = "; its pause is over" if pause is not None else ""

@@ -9,12 +9,11 @@ from typing import Literal
 
 from optics.plain import printable
 from orchestrator.store.scope import Scope
+from orchestrator.store.verbs import Role
 
 Kind = Literal["run", "reservation"]
 State = Literal["active", "waiting", "released", "stolen", "expired", "died"]
 LIVE: tuple[State, ...] = ("active", "waiting")
-TURNS, BESIDE = "turn ", " while slots turn"
-"""How the reason of a turner's lock begins, and how that of the launch or stop of a job beside it ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +23,7 @@ class Lock:
     id: identifies it for unlocking and stealing, never reused. process: identifies `pid` (`lablock.process_mark`).
     seq: place in the queue. for_s: how long (s) a reservation lasts once it is active. after: the lock it waits for, whatever it
     covers. asked, since, expires, ended: wall seconds; `since`: active, or requested while it waits. token: of its run, 0 before.
+    role: what its run does; within: the role of a run of the same owner that it does not disturb, or empty.
     """
 
     id: str
@@ -48,16 +48,17 @@ class Lock:
     ended_by: str = ""
     why: str = ""
     lab: str = field(default="", repr=False)
+    role: Role = "change"
+    within: Role | Literal[""] = ""
 
     def meets(self, other: Lock) -> bool:
         """Whether both cannot be active at the same time: they overlap, and have different owners or both change the lab."""
         return not self.apart(other) and self.scope.overlaps(other.scope)
 
     def apart(self, other: Lock) -> bool:
-        """Whether one owner has both, and they do not disturb each other: a run within a reservation, a job beside slots."""
-        two = ((self.reason, other.reason), (other.reason, self.reason))
-        beside = any(one.startswith(TURNS) and job.endswith(BESIDE) for one, job in two)
-        return self.owner == other.owner and (beside or "reservation" in (self.kind, other.kind))
+        """Whether one owner has both, and they do not disturb each other: a run within a reservation, a job within slots."""
+        within = self.within == other.role or other.within == self.role
+        return self.owner == other.owner and (within or "reservation" in (self.kind, other.kind))
 
     def __str__(self) -> str:
         process = f" (pid {self.pid})" if self.kind == "run" else ""

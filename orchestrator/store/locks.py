@@ -11,9 +11,10 @@ import secrets
 import socket
 import sqlite3
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import fields, replace
+from typing import Literal
 
 from optics.errors import Locked, Missing, StoreFailed
 from orchestrator.inventory.lab import Lab
@@ -27,7 +28,10 @@ from orchestrator.store.lock_queue import LIVE, Kind, Lock, State, blockers, clo
 from orchestrator.store.run import Run
 from orchestrator.store.scope import Scope, scope_of_data
 from orchestrator.store.store import Store
+from orchestrator.store.verbs import Role
 
+STOPS: Mapping[Role, str] = {"schedule": "turn", "adapt": "adapt"}
+"""The command that stops what runs in the background, by its lock's role."""
 POLL_S = 0.1
 """Interval (s) at which a waiting run checks whether it may continue."""
 
@@ -49,6 +53,8 @@ class Locks:
         for_s: float | None = None,
         queue: bool = False,
         after: str = "",
+        role: Role = "change",
+        within: Role | Literal[""] = "",
     ) -> Lock:
         """Request a lock; it is active, or with `queue` or `after` (a lock to follow) perhaps waiting.
 
@@ -79,6 +85,8 @@ class Locks:
                 for_s=for_s,
                 after=after,
                 lab=self.lab,
+                role=role,
+                within=within,
             )
             ahead = blockers(wish, live)
             if (ahead or after) and not queue and not after:
@@ -220,8 +228,8 @@ def locked(ahead: Sequence[Lock], wish: Lock) -> Locked:
         verb = verb if lock.state == "active" else "is waited for by"
         lines.append(f"{lock.scope & wish.scope} {verb} {lock} [lock {lock.id}]")
     first = ahead[0]
-    if first.kind == "run" and first.owner == wish.owner and first.reason.startswith(("turn ", "adapt ")):
-        return Locked("\n".join(lines), hint=f"first: testbed {first.reason.partition(' ')[0]} --stop")
+    if first.kind == "run" and first.owner == wish.owner and first.role in STOPS:
+        return Locked("\n".join(lines), hint=f"first: testbed {STOPS[first.role]} --stop")
     ends = f"the lock ends with process {first.pid}" if first.kind == "run" else "it ends when it expires or is unlocked"
     wait = "--wait 10m (or TESTBED_WAIT=10m) waits for it" if wish.kind == "run" else "add --queue to wait for it"
     return Locked("\n".join(lines), hint=f"{wait}, or ask {first.user}; {ends}")
@@ -253,13 +261,20 @@ class HeldLock:
 
 @asynccontextmanager
 async def hold(
-    locks: Locks, scope: Scope, reason: str, *, wait_s: float = 0.0, told: Callable[[str], None] = lambda words: None
+    locks: Locks,
+    scope: Scope,
+    reason: str,
+    *,
+    role: Role = "change",
+    within: Role | Literal[""] = "",
+    wait_s: float = 0.0,
+    told: Callable[[str], None] = lambda words: None,
 ) -> AsyncIterator[HeldLock]:
     """Hold a run's lock while the body runs. wait_s: longest wait (s) in the queue; `told` is called with the locks waited for.
 
     Raises: Locked - another lock still covers part of it after `wait_s`.
     """
-    lock = locks.take("run", scope, reason, queue=wait_s > 0)
+    lock = locks.take("run", scope, reason, queue=wait_s > 0, role=role, within=within)
     try:
         give_up = time.monotonic() + wait_s
         words = ""

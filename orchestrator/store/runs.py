@@ -10,6 +10,7 @@ from pathlib import Path
 from optics import Missing
 from orchestrator.store.records import RunRecord
 from orchestrator.store.store import Store
+from orchestrator.store.verbs import verb_of
 
 KEEP = 200
 """Default number of runs to keep."""
@@ -20,10 +21,6 @@ SENDING_S = 3600.0
 """No run sends a device its commands for longer than this (s): a robot of 48 moves takes less."""
 LISTED = 5
 """Of the latest runs, in an error."""
-
-CHANGES = ("up", "down", "rollback", "restore", "prewire")
-HALF = ("up", "down", "rollback", "restore", "stall")
-"""Those that leave half of a plan's light where they die; the others leave all that was lit."""
 
 
 def named(store: Store, run: str, noun: str = "run") -> RunRecord:
@@ -47,7 +44,7 @@ def latest_change(store: Store, lab: str, owner: str, before: str = "") -> RunRe
     if before:
         next((record for record in history if record.id == before), None)
     for record in history:
-        change = record.begun and (record.verb in CHANGES or record.unfinished)  # of a measurement that died, half of the light
+        change = record.begun and (verb_of(record.verb).light or record.unfinished)  # of a measurement that died, half of the light
         if change and record.owner == owner and record.status not in ("running", "rolled-back") and record.resolved_by != record.id:
             return record
     raise Missing("no change has been made yet that could be rolled back", hint="testbed history")
@@ -65,7 +62,7 @@ def first_of(store: Store, run: RunRecord, *, half: bool) -> RunRecord:
         resolved = record.resolved_by
         completed = resolved == run.id and (record.owner, record.verb, record.plan_sha) == same
         unfinished = place.get(resolved, len(place)) <= place[run.id] if resolved else record.unfinished
-        if record.begun and (completed or (half and unfinished and record.owner == run.owner and record.verb in HALF)):
+        if record.begun and (completed or (half and unfinished and record.owner == run.owner and verb_of(record.verb).half)):
             first = record
     return first
 
@@ -73,7 +70,7 @@ def first_of(store: Store, run: RunRecord, *, half: bool) -> RunRecord:
 def latest_begun(store: Store, lab: str, owner: str) -> RunRecord:
     """The owner's latest run that may have changed something, however it ended. Raises: Missing."""
     for record in store.history(lab, 0):
-        if record.owner == owner and record.verb in CHANGES and record.may_have_begun:
+        if record.owner == owner and verb_of(record.verb).light and record.may_have_begun:
             return record
     raise Missing("there is no run yet that could be resumed", hint="testbed history")
 

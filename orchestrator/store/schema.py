@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 
-SCHEMA = 8
+SCHEMA = 9
 """Incremented with every change of the tables; a file of another schema is refused (`database.Database`)."""
 
 TABLES = """
@@ -53,7 +53,8 @@ CREATE TABLE locks(
   seq INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, lab TEXT NOT NULL, kind TEXT NOT NULL, owner TEXT NOT NULL, user TEXT NOT NULL,
   host TEXT NOT NULL, pid INTEGER NOT NULL, process TEXT NOT NULL, run TEXT NOT NULL DEFAULT '', token INTEGER NOT NULL DEFAULT 0,
   reason TEXT NOT NULL, scope TEXT NOT NULL, state TEXT NOT NULL, asked REAL NOT NULL, since REAL NOT NULL, expires REAL,
-  for_s REAL, after TEXT NOT NULL DEFAULT '', ended REAL, ended_by TEXT NOT NULL DEFAULT '', why TEXT NOT NULL DEFAULT '');
+  for_s REAL, after TEXT NOT NULL DEFAULT '', ended REAL, ended_by TEXT NOT NULL DEFAULT '', why TEXT NOT NULL DEFAULT '',
+  role TEXT NOT NULL DEFAULT 'change', within TEXT NOT NULL DEFAULT '');
 CREATE INDEX locks_by_state ON locks(lab, state);
 CREATE TABLE clocks(lab TEXT PRIMARY KEY, boot TEXT NOT NULL, up REAL NOT NULL, wall REAL NOT NULL);
 CREATE TABLE tagouts(

@@ -15,13 +15,14 @@ from orchestrator.plan.stored import stored_links
 from orchestrator.session import Command, Session
 from orchestrator.settings import Settings
 from orchestrator.store.keys import key_of, owner_of, slice_key, slice_of
-from orchestrator.store.lock_queue import BESIDE, TURNS, Lock
+from orchestrator.store.lock_queue import Lock
 from orchestrator.store.locks import HeldLock, hold, locks_of
 from orchestrator.store.one_store import StoreClaim
 from orchestrator.store.ownership import OWNER
 from orchestrator.store.run import Run
 from orchestrator.store.scope import Scope, of_settings, reach
 from orchestrator.store.store import Store
+from orchestrator.store.verbs import Role
 
 GUARD_S = 10.0
 """A guard that reroutes around a dead circuit holds the lab for less than a second; commands wait this long (s) for it unasked."""
@@ -74,12 +75,7 @@ def _listed(value: object) -> Iterable[object]:
 def own_turner(lab: Lab, settings: Settings, store: Store) -> Lock | None:
     """The lock under which the owner's slots turn, None if they do not."""
     there = (lock for lock in locks_of(lab, settings, store).listed() if lock.owner == settings.owner and lock.state == "active")
-    return next((lock for lock in there if lock.kind == "run" and lock.token and lock.reason.startswith(TURNS)), None)
-
-
-def beside(reason: str, turner: Lock | None) -> str:
-    """The reason of a lock that is held beside the owner's turner, if there is one."""
-    return f"{reason}{BESIDE}" if turner is not None else reason
+    return next((lock for lock in there if lock.kind == "run" and lock.token and lock.role == "schedule"), None)
 
 
 async def obeyed(session: Session, run: Run, names: Collection[HostName], turner: Lock | None) -> None:
@@ -91,19 +87,25 @@ async def obeyed(session: Session, run: Run, names: Collection[HostName], turner
 
 
 @asynccontextmanager
-async def holding(lab: Lab, command: Command, scope: Scope, reason: str) -> AsyncIterator[HeldLock]:
-    """Lock `scope` for the body, queueing as long as the settings allow. Raises: Locked - another owner or run holds part of it."""
+async def holding(
+    lab: Lab, command: Command, scope: Scope, reason: str, role: Role = "change", *, within: Lock | None = None
+) -> AsyncIterator[HeldLock]:
+    """Lock `scope` for the body, queueing as long as the settings allow. within: the owner's lock that this one does not disturb.
+
+    Raises: Locked - another owner or run holds part of it.
+    """
 
     def notify(words: str) -> None:
         command.progress.note(f"waiting for {words}")
 
     settings = command.settings
     locks, wait_s = locks_of(lab, settings, command.store), settings.wait_s
-    if any(lock.kind == "run" and lock.reason.startswith("guard ") and lock.scope.overlaps(scope) for lock in locks.listed()):
+    if any(lock.kind == "run" and lock.role == "guard" and lock.scope.overlaps(scope) for lock in locks.listed()):
         wait_s = max(wait_s, GUARD_S)
     outer = OUTER.get()
     if wait_s and outer is not None and (end := outer.when()) is not None:
         outer.reschedule(end + wait_s)
     with StoreClaim(settings.lock_path(key_of(lab)), command.store.path, user=settings.user):
-        async with hold(locks, scope, reason, wait_s=wait_s, told=notify) as held:
+        inside = within.role if within is not None else ""
+        async with hold(locks, scope, reason, role=role, within=inside, wait_s=wait_s, told=notify) as held:
             yield held

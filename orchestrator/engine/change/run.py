@@ -44,6 +44,7 @@ from orchestrator.store.runs import first_of, named, unanswered
 from orchestrator.store.stalls import add_stalls
 from orchestrator.store.store import Store
 from orchestrator.store.tagouts import Tagouts
+from orchestrator.store.verbs import verb_of
 from orchestrator.telemetry import environment
 from orchestrator.telemetry.journal import Journal
 from orchestrator.telemetry.recorder import Recorder
@@ -221,7 +222,7 @@ class ChangeRun:
                 self.command.progress.note(words)
         scope = partial(scope_of, lab, settings, self.store, plan=plan, to=to, adopt=adopt)
         reason = f"{self.verb} {name}".rstrip()
-        async with holding(lab, self.command, scope(), reason) as lock:
+        async with holding(lab, self.command, scope(), reason, verb_of(self.verb).role) as lock:
             self.still()
             lock.extend(scope())  # another run may have changed it meanwhile
             kept = self.confirmations()
@@ -318,7 +319,7 @@ class ChangeRun:
         if not changed:
             return "interrupted before anything was changed", ""
         hint = f"to go on: testbed resume {run}"
-        if self.verb not in ("rollback", "restore"):  # those started from an unfinished state: there is nothing to go back to
+        if not verb_of(self.verb).back:  # those started from an unfinished state: there is nothing to go back to
             hint += f"; to go back: testbed rollback {run}"
         return "interrupted half way; the journal has the steps that began", hint
 

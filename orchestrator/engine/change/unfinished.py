@@ -14,6 +14,7 @@ from orchestrator.session import Observation
 from orchestrator.store.keys import lab_of, owner_of
 from orchestrator.store.records import RunRecord
 from orchestrator.store.store import Store
+from orchestrator.store.verbs import verb_of
 from orchestrator.verify.state import Unfinished
 
 
@@ -47,7 +48,7 @@ def standing(
     if record.verb == "turn":  # there is nothing to go back to: it began in a slot and ended in one, or between two
         return Unfinished(record.id, record.what, record.status, record.started, resume="testbed turn")
     resume, undo = f"testbed resume {record.id}", f"testbed rollback {record.id}"
-    if record.verb in ("rollback", "restore"):
+    if verb_of(record.verb).back:
         undo = ""  # it started from a state other runs left unfinished: there is nothing to go back to
     if before is None:
         return Unfinished(record.id, record.what, record.status, record.started, resume=resume, begun=False)

@@ -19,7 +19,7 @@ from optics import Circuit, DeviceName, HostName, HostPort, Link, Locked, Missin
 from optics.plain import counted
 from optics.words import short, sort_key
 from orchestrator.deadline import OUTER
-from orchestrator.engine.background import MOVING, StateFile, ready
+from orchestrator.engine.background import StateFile, ready
 from orchestrator.engine.change.apply import finish
 from orchestrator.engine.guard.devices import connected, settings_held
 from orchestrator.engine.guard.jobs import JobWatch
@@ -314,7 +314,7 @@ class Guard:
         if self.watched is None:
             return "no plan is up"
         scope, this = reach(self.lab, self.watched.hosts), (socket.gethostname(), os.getpid())
-        there = [x for x in self.locks.listed() if movers or x.owner != self.locks.who.owner or not x.reason.startswith(MOVING)]
+        there = [x for x in self.locks.listed() if movers or x.owner != self.locks.who.owner or x.role not in ("schedule", "adapt")]
         there = [x for x in there if x.kind == "run" and x.state == "active" and (x.host, x.pid) != this]
         if words := next((str(x) for x in there if x.scope.overlaps(scope)), ""):
             return words

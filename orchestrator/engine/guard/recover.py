@@ -14,7 +14,7 @@ from orchestrator.engine.change.functions import check
 from orchestrator.engine.change.interlock import Moves, tagged
 from orchestrator.engine.change.job_record import hosts_of_job, launched, shadow_host
 from orchestrator.engine.change.jobs import Jobs
-from orchestrator.engine.change.locking import beside, holding, obeyed, own_turner
+from orchestrator.engine.change.locking import holding, obeyed, own_turner
 from orchestrator.engine.change.run import ChangeRun
 from orchestrator.hosts import Hello
 from orchestrator.hosts.launch import rehearse, resumable
@@ -54,7 +54,7 @@ async def restart(jobs: Jobs, command: Command, record: JobRecord, why: str, beg
     job = launched(record, lab)
     current = store.current(jobs.slice)
     turner = own_turner(lab, settings, store)
-    async with holding(lab, command, reach(lab, job.needed), beside(f"guard restarts {record.name}", turner)) as lock:
+    async with holding(lab, command, reach(lab, job.needed), f"guard restarts {record.name}", "guard", within=turner) as lock:
         now = store.latest_job(jobs.slice)
         if now is None or now.id != record.id or now.state in FINISHED:
             raise Locked(f"job {record.name} was stopped or launched again meanwhile", hint="testbed job status")

@@ -99,7 +99,7 @@ class Rerouter:
         began_ns = time.monotonic_ns()
         hosts = self.session.hosts
         scope, why = reach(self.lab, watched.hosts), f"{GUARD} {watched.current.plan_name}"
-        async with holding(self.lab, replace(self.command, progress=Silent()), scope, why) as held:
+        async with holding(self.lab, replace(self.command, progress=Silent()), scope, why, "guard") as held:
             current = self.store.current(self.slice)
             if current is None or (current.run, current.generation) != (watched.current.run, watched.current.generation):
                 return None

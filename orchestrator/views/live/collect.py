@@ -17,7 +17,7 @@ from orchestrator.engine.change.jobs import Jobs
 from orchestrator.hosts import SAMPLE, Hello, HostEvent, samples
 from orchestrator.session import Session, open_session
 from orchestrator.store.keys import slice_of
-from orchestrator.views.live.picture import LASTING
+from orchestrator.store.verbs import verb_of
 from orchestrator.views.live.watcher import Watcher
 
 HZ = 5.0
@@ -107,7 +107,7 @@ async def _job(watcher: Watcher, session: Session) -> None:
     while True:
         record = watcher.picture.standing.job
         running = watcher.picture.running
-        if record is not None and record.ended is None and (running is None or running.verb in LASTING):
+        if record is not None and record.ended is None and (running is None or verb_of(running.verb).lasting):
             try:
                 jobs = Jobs(session, store, slice_of(session.lab, watcher.settings), watcher.settings.runs_dir)
                 beats = await jobs.beats(record)

@@ -12,6 +12,7 @@ from orchestrator.inventory.lab import Lab
 from orchestrator.plan.stored import stored_links
 from orchestrator.results import Json
 from orchestrator.store.records import RunRecord
+from orchestrator.store.verbs import verb_of
 from orchestrator.telemetry.lineprotocol import Point
 from orchestrator.views.live.adapting import Adapting
 from orchestrator.views.live.carrying import Carrying
@@ -28,8 +29,6 @@ CARRIER_MS = 10_000.0
 LOG = 200
 NEWS = ("run", "device", "circuits", "reconfig", "job", "turn", "slow", "adapt")
 """Events that viewers are notified of; phases and iterations are shown elsewhere."""
-LASTING = ("turn", "adapt")
-"""Verbs whose runs go on until they are stopped."""
 LATEST = 20
 """The iteration time shown is the median over so many iterations of one job."""
 _WORDS = {DARK: "go dark", MAKING: "are being made", LIT: "carry light", LOST: "lost their light", WAITS: "wait for their slot"}
@@ -414,7 +413,7 @@ class Picture:
     def move(self) -> RunProgress | None:
         """The run whose waterfall is shown: of turners and adapters, which go on for hours, only if nothing else moved light."""
         running = self.running
-        return shown(self.runs.values(), running.id if running and running.verb not in LASTING else "")
+        return shown(self.runs.values(), running.id if running and not verb_of(running.verb).lasting else "")
 
     def taken(self) -> tuple[set[str], set[str], list[Event]]:
         """Return the changes since the last call: names of sections, ports with other rates, events of the log."""

@@ -13,14 +13,10 @@ from orchestrator.settings import Settings
 from orchestrator.store.keys import slice_key
 from orchestrator.store.records import JobRecord, RunRecord
 from orchestrator.store.store import Store
+from orchestrator.store.verbs import verb_of
 from orchestrator.telemetry import environment
 from orchestrator.telemetry.lineprotocol import INT_MAX
 from orchestrator.telemetry.reader import Recorded, Stretch, parts
-
-CHANGES = ("up", "down", "rollback", "restore", "prewire", "reroute")
-"""Verbs whose runs move light; a campaign by time leaves out others (`confirm`, `job launch`)."""
-LASTING = ("turn", "adapt")
-"""Verbs whose runs move light again and again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +111,8 @@ def recorded(record: RunRecord, store: Store, settings: Settings) -> Recorded:
 
 def _changed(run: RunRecord) -> bool:
     """Whether a run has changed circuits or a job's rings, as far as is known; one that was refused has not."""
-    return run.begun and run.verb in (*CHANGES, *LASTING)
+    verb = verb_of(run.verb)
+    return run.begun and (verb.light or verb.lasting)
 
 
 def _changes(store: Store, lab: str) -> list[RunRecord]:
@@ -142,7 +139,7 @@ def _jobs_around(record: RunRecord, before: Any, jobs: Mapping[int, JobRecord]) 
     The latter is the one that this run launched, else the former if it went on: what anybody launched later is none of this run.
     """
     mine = [job for job in jobs.values() if job.lab == slice_key(record.lab, record.owner)]
-    if isinstance(before, dict) and record.verb in CHANGES:  # it asked the ranks
+    if isinstance(before, dict) and verb_of(record.verb).light:  # it asked the ranks
         was = jobs.get(before.get("job") or 0)
     else:
         older = [job for job in mine if job.started < record.started and job.run != record.id]

@@ -8,6 +8,7 @@ from typing import Any
 from markupsafe import Markup
 
 from optics.plain import counted
+from orchestrator.store.verbs import verb_of
 from orchestrator.telemetry.palette import PHASE_COLOURS
 from orchestrator.views.report import figures, questions, words
 from orchestrator.views.report.figures import Drawing
@@ -83,11 +84,7 @@ def _topologies(c: Context) -> None:
     section = Section("topology", "Topologies")
     drawn: dict[frozenset[Any], str] = {}
     for source in c.campaign.sources:
-        if (
-            len(drawn) >= TOPOLOGIES_DRAWN
-            or source.record.verb not in ("up", "rollback", "restore")
-            or source.record.status != "ok"
-        ):
+        if len(drawn) >= TOPOLOGIES_DRAWN or not verb_of(source.record.verb).plan or source.record.status != "ok":
             continue
         if source.record.plan_name in drawn.values():
             continue

@@ -1,0 +1,50 @@
+"""What the runs of each verb change: one table, for everything that asks. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Role = Literal["change", "job", "guard", "schedule", "adapt", "reader"]
+"""What a run's lock is held for: a change of the lab, of its job alone, the guard's reroute, slots or circuits that change again
+and again, or reading what must not change meanwhile."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verb:
+    """light: its runs make or take down circuits. plan: after them a plan is up. half: one that dies may leave half the light of a
+    plan. back: it goes back to an earlier state, so that there is none to go back to from it. lasting: it changes light again and
+    again until it is stopped."""
+
+    name: str
+    role: Role = "change"
+    light: bool = False
+    plan: bool = False
+    half: bool = False
+    back: bool = False
+    lasting: bool = False
+
+
+VERBS = {
+    each.name: each
+    for each in (
+        Verb("up", light=True, plan=True, half=True),
+        Verb("down", light=True, half=True),
+        Verb("rollback", light=True, plan=True, half=True, back=True),
+        Verb("restore", light=True, plan=True, half=True, back=True),
+        Verb("prewire", light=True),
+        Verb("confirm"),
+        Verb("stall", half=True),  # its circuits are as before when it has ended
+        Verb("turn", "schedule", lasting=True),
+        Verb("adapt", "adapt", lasting=True),
+        Verb("guard", "guard"),
+        Verb("job restart", "guard"),
+        *(Verb(f"job {word}", "job") for word in ("launch", "restore", "stop", "pause", "resume")),
+        *(Verb(word, "reader") for word in ("sample", "verify", "job diagnose")),
+    )
+}
+
+
+def verb_of(name: str) -> Verb:
+    """The verb of this name; one that is not in the table changes the lab, and no light."""
+    return VERBS.get(name) or Verb(name)
