@@ -23,7 +23,8 @@ from conformance.truth import Truth
 from drivers.registry import driver_class
 from optics import DeviceConfig, Missing
 
-START_S, STOP_S = 60.0, 10.0
+START_S, STOP_S = 300.0, 10.0
+"""A lab that starts is waited for as long as a command may take; one that dies ends the wait."""
 SETTLE_S = 0.02
 """Switching time of the devices (s): long enough to be seen, short enough for hundreds of changes."""
 BOOT_S = 0.1
@@ -218,10 +219,11 @@ def running(inventory: Path, *options: str) -> Iterator[Running]:
         os.close(there)
         try:
             if not _ready(here):
+                late = f"was not ready after {START_S:g} s" if process.poll() is None else "did not start"
                 end(process)
                 log.seek(0)
                 said = "\n".join(log.read().splitlines()[-15:])
-                raise Missing(f"the emulated lab did not start: {said or 'no output'}")
+                raise Missing(f"the emulated lab {late}: {said or 'no output'}")
             yield Running(time.monotonic() - began, process.pid)
         finally:
             os.close(here)
@@ -254,7 +256,6 @@ def _python(*words: str) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=START_S,
     )
     if done.returncode:
         raise Missing(f"{' '.join(words[:3])}: {done.stderr.strip().splitlines()[-1] if done.stderr.strip() else 'failed'}")

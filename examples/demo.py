@@ -2,7 +2,7 @@
 
     python examples/demo.py [--inventory DIR]
 
-Exit status 0 if every command succeeded. The lab is stopped however the demo ends.
+Exit status 0 if every command succeeded. The lab is stopped however the demo ends, unless it ran before.
 """
 
 from __future__ import annotations
@@ -81,8 +81,9 @@ def main() -> int:
     if options.inventory:
         os.environ["TESTBED_INVENTORY"] = str(options.inventory.resolve())
     began = time.monotonic()
-    code = 0
+    code, ours = 0, False
     try:
+        ours = not ask("lab", "status").get("running")
         run("lab", "start", "--free-ports")
         os.environ["TESTBED_INVENTORY"] = ask("lab", "start", "--free-ports")["inventory"]
         demo()
@@ -93,7 +94,8 @@ def main() -> int:
     except KeyboardInterrupt:
         code = 130
     finally:
-        subprocess.run([TESTBED, "lab", "stop"], cwd=ROOT, check=False)
+        if ours:
+            subprocess.run([TESTBED, "lab", "stop"], cwd=ROOT, check=False)
     print(f"\ndemo took {time.monotonic() - began:.0f} s")
     return code
 

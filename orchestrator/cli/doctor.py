@@ -41,13 +41,18 @@ def doctor(
     checks = doctor.examine_store(call.settings, recover=recover) if store else doctor.examine(call.settings)
     colours = {"ok": "green", "warn": "yellow", "fail": "red"}
     lines = []
-    # All reachable hosts share one line; each unreachable one has its own.
+    # All reachable hosts share one line, and so do those that fail alike.
     answering = [c.name for c in checks if c.area == "reach" and c.state == "ok"]
+    alike: dict[tuple[str, ...], list[str]] = {}
     for check in checks:
-        if check.name in answering and check.area == "reach":
+        if check.area == "reach":
+            alike.setdefault((check.state, check.detail, check.fix), []).append(check.name)
+    for check in checks:
+        names = alike[check.state, check.detail, check.fix] if check.area == "reach" else [check.name]
+        if names[0] != check.name or (check.area == "reach" and check.state == "ok"):
             continue
         first, *rest = check.detail.splitlines() or [""]
-        lines.append(f"  {paint(f'{check.state:<4}', colours[check.state], call.colour)} {check.name:<42} {first}")
+        lines.append(f"  {paint(f'{check.state:<4}', colours[check.state], call.colour)} {listed(names, 4):<42} {first}")
         lines += [f"       {line}" for line in rest]
         if check.state != "ok":
             lines.append(f"       fix: {check.fix}")

@@ -355,7 +355,7 @@ def _half_done(store: Store, lab: Lab, settings: Settings, run: str) -> RunRecor
 async def rollback(command: Command, run: str | None) -> UpReport | DownReport:
     """Restore exactly the state before `run`; None or `last`: before the owner's latest change. Raises: as `up`.
 
-    A run that died before it changed anything is the latest, too: then nothing is restored, and it is done with.
+    Of a run that died before it changed anything, which may be the latest, nothing is restored, and it is done with.
 
     Missing - there is no such run, or it changed nothing. Interlock - it belongs to another owner.
     """
@@ -372,6 +372,8 @@ async def rollback(command: Command, run: str | None) -> UpReport | DownReport:
             hint=f"to bring it up again all the same: testbed rollback {record.id}",
         )
     before = before_run(store, lab, record.id)
+    if before is None and record.unfinished:
+        return await _done_with(command, lab, [record])
     if before is None:
         raise Missing(f"run {record.id} ({record.verb}) changed nothing that could be rolled back", hint="testbed history")
     undone = str(record.options.get("of", "")) if (record.verb, record.status) == ("rollback", "ok") else ""

@@ -115,7 +115,7 @@ class Channel:
         future: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         channel = self._channel
         if channel is None or channel.closed:
-            future.set_exception(Unreachable(f"{self.host.name}: no channel to its agent", hint="connect first"))
+            future.set_exception(Unreachable(f"{self.host.name}: no channel to its agent", hint="testbed status"))
             return future
         self._last_id += 1
         self._waiting[self._last_id] = future

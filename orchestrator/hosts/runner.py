@@ -86,6 +86,7 @@ class Ansible:
             **self._known_hosts(),
             "ANSIBLE_SSH_CONTROL_PATH_DIR": str(self._work.path),
             "ANSIBLE_LOCAL_TEMP": str(self._work.path),
+            "LC_ALL": "C.UTF-8",  # it refuses to start under a locale that this machine lacks, and SSH brings the user's along
             "PATH": f"{Path(sys.executable).parent}:{os.environ.get('PATH', '/usr/bin:/bin')}",
         }
         return _Started(playbook, folder, self._work.path / f"words{self._count}", self._inventory, environment, self._withheld)

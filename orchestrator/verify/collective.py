@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
 
-from optics import Garbled, HostName, Link, NotVerified
-from optics.plain import natural
+from optics import Garbled, HostName, Link, NotVerified, TimedOut
+from optics.plain import counted, natural
 from optics.plan import Job, Plan, ring_steps
 from optics.ranks import RankName, hosts_of
 from orchestrator.fabric.next_hops import Hop, follow, lanes_of, next_hops
@@ -105,7 +106,7 @@ async def all_reduce(
 ) -> CollectiveFigures:
     """Run it and return its figures. measured: rates of the links, if known already (Mb/s).
 
-    Raises: NotVerified - it has no prediction, failed, or its sums are wrong.
+    Raises: NotVerified - it has no prediction, failed, or its sums are wrong. TimedOut - it has not ended after `DEADLINE_S`.
     """
     ranks, rings = rings_of(plan, links)
     if len(hosts_of(ranks)) < 2:
@@ -147,13 +148,16 @@ async def all_reduce(
 
 
 async def _end(hosts: Hosts, name: str, ranks: Sequence[RankName]) -> None:
-    """Wait until every rank has ended successfully. Raises: NotVerified - one failed; with its last line."""
-    async with asyncio.timeout(DEADLINE_S):
-        while True:
-            states = await hosts.job_states(name, ranks)
-            if bad := [h for h, s in states.items() if s.state in ("killed", "absent") or s.code]:
-                more = f" and {len(bad) - 1} more" if len(bad) > 1 else ""
-                raise NotVerified(f"the all-reduce failed on {bad[0]}{more}: {await last_line(hosts, name, bad[0]) or 'no output'}")
-            if all(s.state == "exited" for s in states.values()):
-                return
-            await asyncio.sleep(POLL_S)
+    """Wait until every rank has ended successfully. Raises: NotVerified - one failed; with its last line. TimedOut."""
+    give_up = time.monotonic() + DEADLINE_S
+    while True:
+        states = await hosts.job_states(name, ranks)
+        if bad := [h for h, s in states.items() if s.state in ("killed", "absent") or s.code]:
+            more = f" and {len(bad) - 1} more" if len(bad) > 1 else ""
+            raise NotVerified(f"the all-reduce failed on {bad[0]}{more}: {await last_line(hosts, name, bad[0]) or 'no output'}")
+        running = [rank for rank, s in states.items() if s.state != "exited"]
+        if not running:
+            return
+        if time.monotonic() > give_up:
+            raise TimedOut(f"the all-reduce has not ended after {DEADLINE_S:g} s: {counted(len(running), 'rank')} still run")
+        await asyncio.sleep(POLL_S)

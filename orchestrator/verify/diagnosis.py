@@ -11,7 +11,7 @@ import statistics
 from collections.abc import Callable, Iterator, Mapping
 
 from optics import HostName, HostPort
-from optics.plain import counted
+from optics.plain import counted, natural, summary
 from optics.ranks import LOST_PEER, RankName, host_of_rank, signal_of
 from orchestrator.hosts.api import ClockReading, Load, RankLoad
 from orchestrator.verify.badlinks import CONTROL, LOSS, bad
@@ -110,6 +110,20 @@ def dead_hosts(case: Case) -> Iterator[Verdict]:
             case.explained = case.explained or bool(mine)
             sure = bool(far) and len(dark) == len(far) and (stuck or not mine or len(far) > 1)
             yield Verdict(f"host {host}", "dead-host", tuple(evidence), SURE if sure else LIKELY, f"testbed job evict {host}")
+
+
+def bare_hosts(case: Case) -> Iterator[Verdict]:
+    """Hosts that answer and run no agent, in one verdict: they have started anew together, or were installed anew."""
+    s = case.signals
+    if not s.bare:
+        return
+    names = summary(s.bare, "host")
+    evidence = [f"no agent runs on {names}: started or installed anew, without routes and ranks, or the agent was stopped"]
+    if mine := [rank for rank in s.ranks if host_of_rank(rank) in s.bare]:
+        case.explained = True
+        evidence.append(f"{counted(len(mine), 'rank')} of {len(s.ranks)} of job {s.job} ran there")
+    case.gone |= s.bare
+    yield Verdict(f"host {', '.join(sorted(s.bare, key=natural))}", "dead-host", tuple(evidence), LIKELY, "testbed restore")
 
 
 def _far(wire: Wire, host: HostName) -> tuple[HostPort, ...]:
@@ -302,6 +316,7 @@ def _off(reading: ClockReading) -> bool:
 _JUDGES: tuple[Callable[[Case], Iterator[Verdict]], ...] = (
     dead_segments,
     dead_hosts,
+    bare_hosts,
     dead_cables,
     dark_circuits,
     launches,

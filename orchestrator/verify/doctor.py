@@ -12,6 +12,7 @@ import stat
 import subprocess
 import sys
 import urllib.request
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
@@ -68,9 +69,19 @@ def examine(settings: Settings) -> list[Probe]:
     machine = (_python, _packages, _versions, _path, _programs, _rights, _kernel, _gate, _networks, _jobs)
     with ThreadPoolExecutor(2 + len(machine), "doctor") as threads:
         lab = threads.submit(lab_checks, settings)
-        found = [threads.submit(check) for check in machine]
+        found = [threads.submit(_in_time, check) for check in machine]
         ours = [threads.submit(check, settings) for check in (_services, _disk, _modes, _locks, _store)]
         return [c for future in (*found, *ours, lab) for c in future.result()]
+
+
+def _in_time(check: Callable[[], list[Probe]]) -> list[Probe]:
+    """What a check finds; a program of it that does not end is a finding of its own, beside which the others are seen."""
+    try:
+        return check()
+    except subprocess.TimeoutExpired as late:
+        words = f"not known: `{Path(late.cmd[0]).name}` had not ended after {late.timeout:g} s"
+        fix = "testbed doctor again, when this machine is less busy"
+        return [Probe(check.__name__.strip("_"), "warn", words, fix, "perhaps all")]
 
 
 def _python() -> list[Probe]:

@@ -70,7 +70,7 @@ class Signals:
     from before the iterations in `beats`. why: what is known of its end; unlaunched: it is why no rank was begun. moving: a change
     of the lab or of the job that is under way, in words.
     plan_file: where the plan that is up is kept, as to be typed; avoid: the words of the `--avoid` that it is up with.
-    silent: hosts and devices that do not answer, with their errors.
+    silent: hosts and devices that do not answer, with their errors. bare: hosts of the plan or job that answer and run no agent.
     carriers: of the planned ports. lost: where the light of a circuit (`a->b`) is lost, by the meters. missing: the settings of a
     circuit that the devices do not hold. deaf: ports with carrier that no signed frame reached, None: not asked.
     strangers: who is received at ports that should receive another.
@@ -93,6 +93,7 @@ class Signals:
     why: str = ""
     unlaunched: bool = False
     silent: Mapping[str, str] = field(default_factory=dict)
+    bare: frozenset[HostName] = frozenset()
     wires: tuple[Wire, ...] = ()
     carriers: Mapping[HostPort, bool] = field(default_factory=dict)
     lost: Mapping[str, str] = field(default_factory=dict)

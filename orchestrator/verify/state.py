@@ -74,7 +74,7 @@ class Unfinished:
         lines = [f"run {self.run} ({self.what}) {ended}" + ("" if self.begun else " before it changed anything")]
         for what, found in (("done", self.done), ("not done", self.not_done), ("foreign", self.foreign)):
             lines += [f"  {what + ':':<10}{line}" for line in found]
-        undo = f"   roll back: {self.undo}" if self.undo else ""
+        undo = f"   {'roll back' if self.begun else 'leave it'}: {self.undo}" if self.undo else ""
         return [*lines, f"  continue: {self.resume}{undo}"]
 
 

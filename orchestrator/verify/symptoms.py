@@ -114,6 +114,7 @@ async def look(session: Session, subject: Subject, seen: Observation) -> Signals
     ports = {port for wire in planned for port in wire.receivers}
     carriers = {port: up for port, up in carriers_of(seen.hellos).items() if port in ports}
     dark = without_light(subject.circuits, carriers)
+    used = {port.host for wire in planned for port in wire.ports} | {host_of_rank(rank) for rank in subject.ranks}
     signals = Signals(
         job=subject.name,
         state=subject.state,
@@ -125,6 +126,7 @@ async def look(session: Session, subject: Subject, seen: Observation) -> Signals
         why=subject.why,
         unlaunched=subject.unlaunched,
         silent={str(name): str(error) for name, error in seen.errors.items()},
+        bare=frozenset(used & seen.hellos.keys() - set(answering)),
         wires=planned,
         carriers=carriers,
         missing=missing(subject.circuits, seen.settings),

@@ -47,6 +47,27 @@ def test_every_check_that_is_not_ok_has_a_fix_and_says_what_works(cli: Any) -> N
         assert check["state"] == "ok" or (check["fix"] and check["works"]), check
 
 
+def test_a_check_whose_program_does_not_end_is_told_beside_the_others(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def late(command: list[str], **options: Any) -> None:
+        raise subprocess.TimeoutExpired(command, options["timeout"])
+
+    monkeypatch.setattr(doctor, "lab_checks", lambda settings: [])
+    monkeypatch.setattr(subprocess, "run", late)
+    found = {check.name: check for check in doctor.examine(load({"state_dir": str(tmp_path), "data_dir": str(tmp_path)}))}
+    assert found["gate"].state == "warn" and "had not ended after 30 s" in found["gate"].detail and found["gate"].fix
+    assert found["testbed"].state == "ok"
+
+
+def test_hosts_that_fail_alike_share_one_line(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = Probe("gpu01", "fail", "answers, but its agent does not run", "testbed up", "the other hosts", "reach")
+    only(
+        monkeypatch, gone, replace(gone, name="gpu02"), replace(gone, name="gpu03", detail="no answer"), replace(gone, name="gpu04")
+    )
+    said = cli("doctor")
+    lines = [line.split(maxsplit=1)[1] for line in said.out.splitlines() if line.startswith("  fail")]
+    assert [line.split("  ")[0] for line in lines] == ["gpu01 gpu02 gpu04", "gpu03"] and said.out.count("fix:") == 2
+
+
 def test_a_good_machine_is_zero(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     only(
         monkeypatch, Probe("python", "ok", "3.11"), Probe("torch", "warn", "not installed", "pip install torch", "all but training")

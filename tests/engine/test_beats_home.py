@@ -23,6 +23,7 @@ class Ranks:
 
     def __init__(self, ahead_ns: int = 0) -> None:
         self.done, self.ahead_ns, self.asked = 3, ahead_ns, list[int]()
+        self.state = "running"
 
     async def beats(self, job: str, ranks: tuple[str, ...], after: dict[str, int]) -> dict[str, Beat]:
         self.asked.append(after["gpu02"])
@@ -32,7 +33,7 @@ class Ranks:
         compute = {"gpu02": 90.0, "gpu01/0": 30.0, "gpu01/1": 0.0}[rank]
         exposed = 100 - compute if compute else 0.0
         times = (RankTimes(n, n * 10**9, 100.0, compute, exposed, exposed / 2) for n in range(max(1, after + 1), self.done + 1))
-        return Beat(rank, "running", None, self.done + 1, "compute", 0.1, tuple(times))
+        return Beat(rank, self.state, None, self.done + 1, "compute", 0.1, tuple(times))
 
     async def clocks(self, names: tuple[str, ...]) -> dict[str, ClockReading]:
         if self.ahead_ns < 0:
@@ -62,6 +63,14 @@ async def test_each_iteration_of_each_rank_stands_in_the_journal_once(tmp_path: 
     await home(hosts, tmp_path)
     assert points(tmp_path) == first + [(rank, n) for rank in RANKS for n in (4, 5)]
     assert hosts.asked == [-1, job_beats.NONE_AFTER, 3, 5]
+
+
+async def test_the_last_iterations_of_a_job_that_ends_come_home_at_once(tmp_path: Path) -> None:
+    hosts = Ranks()
+    await home(hosts, tmp_path)
+    hosts.done, hosts.state = 5, "exited"
+    await home(hosts, tmp_path)
+    assert points(tmp_path)[9:] == [(rank, n) for rank in RANKS for n in (4, 5)]
 
 
 async def test_what_is_not_known_of_an_iteration_is_not_in_the_journal(tmp_path: Path) -> None:

@@ -286,6 +286,16 @@ async def test_the_first_up_of_all_that_died_at_once_is_done_with_too(bench: Ben
     assert not (await bench.status()).unfinished
 
 
+async def test_status_names_what_leaves_a_run_that_did_nothing_and_that_undoes_no_other_change(bench: Bench) -> None:
+    await bench.up(plan_text("two", TWO_LINKS))
+    died = await dies_before_anything(bench, "other", OTHER)
+    (found,) = (await bench.status()).unfinished
+    assert found.lines()[-1] == f"  continue: testbed resume {died}   leave it: testbed rollback {died}"
+    report = await bench.verb(engine.rollback, died)
+    assert report.nothing_to_do and report.of == died and not (await bench.status()).unfinished
+    assert bench.held() == bench.wanted(TWO_LINKS)
+
+
 async def test_a_run_that_is_named_is_rolled_back_whatever_died_since(bench: Bench) -> None:
     await bench.up(plan_text("two", TWO_LINKS))
     first = (await bench.status()).run

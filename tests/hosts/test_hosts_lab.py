@@ -168,6 +168,12 @@ async def test_a_host_that_refuses_is_named_with_its_own_words_and_the_others_ar
     assert str(refused.value) == "gpu03: generation 5 is not staged here (staged: none)\n(2 other hosts did it)"
 
 
+async def test_a_locale_that_this_machine_lacks_keeps_no_play_from_running(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("LANG", "LC_ALL"):
+        monkeypatch.setenv(name, "xx_YY.UTF-8")
+    assert set(await hosts.stage({9: {"gpu01": frozenset()}})) == {"gpu01"}
+
+
 async def test_a_rule_the_kernel_refuses_is_told_in_its_words_through_ansible(hosts: Hosts) -> None:
     made = dict(line_rules(hosts))
     made["gpu02"] = frozenset(replace(rule, interface="opt9") if hasattr(rule, "via") else rule for rule in made["gpu02"])

@@ -195,6 +195,11 @@ FAULTS: dict[str, tuple[Signals, str, str]] = {
         "dead-host",
         "host gpu04",
     ),
+    "all hosts have started anew": (
+        but(HEALTHY, bare=frozenset(HOSTS), beats={}, carriers={}, loads={}),
+        "dead-host",
+        "host gpu01, gpu02, gpu03, gpu04, gpu05, gpu06",
+    ),
     "a packet switch is off": (
         but(HEALTHY, wires=(*WIRES, *SEGMENT), carriers={**SEGMENT_LIT, **{port(n, 3): False for n in (1, 2, 3)}}),
         "dead-segment",

@@ -15,8 +15,9 @@ from optics import CrossConnect, HostPort, Link, LinkKind, Port
 from optics.plan import Acceptance, Job, Plan
 from orchestrator.fabric.cabling import Swap, explained, predicted, senders, swaps
 from orchestrator.fabric.circuits import circuits, settings
-from orchestrator.hosts import Hello, HostEvent, Hosts, PortState
+from orchestrator.hosts import Hello, HostEvent, Hosts, JobState, PortState
 from orchestrator.inventory.lab import Lab
+from orchestrator.verify import collective
 from orchestrator.verify.carriers import carriers, speeds
 from orchestrator.verify.collective import expected, rings_of, size
 from orchestrator.verify.ladder import Background, check_map
@@ -270,6 +271,35 @@ def test_an_all_reduce_is_expected_at_the_rate_of_the_slowest_hop_of_all_rings_t
     assert slow.busbw_mbps == pytest.approx(20.0) and slow.slowest == "gpu02:p1->gpu03:p1"
     assert size(two, 4) == 8 << 20
     assert rings_of(Plan("p", ()), links) == (hosts, (hosts,))
+
+
+class NeverDone:
+    """Hosts whose ranks run on."""
+
+    stopped = False
+
+    async def launch(self, job: Job, run: str) -> None:
+        pass
+
+    async def job_states(self, name: str, ranks: Collection[str]) -> Mapping[str, JobState]:
+        return {rank: JobState(rank, "running") for rank in ranks}
+
+    async def stop_job(self, name: str, grace_s: float, ranks: Collection[str]) -> None:
+        self.stopped = True
+
+
+async def test_an_all_reduce_that_does_not_end_is_stopped_and_fails_its_rung(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(collective, "DEADLINE_S", 0.0)
+    lab, links = star(2), pairs((port(1), port(2)))
+    rates: dict[Direction, float | None] = {d: 240.0 for link in links for d in directions(link)}
+    hosts = NeverDone()
+
+    async def climb() -> Finding:
+        figures = await collective.all_reduce(cast(Hosts, hosts), lab, job((("gpu01", "gpu02"),)), links, rates)
+        return Finding(True, str(figures))
+
+    found = await rung("collective", climb)
+    assert hosts.stopped and found.evidence == ("the all-reduce has not ended after 0 s: 2 ranks still run",)
 
 
 def test_rings_that_share_a_hop_share_its_rate() -> None:

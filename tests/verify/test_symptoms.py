@@ -115,8 +115,18 @@ async def test_fast_hosts_need_one_run_and_hosts_that_are_slow_only_together_are
     assert set(await slow_hosts(HOSTS, Fabric("gpu01", "gpu12"))) == {HOSTS}, "both halves are slow"
 
 
-@pytest.mark.parametrize(("ended", "looks"), [("killed", [GLANCE_S]), ("running", [GLANCE_S, LOAD_S])])
-def test_processors_are_looked_at_for_long_only_where_nothing_is_dark_dead_or_stopped(ended: str, looks: list[float]) -> None:
+@pytest.mark.parametrize(
+    ("ended", "bare", "looks"),
+    [
+        ("killed", "", [GLANCE_S]),
+        ("running", "", [GLANCE_S, LOAD_S]),
+        ("running", "gpu03", [GLANCE_S]),
+        ("running", "gpu11", [GLANCE_S, LOAD_S]),
+    ],
+)
+def test_processors_are_looked_at_for_long_only_where_nothing_is_dark_dead_or_stopped(
+    ended: str, bare: str, looks: list[float]
+) -> None:
     asked: list[float] = []
 
     async def load(job: str, ranks: list[str], for_s: float) -> dict[str, Any]:
@@ -132,11 +142,13 @@ def test_processors_are_looked_at_for_long_only_where_nothing_is_dark_dead_or_st
     hosts = SimpleNamespace(load=load, beats=beats, clocks=clocks)
     session: Any = SimpleNamespace(hosts=hosts, lab=SimpleNamespace(), devices={})
     ranks = HOSTS[:4]
-    seen: Any = SimpleNamespace(hellos={host: SimpleNamespace(installed=True, ports={}) for host in ranks}, errors={}, settings={})
+    hellos = {host: SimpleNamespace(installed=host != bare, ports={}) for host in (*ranks, "gpu11")}
+    seen: Any = SimpleNamespace(hellos=hellos, errors={}, settings={})
     plan: Any = None
     subject = Subject(plan, (), (), "job", "job", "running", ranks)
     signals = asyncio.run(look(session, subject, seen))
     assert asked == looks and signals.state == "running" and signals.beats["gpu02"].state == ended
+    assert signals.bare == frozenset({bare} & {*ranks}), "a host without an agent, if the job or the plan uses it"
 
 
 def test_only_what_goes_over_one_link_and_ends_there_is_counted_for_it() -> None:

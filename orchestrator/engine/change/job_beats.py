@@ -17,7 +17,7 @@ from orchestrator.session import Session
 from orchestrator.telemetry import Journal
 
 AGAIN_S = 0.9
-"""Minimum interval (s) between two writes to the journal."""
+"""Minimum interval (s) between two writes to the journal while all ranks run."""
 CLOCKS_S = 60.0
 """Interval (s) at which the hosts' wall clocks are compared with the local one."""
 EVERY_BITS = 12
@@ -50,8 +50,10 @@ async def bring_home(session: Session, name: str, job: str, run: str, run_dir: P
         file.seek(0)
         known = _known(file.read())
         due = abs(time.time() - known["at"]) >= AGAIN_S
-        after = {rank: known["after"].get(rank, -1) if due else NONE_AFTER for rank in ranks}
-        found = await session.hosts.beats(name, ranks, after)
+        after = {rank: known["after"].get(rank, -1) for rank in ranks}
+        found = await session.hosts.beats(name, ranks, after if due else dict.fromkeys(ranks, NONE_AFTER))
+        if not due and any(beat.state != "running" for beat in found.values()):  # it ends: nobody may ask again
+            due, found = True, await session.hosts.beats(name, ranks, after)
         if any(beat.times for beat in found.values()):
             if abs(time.time() - known["clocks_at"]) >= CLOCKS_S:
                 with suppress(TestbedError):

@@ -51,7 +51,7 @@ def standing(
     if verb_of(record.verb).back:
         undo = ""  # it started from a state other runs left unfinished: there is nothing to go back to
     if before is None:
-        return Unfinished(record.id, record.what, record.status, record.started, resume=resume, begun=False)
+        return Unfinished(record.id, record.what, record.status, record.started, resume=resume, undo=undo, begun=False)
     observed, hellos = seen.settings, {h: hello for h, hello in seen.hellos.items() if hello.installed}
     was, wanted = before_of(before), held_of(target["settings"])
     done, missing, foreign = [], [], []

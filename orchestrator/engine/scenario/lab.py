@@ -13,7 +13,6 @@ from optics.errors import BadFile
 from orchestrator import emulated
 from orchestrator.plan.scenario.values import WantedLab
 
-GENERATE_S = 60.0
 _SETTLE = re.compile(r"(settle_s: )[0-9.e-]+")
 
 
@@ -41,7 +40,6 @@ def prepare(folder: Path, wanted: WantedLab) -> Path:
         capture_output=True,
         text=True,
         env=optical_testbed.environment(),
-        timeout=GENERATE_S,
         check=False,
     )
     if done.returncode != 0:
