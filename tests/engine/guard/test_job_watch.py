@@ -753,7 +753,7 @@ async def test_a_job_is_restarted_while_slots_turn_for_over_those_that_rest_not_
     await bench.launch()
     bench.end(gpu02="killed")
     bench.hosts.fenced = 0
-    async with holding(HERE, bench.command, reach(HERE, FOUR), "turn ring") as lock:
+    async with holding(HERE, bench.command, reach(HERE, FOUR), "turn ring", "schedule") as lock:
         run = bench.store.new_run("turn", bench.key, user=bench.settings.user, owner=bench.settings.owner)
         lock.bind(run)
         assert await bench.look() == "restart"
