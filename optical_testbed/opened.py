@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
-from optical_testbed.home import environment
 from optical_testbed.work import Event
+from optical_testbed_home import environment
 
 if TYPE_CHECKING:
     from orchestrator.session import Command

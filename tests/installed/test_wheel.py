@@ -77,7 +77,8 @@ def test_the_wheel_has_the_examples_and_its_own_top_level_modules(wheel: Path) -
     share = {name.partition("/share/optical-testbed/")[2] for name in names if "/share/optical-testbed/" in name}
     wanted = set(EXAMPLES)
     assert share == wanted
-    assert {"optical_testbed/__init__.py", "optical_testbed/py.typed", "optical_testbed_pytest.py"} <= set(names)
+    typed = {f"{package}/{file}" for package in ("optical_testbed", "optical_testbed_home") for file in ("__init__.py", "py.typed")}
+    assert typed | {"optical_testbed_command.py", "optical_testbed_pytest.py"} <= set(names)
 
 
 @pytest.mark.timeout(1800)

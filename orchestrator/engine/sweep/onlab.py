@@ -21,7 +21,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import optical_testbed
+import optical_testbed_home
 from conformance.lab import running
 from optics.errors import Missing, NotVerified, TestbedError, TimedOut
 from orchestrator import emulated
@@ -204,7 +204,7 @@ def command(
         stderr=subprocess.PIPE,
         text=True,
         errors="replace",
-        env={**optical_testbed.environment(), **own},
+        env={**optical_testbed_home.environment(), **own},
         start_new_session=True,
     )
     try:
