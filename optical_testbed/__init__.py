@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from optical_testbed.campaign import Campaign
     from optical_testbed.lab import AsyncJob, AsyncLab, Job, Lab
     from optical_testbed.plans import Designed
+    from optical_testbed.progress import Event
     from optical_testbed.telemetry import Rows
-    from optical_testbed.work import Event
     from optics.errors import (
         BadFile,
         BadPlugin,
@@ -82,7 +82,7 @@ _OF_THE_API = {
     "Campaign": "optical_testbed.campaign",
     "Designed": "optical_testbed.plans",
     "Rows": "optical_testbed.telemetry",
-    "Event": "optical_testbed.work",
+    "Event": "optical_testbed.progress",
 }
 
 
