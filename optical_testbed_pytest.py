@@ -89,11 +89,11 @@ def fault(device: Opened) -> Iterator[Callable[..., int]]:
 
 def _check_packages() -> None:
     """Fail the test if another package hides one of this project on sys.path."""
-    import optical_testbed
+    from optical_testbed_home import HOME, shadowed
 
-    if hidden := optical_testbed.shadowed():
+    if hidden := shadowed():
         words = ", ".join(f"`{name}` is {place}" for name, place in hidden.items())
-        fix = f"rename it, or run these tests from another directory with --import-mode=importlib; wanted {optical_testbed.HOME}"
+        fix = f"rename it, or run these tests from another directory with --import-mode=importlib; wanted {HOME}"
         pytest.fail(f"packages of optical-testbed are hidden by others of the same name: {words}; {fix}", pytrace=False)
 
 

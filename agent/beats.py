@@ -9,8 +9,7 @@ from agent.basics import integer, jobs_file
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from agent.daemon import Server
-    from agent.shapes import Json
+    from agent.shapes import Daemon, Json
 
 FILE, MAGIC = "beat", b"tbbeat1\0"
 PHASES = ("start", "compute", "exchange", "hold", "end", "save")
@@ -23,7 +22,7 @@ LONGEST_NS = 1_000_000_000_000_000  # 12 days: no iteration takes longer
 LATEST_NS = 1 << 62  # the year 2116: clocks' offsets may be added, and 64 bits still hold it
 
 
-def beats(server: Server, request: Json) -> Json:
+def beats(server: Daemon, request: Json) -> Json:
     """The state of the job `name`, what its rank wrote last, and its iterations after `after`."""
     where = server.jobs.directory(request)
     server.flows.asked()

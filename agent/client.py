@@ -10,10 +10,19 @@ import socket
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from agent.daemon import Server
+    from typing import Protocol
+
     from agent.gpus import Gpus
     from agent.samples import Series
-    from agent.shapes import Json
+    from agent.shapes import Daemon, Json
+
+    class Served(Daemon, Protocol):
+        """A daemon that serves clients."""
+
+        clients: set[Client]
+
+        def handle(self, client: Client, line: bytes) -> None: ...
+
 
 LINE_LIMIT = 1 << 20
 BACKLOG_LIMIT = 8 << 20
@@ -24,7 +33,7 @@ class Lines:
 
     line_limit, backlog_limit = LINE_LIMIT, BACKLOG_LIMIT
 
-    def __init__(self, server: Server, rfd: int, wfd: int) -> None:
+    def __init__(self, server: Daemon, rfd: int, wfd: int) -> None:
         self.server, self.rfd, self.wfd = server, rfd, wfd
         self.inbox, self.outbox = b"", b""
         self.closed = self.blocked = False
@@ -102,7 +111,9 @@ class Lines:
 class Client(Lines):
     """One peer that sends requests: an operator's channel, or a process of this host on the Unix socket."""
 
-    def __init__(self, server: Server, rfd: int, wfd: int, hold: socket.socket | None = None) -> None:
+    server: Served
+
+    def __init__(self, server: Served, rfd: int, wfd: int, hold: socket.socket | None = None) -> None:
         self.hold = hold
         self.watching = self.links = False
         self.counting: Series | None = None

@@ -25,8 +25,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from agent.daemon import Server
-    from agent.shapes import Json
+    from agent.shapes import Daemon, Json
 
 OWN = "mltcp"
 """What plans call the control of bpf/progress.bpf.c."""
@@ -113,7 +112,7 @@ def tried() -> Json:
 class Congestions:
     """The congestion control of each running job that was given one."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Daemon) -> None:
         self.server = server
         self.wanted: dict[str, Json] = {}
         self.known: dict[str, dict[int, tuple[int, int, str]]] = {}  # of a job, by inode: process, descriptor, far address

@@ -68,25 +68,26 @@ class Server:
         self.interfaces = links(self.nl)
         os.set_blocking(self.events.socket.fileno(), False)
         self.register(self.events.socket.fileno(), self.link_events)
-        self.generations = Generations(self)
+        # Named with their types where modules know them by shapes.Daemon alone: each is made before the others are.
+        self.generations: Generations = Generations(self, self.nl)
         self.generations.load()
-        self.fence = Fence(self.overtaken)
+        self.fence: Fence = Fence(self.overtaken)
         self.samples = Counters(self)
         self.probes = Probes(self)
         self.generations.crossed = self.probes.cross
         self.generations.kick.meet = self.probes.meet
         self.ends = FibreEnds(self)
         self.traffic = Traffic(self)
-        self.handoff = Handoff(self)
+        self.handoff: Handoff = Handoff(self)
         self.generations.activated = lambda generation: self.guard(self.handoff.activated, generation)
         self.generations.abandoned = lambda generation: self.guard(self.handoff.abandoned, generation)
         self.networks = Networks(self)
         self.generations.changed = lambda: self.guard(self.networks.follow)
-        self.slots = Slots(self)
-        self.jobs = Jobs(self)
-        self.congestions = Congestions(self)
+        self.slots: Slots = Slots(self)
+        self.jobs: Jobs = Jobs(self)
+        self.congestions: Congestions = Congestions(self)
         self.taps = Taps(self)
-        self.flows = Flows(self)
+        self.flows: Flows = Flows(self)
         self.reload()
 
     # -- loop

@@ -12,8 +12,7 @@ from agent.basics import integer, jobs_file, number
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from agent.daemon import Server
-    from agent.shapes import Answer, Json
+    from agent.shapes import Answer, Daemon, Json
 
 FILE, MAGIC = "demand", b"tbdmnd1\0"
 HEAD = struct.Struct("<8sIIqq")
@@ -26,7 +25,7 @@ LOOK_NS = 3_000_000  # between two looks at a file that is waited for
 LONGEST_S = 30.0
 
 
-def demand(server: Server, request: Json, answer: Answer) -> None:
+def demand(server: Daemon, request: Json, answer: Answer) -> None:
     """Answer with what the rank of the job `name` wrote last, and its iterations after `after`.
 
     reach: answer once its step is as high, the job has ended, or `within_s` (at most 30) is over. Steps are counted as in

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection
     from typing import Any
 
-    from agent.daemon import Server
+    from agent.shapes import Daemon
+
 
 CONNECTIONS = 64  # of one job
 ACCEPTS = (128, 8.0)  # connections at once, connections a second after that
@@ -28,7 +29,7 @@ ACCEPTS = (128, 8.0)  # connections at once, connections a second after that
 class Door:
     """The socket of one job that runs as process `pid`; who comes from another job or user is refused."""
 
-    def __init__(self, server: Server, name: str, pid: int, listener: socket.socket, uid: int) -> None:
+    def __init__(self, server: Daemon, name: str, pid: int, listener: socket.socket, uid: int) -> None:
         self.server, self.name, self.pid, self.listener, self.uid = server, name, pid, listener, uid
         self.born = start_time(pid)
         self.connections: set[Any] = set()

@@ -15,8 +15,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from agent.daemon import Server
-    from agent.shapes import Answer, Json
+    from agent.shapes import Answer, Daemon, Json
 
 ETHERTYPE = 0x88B5  # IEEE 802 local experimental ethertype 1
 SIGNATURE = 32  # hexadecimal digits: 128 bits of HMAC-SHA256 (RFC 2104 section 5 allows half)
@@ -66,7 +65,7 @@ class FibreEnds:
     every look, so that no other sender can claim to be a port or replay an earlier frame.
     """
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Daemon) -> None:
         self.server = server
         self.looks: dict[str, Look] = {}
         self.socket = socket.socket(

@@ -13,8 +13,7 @@ from agent.basics import VAR, bad, integer, refused, settled
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from agent.daemon import Server
-    from agent.shapes import Json
+    from agent.shapes import Daemon, Json
 
 FOLDER = VAR + "/programs"
 DIGEST = re.compile(r"^[0-9a-f]{64}$")
@@ -30,7 +29,7 @@ def digest_of(request: Json) -> str:
     return digest
 
 
-def ready(server: Server, request: Json) -> Json:
+def ready(server: Daemon, request: Json) -> Json:
     """What a program lacks here: refused if it is a directory or a user, `files` is false if it is its files."""
     name, paths = request.get("program"), request.get("paths", [])
     if not isinstance(name, str) or not isinstance(paths, list):

@@ -14,12 +14,8 @@ from agent.prefixes import expanded
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from agent.daemon import Server
-    from agent.shapes import Json
+    from agent.shapes import Counts, Daemon, Json
 
-Counts = dict[tuple[str, int, int], tuple[int, int, int, int]]
-"""(far address, own port, far port) -> bytes acknowledged, us with something to send and a peer that takes it, data segments, and
-how many of them were sent again and had not arrived."""
 STEP_NS, ASKED_NS = 1_000_000_000, 60_000_000_000  # between two looks; how long they go on after a question
 KEPT = 11  # looks: ten seconds
 RECENT_NS = 1_000_000_000
@@ -48,7 +44,7 @@ def counts(lanes: list[str]) -> Counts:
 class Flows:
     """The looks of the latest seconds."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Daemon) -> None:
         self.server = server
         self.looks: deque[tuple[int, Counts]] = deque(maxlen=KEPT)
         self.until = self.tested_until = self.rest_ns = 0

@@ -31,8 +31,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-    from agent.daemon import Server
-    from agent.shapes import Armed, Json, Pending
+    from agent.netlink import Rtnl
+    from agent.shapes import Armed, Daemon, Json, Pending
 
 LATER_NS = 2_000_000  # the event of a commit and the probes behind it wait this long: hosts that share a machine all commit first
 AGAIN_NS = 1_000_000_000  # between two attempts to leave a hold, should the kernel refuse the first
@@ -41,8 +41,8 @@ AGAIN_NS = 1_000_000_000  # between two attempts to leave a hold, should the ker
 class Generations:
     """Route generations in kernel tables; the kernel's rule decides which one is active, the state file adds the history."""
 
-    def __init__(self, server: Server) -> None:
-        self.nl, self.interfaces, self.events, self.timer = server.nl, server.interfaces, server.broadcast, server.timer
+    def __init__(self, server: Daemon, nl: Rtnl) -> None:
+        self.nl, self.interfaces, self.events, self.timer = nl, server.interfaces, server.broadcast, server.timer
         self.cancel = server.cancelled.add
         self.rule = chosen()
         self.staged: dict[int, Json] = {}  # generation -> request, with "order" = how many were staged before it

@@ -17,13 +17,19 @@ from agent.basics import PROGRAM, bad, number
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import TypeVar
+    from typing import Protocol, TypeVar
 
-    from agent.client import Client
-    from agent.daemon import Server
-    from agent.shapes import Json
+    from agent.shapes import Daemon, Json
 
     V = TypeVar("V", bound="ctypes._CData")
+
+    class Client(Protocol):
+        """Who is sent what the GPUs do."""
+
+        gpus: Gpus | None
+
+        def send(self, message: Json) -> None: ...
+
 
 LIBRARY = "libnvidia-ml.so.1"
 # nvml.h: identifiers of fields; KiB over all links of a GPU, counted since the driver was loaded
@@ -116,7 +122,7 @@ def watch(seconds: float) -> int:
 class Gpus:
     """The process that reads the GPUs for one client; its lines become `gpus` events."""
 
-    def __init__(self, server: Server, client: Client, interval_s: float) -> None:
+    def __init__(self, server: Daemon, client: Client, interval_s: float) -> None:
         self.server, self.client, self.rest = server, client, b""
         self.fd, write_end = os.pipe()
         argv = [sys.executable, "-S", "-E", PROGRAM, "gpus", str(interval_s)]
@@ -149,7 +155,7 @@ class Gpus:
         self.child = None
 
 
-def gpus(server: Server, request: Json, client: Client) -> Json:
+def gpus(server: Daemon, request: Json, client: Client) -> Json:
     """With `interval_s` (s, >= 0.1) look at this host's GPUs from now on; null or 0 ends it. A host without GPUs stays silent."""
     interval_s = number(request, "interval_s", None) or 0
     if 0 < interval_s < LEAST_S:

@@ -19,8 +19,7 @@ from agent.rank import Rank
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from agent.daemon import Server
-    from agent.shapes import Answer, Json, Move
+    from agent.shapes import Answer, Daemon, Json, Move
 
 FOLDER = VAR + "/turns"
 STATE = RUN + "/turns.json"
@@ -49,7 +48,7 @@ class Wait:
 class JobSocket(Door):
     """The socket of one running job, its ranks and its moves."""
 
-    def __init__(self, server: Server, name: str, pid: int, listener: socket.socket, uid: int, moves: dict[int, Move]) -> None:
+    def __init__(self, server: Daemon, name: str, pid: int, listener: socket.socket, uid: int, moves: dict[int, Move]) -> None:
         self.moves = moves
         self.waits: list[Wait] = []
         self.pace: Json | None = None  # the latest, whose word it is, and until when it counts
@@ -135,7 +134,7 @@ class Handoff:
     What was prepared is kept over a restart of the daemon: ranks connect again, and get what was decided meanwhile.
     """
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Daemon) -> None:
         self.server = server
         self.jobs: dict[str, JobSocket] = {}
         self.kept: Json = read_json(STATE) or {}  # of the daemon before this one

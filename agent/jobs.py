@@ -28,8 +28,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from agent.daemon import Server
-    from agent.shapes import Answer, Attempt, Json
+    from agent.shapes import Answer, Attempt, Daemon, Json
 
 TAIL_LIMIT = 256 << 10
 JOB_NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")
@@ -141,7 +140,7 @@ def own(path: str, user: pwd.struct_passwd | None) -> None:
 class Jobs:
     """Programs started for the operator, each in a session of its own; they outlive the daemon and the next one finds them."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Daemon) -> None:
         self.server = server
         self.children: dict[str, subprocess.Popen[bytes]] = {}
         self.watched: dict[str, int] = {}

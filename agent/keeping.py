@@ -19,8 +19,7 @@ from agent.samples import Host, Samples, lowly
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from agent.daemon import Server
-    from agent.shapes import Json
+    from agent.shapes import Daemon, Json
 
 FOLDER = VAR + "/ports"
 FILES = 4  # of so many jobs
@@ -31,7 +30,7 @@ SPARSER = 200  # after so many samples the time between two is doubled
 LIMIT = 128 << 10  # bytes of an answer
 
 
-def keep(server: Server, request: Json) -> Json:
+def keep(server: Daemon, request: Json) -> Json:
     """Sample this host's ports every `interval_s` (s) until the job `name` ends."""
     path, step_ns = f"{FOLDER}/{job_name(request)}", int(number(request, "interval_s", 1.0) * 1e9)
     if not LEAST_NS <= step_ns <= LONGEST_NS:

@@ -11,8 +11,7 @@ from agent.jobs import JOB_NAME
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from agent.daemon import Server
-    from agent.shapes import Answer, Json
+    from agent.shapes import Answer, Daemon, Json
 
 LEAST_S, MOST_S = 0.1, 10.0
 MOST_PROCESSES = 8192  # a look at so many takes 0.2 s, in which the daemon does nothing else
@@ -52,7 +51,7 @@ def segments() -> tuple[int, int]:
     return int(values.get("OutSegs", 0)), int(values.get("RetransSegs", 0))
 
 
-def load(server: Server, request: Json, answer: Answer) -> None:
+def load(server: Daemon, request: Json, answer: Answer) -> None:
     """Answer after `for_s` (s) with what was used meanwhile; `names`: the jobs, one a rank, that are told from the rest."""
     names, for_s = request.get("names", []), number(request, "for_s", 1.0)
     if not isinstance(names, list) or len(names) > MOST_RANKS or not all(isinstance(n, str) and JOB_NAME.match(n) for n in names):
@@ -67,7 +66,7 @@ def load(server: Server, request: Json, answer: Answer) -> None:
     )
 
 
-def compared(server: Server, names: list[str], first: Look, last: Look) -> Json:
+def compared(server: Daemon, names: list[str], first: Look, last: Look) -> Json:
     """What was used between two looks, in cores."""
     seconds = max(last.at - first.at, 1e-3)
     cores = {

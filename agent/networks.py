@@ -19,8 +19,7 @@ from agent.structops import name_here as here
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from agent.daemon import Server
-    from agent.shapes import Json
+    from agent.shapes import Daemon, Json
 
 PER_NETWORK = "per-network"  # as `congctl` of a `stage` request
 LEASE_S = 5.0
@@ -64,7 +63,7 @@ def tried() -> Json:
 class Networks:
     """Which network each generation stands for, as `networks.load` said; network 0 for every other, a hold as well."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Daemon) -> None:
         self.generations, self.timer, self.cancel = server.generations, server.timer, server.cancelled.add
         self.of: dict[int, int] = {}
         self.states = 2

@@ -14,8 +14,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from agent.daemon import Server
-    from agent.shapes import Ancillary, Answer, Json
+    from agent.shapes import Ancillary, Answer, Daemon, Json
 
 PROBE_PORT = 7187
 CROSS_S = 2.0
@@ -27,7 +26,7 @@ class Rounds:
 
     def __init__(
         self,
-        server: Server,
+        server: Daemon,
         timeout_s: float,
         ask: Callable[[list[int]], None],
         missing: Callable[[], list[int]],
@@ -65,7 +64,7 @@ class Probes:
 
     HEAD = struct.Struct("=4sQ")
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Daemon) -> None:
         self.server = server
         self.echoes: list[socket.socket] = []
         self.addresses: list[str] = []

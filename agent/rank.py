@@ -10,9 +10,20 @@ from agent.client import Lines
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from agent.daemon import Server
-    from agent.handoff import JobSocket
-    from agent.shapes import Json
+    from typing import Protocol
+
+    from agent.shapes import Daemon, Json
+
+    class Job(Protocol):
+        """The job of a rank, which it tells what it said. cut_off: why a connection was, the latest."""
+
+        cut_off: str | None
+
+        def joined(self, rank: Rank, message: Json) -> None: ...
+        def changed(self, message: Json) -> None: ...
+        def look(self) -> None: ...
+        def left(self, rank: Rank) -> None: ...
+
 
 RANK_LINE = 16 << 10  # bytes: the longest line that a rank may send
 RANK_BACKLOG = 4 << 20  # bytes that a rank may leave unread: a few of the longest requests
@@ -79,7 +90,7 @@ class Rank(Lines):
 
     line_limit, backlog_limit = RANK_LINE, RANK_BACKLOG
 
-    def __init__(self, job: JobSocket, server: Server, fd: int) -> None:
+    def __init__(self, job: Job, server: Daemon, fd: int) -> None:
         self.job = job
         self.number: int | None = None
         self.world = self.last_ns = 0

@@ -21,10 +21,17 @@ from agent.netlink import DUMP, GETSTATS, HEADER, NEWLINK, REQUEST, Rtnl, attrs,
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from typing import Protocol
 
-    from agent.client import Client
-    from agent.daemon import Server
-    from agent.shapes import Answer, Json, Ports
+    from agent.shapes import Answer, Daemon, Json, Ports
+
+    class Client(Protocol):
+        """Who is sent samples."""
+
+        counting: Series | None
+
+        def send(self, message: Json) -> None: ...
+
 
 FIELDS = ("rx_pkts", "tx_pkts", "rx_bytes", "tx_bytes", "rx_errors", "tx_errors", "rx_dropped", "tx_dropped")
 STATS = struct.Struct("=8Q")  # the head of struct rtnl_link_stats64
@@ -196,7 +203,7 @@ def sampled(out: int, ports: dict[int, str], step_ns: int, batch_ns: int) -> Non
 class Counters(Samples):
     """The daemon's own reader of counters, and the sampling it does for its clients."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Daemon) -> None:
         super().__init__(server)
         self.server = server
         self.downs: dict[str, Json] = {}  # port -> when its carrier went last, and its counters then
@@ -249,7 +256,7 @@ class Series:
     A fork of this one, for a new interpreter would take 20 ms of a core just before the light moves.
     """
 
-    def __init__(self, server: Server, client: Client, step_ns: int, batch_ns: int) -> None:
+    def __init__(self, server: Daemon, client: Client, step_ns: int, batch_ns: int) -> None:
         self.server, self.client = server, client
         self.rest, self.held_ns = b"", 0
         self.held: list[bytes] = []

@@ -72,8 +72,107 @@ class Listening(TypedDict):
     answer: Answer | None
 
 
+Counts = dict[tuple[str, int, int], tuple[int, int, int, int]]
+"""(far address, own port, far port) -> bytes acknowledged, us with something to send and a peer that takes it, data segments, and
+how many of them were sent again and had not arrived."""
+
+
 class Ports(Protocol):
     """What a sampler needs to know of its host: the interface of each port, and every interface."""
 
     ports: dict[int, str]
     interfaces: dict[str, Link]
+
+
+class Routes(Protocol):
+    """The route generations. staged: by number, as requested; armed: the commit that waits for carrier."""
+
+    active: int | None
+    staged: dict[int, Json]
+    armed: Armed | None
+
+
+class Flows(Protocol):
+    """The connections of this host's lanes."""
+
+    def asked(self) -> None: ...
+    def tested(self, seconds: float) -> None: ...
+    def look(self) -> tuple[int, Counts]: ...
+    def since(self, first: tuple[int, Counts]) -> Json: ...
+
+
+class Jobs(Protocol):
+    """The jobs of this host. Raises: Failure - of a request, if it names none, or a user that jobs may not have."""
+
+    def directory(self, request: Json) -> str: ...
+    def state(self, where: str) -> Json: ...
+    def status(self, request: Json) -> Json: ...
+    def user(self, wanted: object = None) -> object: ...
+
+
+class Congestions(Protocol):
+    """The congestion controls that jobs wish. Raises: Failure - this host cannot have the one wished."""
+
+    def wish(self, request: Json) -> Json | None: ...
+    def begin(self, name: str, wanted: Json) -> Json: ...
+    def end(self, name: str) -> None: ...
+
+
+class Sockets(Protocol):
+    """One socket for each running job, by the job's name."""
+
+    def path(self, name: str) -> str: ...
+    def open(self, name: str, pid: int) -> None: ...
+    def close(self, name: str) -> None: ...
+    def clean(self) -> None: ...
+
+
+class Handoffs(Sockets, Protocol):
+    """The hand-off sockets, whose moves are kept in a file."""
+
+    def save(self) -> None: ...
+
+
+class Slots(Protocol):
+    """The schedule of slots."""
+
+    @property
+    def notices(self) -> Sockets: ...
+
+
+class Fence(Protocol):
+    """Raises: Failure - a newer run than the request's was here."""
+
+    def check(self, operation: str, request: Json) -> None: ...
+
+
+class Daemon(Ports, Protocol):
+    """What the modules of the operations ask of the daemon, which imports them: its loop, what it knows of its host, each other.
+
+    cancelled: of the timers, by the number that `timer` returned; numbers: the port of each interface; facts: as provisioned.
+    """
+
+    host: str
+    facts: Json
+    numbers: dict[str, int]
+    cancelled: set[int]
+
+    def register(self, fd: int, handler: Callable[[int], object], mask: int = ...) -> None: ...
+    def unregister(self, fd: int) -> None: ...
+    def timer(self, at_ns: int, function: Callable[[], object]) -> int: ...
+    def guard(self, function: Callable[..., object], *arguments: int) -> None: ...
+    def broadcast(self, event: Json) -> None: ...
+    @property
+    def generations(self) -> Routes: ...
+    @property
+    def flows(self) -> Flows: ...
+    @property
+    def jobs(self) -> Jobs: ...
+    @property
+    def congestions(self) -> Congestions: ...
+    @property
+    def handoff(self) -> Handoffs: ...
+    @property
+    def slots(self) -> Slots: ...
+    @property
+    def fence(self) -> Fence: ...

@@ -20,8 +20,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from agent.daemon import Server
-    from agent.shapes import Json
+    from agent.shapes import Daemon, Json
 
 FOLDER = VAR + "/slots"
 SAID_LIMIT = 256  # bytes of a line that a program may send
@@ -34,7 +33,7 @@ class Listener(Lines):
 
     line_limit = SAID_LIMIT
 
-    def __init__(self, door: SlotDoor, server: Server, fd: int) -> None:
+    def __init__(self, door: SlotDoor, server: Daemon, fd: int) -> None:
         self.door, self.newest = door, b""
         self.boundary = -1  # the latest iteration that it said has ended
         self.allowance = Allowance(*SAYS)
@@ -103,7 +102,7 @@ class SlotDoor(Door):
 class Notices:
     """The notification sockets of this host's running jobs, and the line that is current."""
 
-    def __init__(self, server: Server, boundary: Callable[[str, int], None]) -> None:
+    def __init__(self, server: Daemon, boundary: Callable[[str, int], None]) -> None:
         self.server, self.boundary = server, boundary
         self.doors: OrderedDict[str, SlotDoor] = OrderedDict()
         self.say({"slot": None})

@@ -21,9 +21,17 @@ from agent.slotnotice import Notices
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Protocol
 
-    from agent.daemon import Server
-    from agent.shapes import Json, Link
+    from agent.generations import Generations
+    from agent.shapes import Daemon, Json, Link
+
+    class Host(Daemon, Protocol):
+        """A daemon whose generations a schedule makes active."""
+
+        @property
+        def generations(self) -> Generations: ...
+
 
 SLOTS = 64
 MOST = 1 << 53  # of slots since the first
@@ -36,7 +44,7 @@ PERIOD_S = (0.05, 3600.0)
 class Slots:
     """The schedule that is loaded on this host, if one is. committed: called with each slot that becomes active."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Host) -> None:
         self.server, self.generations = server, server.generations
         self.request: Json | None = None
         self.machine: SlotMachine | None = None

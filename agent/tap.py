@@ -28,8 +28,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from agent.daemon import Server
-    from agent.shapes import Answer, Json
+    from agent.shapes import Answer, Daemon, Json
 
 TAPS, LANES = 4, 64  # on this host at once; addresses of one
 BLOCK, BLOCKS, RETIRE_MS = (
@@ -207,7 +206,7 @@ def work(ports: Sequence[tuple[str, int]], code: bytes, met: tuple[str, int, byt
 class Taps:
     """The taps of this host."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Daemon) -> None:
         self.server = server
         self.found: dict[str, tuple[int, int]] = {}  # by the job's name: its process, and a pidfd of it
         for name, (pid, born) in (read_json(KEPT) or {}).items():

@@ -24,8 +24,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from agent.daemon import Server
-    from agent.shapes import Answer, Json, Listening
+    from agent.shapes import Answer, Daemon, Json, Listening
 
 TOKEN = re.compile(r"^[0-9a-f]{16}$")
 FLOWS, BYTES, SECONDS, MBPS = 64, 64 << 20, 10.0, 1_000_000
@@ -133,7 +132,7 @@ def send(s: socket.socket, token: bytes, size: int, count: int, limit: int, rate
 class Traffic:
     """Flows by token: `listen` opens their far ends, `send` drives them, `heard` reports what arrived."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Daemon) -> None:
         self.server = server
         self.listening: dict[str, Listening] = {}
 

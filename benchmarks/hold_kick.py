@@ -123,7 +123,7 @@ def pause_ms(lab: BenchLab, flow: Flows, plan: Path, arm: str, dark_s: float) ->
 
 def testbed(arm: str, words: list[str]) -> None:
     """Be `testbed`, whose holds do not kick where the arm is without."""
-    from optical_testbed import main as program
+    from optical_testbed_command import main as program
     from orchestrator.hosts.routes import Routes
 
     if arm == "hold without kick":

@@ -114,7 +114,7 @@ def measured(lab: BenchLab, arm: str, into: Arm, slots: int, period_s: float) ->
 
 def testbed(arm: str, words: list[str]) -> None:
     """Be `testbed`, whose hosts do not hold where the arm says so; the program has no such option."""
-    from optical_testbed import main as program
+    from optical_testbed_command import main as program
     from orchestrator.engine.schedule import goals, verb
     from orchestrator.hosts import render
 

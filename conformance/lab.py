@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import optical_testbed
+import optical_testbed_home
 from conformance.truth import Truth
 from drivers.registry import driver_class
 from optics import DeviceConfig, Missing
@@ -214,7 +214,7 @@ def running(inventory: Path, *options: str) -> Iterator[Running]:
             stderr=subprocess.STDOUT,
             pass_fds=(there,),
             start_new_session=True,
-            env=optical_testbed.environment(),
+            env=optical_testbed_home.environment(),
         )
         os.close(there)
         try:
@@ -252,7 +252,7 @@ def end(process: subprocess.Popen[bytes]) -> None:
 def _python(*words: str) -> subprocess.CompletedProcess[str]:
     done = subprocess.run(
         [sys.executable, "-P", *words],
-        env=optical_testbed.environment(),
+        env=optical_testbed_home.environment(),
         capture_output=True,
         text=True,
         check=False,

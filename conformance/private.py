@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import optical_testbed
+import optical_testbed_home
 from conformance.lab import Lab, devices_lab, hosts_lab
 
 COMMAND_S = 300.0
@@ -62,7 +62,7 @@ class CommandLine:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            env={**optical_testbed.environment(), **own},
+            env={**optical_testbed_home.environment(), **own},
             timeout=timeout_s,
             check=False,
         )

@@ -1,6 +1,6 @@
-"""Optical testbed: the Python API (`Lab`, `AsyncLab`, `Campaign`) and the entry point of the command `testbed`.
+"""Optical testbed: the Python API (`Lab`, `AsyncLab`, `Campaign`).
 
-Importing this package imports nothing else of the project and changes nothing; the API is imported at its first use.
+Importing this package imports only where the project's packages are, and changes nothing; the API is imported at its first use.
 
 >>> from optical_testbed import Lab, BadFile
 >>> issubclass(BadFile, ValueError)
@@ -11,14 +11,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from optical_testbed.home import HOME, PACKAGES, OwnFirst, environment, main, own_first, shadowed
+from optical_testbed_home import HOME, PACKAGES, OwnFirst, environment, own_first, shadowed
 
 if TYPE_CHECKING:
     from optical_testbed.campaign import Campaign
     from optical_testbed.lab import AsyncJob, AsyncLab, Job, Lab
     from optical_testbed.plans import Designed
+    from optical_testbed.progress import Event
     from optical_testbed.telemetry import Rows
-    from optical_testbed.work import Event
     from optics.errors import (
         BadFile,
         BadPlugin,
@@ -73,7 +73,6 @@ __all__ = [
     "Untrusted",
     "Usage",
     "environment",
-    "main",
     "own_first",
     "shadowed",
 ]
@@ -83,7 +82,7 @@ _OF_THE_API = {
     "Campaign": "optical_testbed.campaign",
     "Designed": "optical_testbed.plans",
     "Rows": "optical_testbed.telemetry",
-    "Event": "optical_testbed.work",
+    "Event": "optical_testbed.progress",
 }
 
 

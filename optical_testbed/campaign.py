@@ -7,8 +7,8 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from optical_testbed.opened import Show, load
-from optical_testbed.work import Event
+from optical_testbed.opened import load
+from optical_testbed.progress import Event, Show
 
 if TYPE_CHECKING:
     import pandas
@@ -67,7 +67,7 @@ class Campaign:
         another version. BadFile - results of another version. Interrupted - with what is kept.
         """
         from optical_testbed.events import Events
-        from optical_testbed.work import SHOW
+        from optical_testbed.progress import SHOW
         from orchestrator.engine.sweep.verb import carried_out
 
         token = SHOW.set(_shown(progress))

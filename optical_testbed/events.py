@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from optical_testbed.work import SHOW, Event
+from optical_testbed.progress import SHOW, Event
 from orchestrator.telemetry.progress import Progress
 
 

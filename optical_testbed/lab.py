@@ -9,7 +9,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from optical_testbed import verbs
-from optical_testbed.opened import Opened, Show, opened, private
+from optical_testbed.opened import Opened, opened, private
+from optical_testbed.progress import Show
 from optical_testbed.work import Handle, awaited, awaiting, blocking, finished
 
 if TYPE_CHECKING:

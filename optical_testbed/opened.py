@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
-from optical_testbed.home import environment
-from optical_testbed.work import Event
+from optical_testbed.progress import Show
+from optical_testbed_home import environment
 
 if TYPE_CHECKING:
     from orchestrator.session import Command
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 T = TypeVar("T")
 
-Show = Callable[[Event], object]
-"""Takes the progress of a call."""
 GENERATE_S = 30.0
 """Generating the files of an emulated lab takes less than a second; on a busy machine a few."""
 

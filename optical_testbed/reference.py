@@ -11,8 +11,8 @@ from pathlib import Path
 from optical_testbed.campaign import Campaign
 from optical_testbed.lab import Job, Lab
 from optical_testbed.plans import Designed
+from optical_testbed.progress import Event
 from optical_testbed.telemetry import Rows
-from optical_testbed.work import Event
 
 BEGIN, END = "<!-- api: begin (generated) -->\n", "<!-- api: end -->\n"
 _OPENED = re.compile(r"^\(lab: 'Opened'(?:, )?")

@@ -12,46 +12,17 @@ import warnings
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from contextlib import suppress
-from contextvars import ContextVar
-from dataclasses import dataclass
 from functools import wraps
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar
+
+from optical_testbed.progress import SHOW, Event
 
 if TYPE_CHECKING:
     from optical_testbed.opened import Opened
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """Progress of a call.
-
-    kind: `phase`, one begins; `update`, `done` of `total` parts of it are complete; `done`, it ended after `seconds` (None: not
-    measured); `note`, a message in `detail`. name: of the phase.
-    """
-
-    kind: Literal["phase", "update", "done", "note"]
-    name: str = ""
-    detail: str = ""
-    done: int = 0
-    total: int = 0
-    seconds: float | None = None
-
-    def __str__(self) -> str:
-        took = "" if self.seconds is None else f" ({self.seconds:.2f} s)"
-        share = f"{self.done}/{self.total} " if self.kind == "update" else ""
-        return f"{self.name} {share}{self.detail}{took}".strip()
-
-
-def _ignored(event: Event) -> None:
-    """Where there is no one to show an event to."""
-
-
-SHOW: ContextVar[Callable[[Event], None]] = ContextVar("show", default=_ignored)
-"""What the call under way does with its events."""
 
 
 class Running(Generic[T]):

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import optical_testbed
+import optical_testbed_home
 from optics.errors import BadFile, Garbled, Locked, Missing, TestbedError, TimedOut, Unreachable, Untrusted
 from optics.plain import counted, reason
 from orchestrator.inventory.folders import absent
@@ -197,7 +197,7 @@ def start(inventory: Path, timeout_s: float = START_S) -> Started:
             text=True,
             errors="replace",
             start_new_session=True,
-            env=optical_testbed.environment(),
+            env=optical_testbed_home.environment(),
             timeout=timeout_s,
             check=False,
         )

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-import optical_testbed
+import optical_testbed_home
 from orchestrator.settings import Settings
 
 LOWLY = 10
@@ -33,7 +33,7 @@ def spawn(settings: Settings, words: Sequence[str], said: Path, *, lowly: bool =
         command = [nice, "-n", str(LOWLY), *command]
     places = {"DATA_DIR": settings.data_dir, "STATE_DIR": settings.state_dir, "LOCK_DIR": settings.lock_dir}
     places |= {} if settings.store is None else {"STORE": settings.store}
-    environment = optical_testbed.environment() | {f"TESTBED_{name}": str(value) for name, value in places.items()}
+    environment = optical_testbed_home.environment() | {f"TESTBED_{name}": str(value) for name, value in places.items()}
     words_fd = os.open(said, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     try:
         return subprocess.Popen(

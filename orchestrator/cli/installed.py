@@ -20,11 +20,11 @@ def examples_home() -> Path:
     """The directory with `examples`. Raises: Missing."""
     from importlib.metadata import PackageNotFoundError, files
 
-    import optical_testbed
+    import optical_testbed_home
     from optics.errors import Missing
 
-    if (optical_testbed.HOME / "examples" / "topoopt-12.json").is_file():  # run from its repository
-        return optical_testbed.HOME
+    if (optical_testbed_home.HOME / "examples" / "topoopt-12.json").is_file():  # run from its repository
+        return optical_testbed_home.HOME
     try:
         installed = files("optical-testbed") or []
     except PackageNotFoundError:

@@ -8,14 +8,10 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from types import TracebackType
-from typing import TYPE_CHECKING
 
 from optics.errors import HandsNeeded, Interrupted, RolledBack, StoreFailed, TestbedError
 from orchestrator.results import Json, to_json
-from orchestrator.store.database import Fence
-
-if TYPE_CHECKING:
-    from orchestrator.store.store import Store
+from orchestrator.store.database import Database, Fence
 
 
 class Step:
@@ -23,7 +19,7 @@ class Step:
 
     __slots__ = ("_began_ns", "_result", "_store", "run", "seq")
 
-    def __init__(self, store: Store, run: str, seq: int) -> None:
+    def __init__(self, store: Database, run: str, seq: int) -> None:
         self._store, self.run, self.seq = store, run, seq
         self._result: Json = None
         self._began_ns = 0
@@ -34,7 +30,7 @@ class Step:
 
     def begin(self) -> None:
         """Commit that the effect may happen from now on."""
-        self._store.begin_steps([self])
+        _begin(self._store, [self])
 
     def end(self, error: BaseException | str | None = None) -> None:
         """Commit how it ended."""
@@ -56,7 +52,7 @@ class Step:
 class Run:
     """The run being written. Use as a context manager, or call `finish` on every exit."""
 
-    def __init__(self, store: Store, run: str, token: int = 0) -> None:
+    def __init__(self, store: Database, run: str, token: int = 0) -> None:
         self._store = store
         self.id = run
         self.token = token
@@ -81,11 +77,22 @@ class Run:
 
     def plan_all(self, effects: Iterable[tuple[str, str, str, object, object]]) -> list[Step]:
         """Record many planned effects in one commit: (kind, subject, what, intent, inverse) each."""
-        return self._store.plan_steps(self.id, effects)
+        now = time.time()
+        steps = []
+        with self._store.transaction() as db:
+            seq = int(db.execute("SELECT coalesce(max(seq),0) FROM steps WHERE run=?", (self.id,)).fetchone()[0])
+            for kind, subject, what, intent, inverse in effects:
+                seq += 1
+                db.execute(
+                    "INSERT INTO steps(run,seq,kind,subject,what,intent,inverse,state,planned) VALUES(?,?,?,?,?,?,?,'planned',?)",
+                    (self.id, seq, kind, subject, what, json.dumps(to_json(intent)), json.dumps(to_json(inverse)), now),
+                )
+                steps.append(Step(self._store, self.id, seq))
+        return steps
 
     def begin_all(self, steps: Sequence[Step]) -> None:
         """Begin several steps in one commit: parallel steps wait for the disk once."""
-        self._store.begin_steps(steps)
+        _begin(self._store, steps)
 
     def step(self, kind: str, subject: str, what: str, intent: object = None, inverse: object = None) -> Step:
         """One effect, to be used as `with run.step(...) as step:`; committed as begun before the body runs."""
@@ -140,6 +147,16 @@ _STATUS: Mapping[type[TestbedError], str] = {
     Interrupted: "rolled-back",
     HandsNeeded: "hands-needed",
 }
+
+
+def _begin(store: Database, steps: Sequence[Step]) -> None:
+    now = time.time()
+    with store.transaction() as db:
+        for run in {step.run for step in steps}:
+            store.check_fence(db, run)
+        db.executemany("UPDATE steps SET state='doing', began=? WHERE run=? AND seq=?", [(now, s.run, s.seq) for s in steps])
+    for step in steps:
+        step._began_ns = time.monotonic_ns()
 
 
 def _words(error: BaseException) -> str:

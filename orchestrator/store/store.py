@@ -11,7 +11,7 @@ import os
 import socket
 import sqlite3
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from optics import CrossConnect, Locked, Port, Setting, Slot, SpectralRoute
@@ -20,7 +20,7 @@ from orchestrator.results import Json, to_json
 from orchestrator.store.database import Database, next_number
 from orchestrator.store.keys import lab_of, owner_of
 from orchestrator.store.records import Belonging, CurrentPlan, JobRecord, RunRecord, StepRecord
-from orchestrator.store.run import Run, Step
+from orchestrator.store.run import Run
 
 
 class Store(Database):
@@ -253,31 +253,6 @@ class Store(Database):
         """One job by the id that `add_job` gave."""
         rows = self.read("SELECT * FROM jobs WHERE id=?", (number,))
         return _job(rows[0]) if rows else None
-
-    # -- steps --
-
-    def plan_steps(self, run: str, effects: Iterable[tuple[str, str, str, object, object]]) -> list[Step]:
-        now = time.time()
-        steps = []
-        with self.transaction() as db:
-            seq = int(db.execute("SELECT coalesce(max(seq),0) FROM steps WHERE run=?", (run,)).fetchone()[0])
-            for kind, subject, what, intent, inverse in effects:
-                seq += 1
-                db.execute(
-                    "INSERT INTO steps(run,seq,kind,subject,what,intent,inverse,state,planned) VALUES(?,?,?,?,?,?,?,'planned',?)",
-                    (run, seq, kind, subject, what, json.dumps(to_json(intent)), json.dumps(to_json(inverse)), now),
-                )
-                steps.append(Step(self, run, seq))
-        return steps
-
-    def begin_steps(self, steps: Sequence[Step]) -> None:
-        now = time.time()
-        with self.transaction() as db:
-            for run in {step.run for step in steps}:
-                self.check_fence(db, run)
-            db.executemany("UPDATE steps SET state='doing', began=? WHERE run=? AND seq=?", [(now, s.run, s.seq) for s in steps])
-        for step in steps:
-            step._began_ns = time.monotonic_ns()
 
 
 def _current(row: sqlite3.Row) -> CurrentPlan:

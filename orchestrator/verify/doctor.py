@@ -18,7 +18,7 @@ from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from urllib.parse import urlsplit
 
-import optical_testbed
+import optical_testbed_home
 from optics.errors import TestbedError
 from optics.plain import counted
 from orchestrator.hosts.facts import AGENT
@@ -101,11 +101,11 @@ def _python() -> list[Probe]:
 
 def _names() -> Probe:
     """Whether other packages hide this program's, whose names are ordinary words."""
-    if hidden := optical_testbed.shadowed():
+    if hidden := optical_testbed_home.shadowed():
         words = ", ".join(f"{name} is {place}" for name, place in hidden.items())
         fix = "take its folder out of PYTHONPATH, start from another directory, or give testbed an environment of its own"
         return Probe("package names", "fail", f"other packages have this program's names: {words}", fix, "nothing safely")
-    return Probe("package names", "ok", f"this program's are in {optical_testbed.HOME}")
+    return Probe("package names", "ok", f"this program's are in {optical_testbed_home.HOME}")
 
 
 def _version(package: str) -> str:

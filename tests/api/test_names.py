@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import os
 import subprocess
@@ -13,7 +12,7 @@ import pytest
 
 import optical_testbed
 from optical_testbed import reference
-from optical_testbed.home import IMPORTED
+from optical_testbed_home import IMPORTED
 from optics import errors
 from tests.house.repository import ROOT
 
@@ -73,21 +72,6 @@ def test_a_package_that_was_imported_already_is_named(tmp_path: Path) -> None:
     (tmp_path / "planner.py").write_text("")
     done = python("import planner; from optical_testbed import Lab", tmp_path, PYTHONPATH=str(ROOT))
     assert "ImportError: optical-testbed needs its own package 'planner'" in done.stderr and str(tmp_path) in done.stderr
-
-
-def test_the_rest_of_the_project_knows_of_the_package_only_where_it_is() -> None:
-    wrong = []
-    for package in (*IMPORTED, "emulators", "dashboards"):
-        for file in (ROOT / package).rglob("*.py"):
-            for node in ast.walk(ast.parse(file.read_text())):
-                names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-                names += [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []
-                wrong += [f"{file}: {name}" for name in names if name.startswith("optical_testbed.")]
-                if isinstance(node, ast.ImportFrom) and node.module == "optical_testbed":
-                    wrong.append(f"{file}: from optical_testbed import ...")
-                if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "optical_testbed":
-                    wrong += [] if node.attr in ("HOME", "environment", "shadowed") else [f"{file}: optical_testbed.{node.attr}"]
-    assert not wrong
 
 
 def test_the_reference_is_what_the_docstrings_say() -> None:

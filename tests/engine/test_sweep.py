@@ -18,7 +18,7 @@ from typing import Any
 import duckdb
 import pytest
 
-from optical_testbed import environment
+from optical_testbed_home import environment
 from optics import BadFile, Outcome, Usage
 from optics.errors import Locked, Missing, NotVerified, Refused, Unreachable
 from orchestrator.engine.scenario.lab import prepare

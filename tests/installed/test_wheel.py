@@ -18,7 +18,9 @@ from tests.house.repository import ROOT, tracked
 pytestmark = pytest.mark.long
 
 PIP_S = 900.0
-EXAMPLES = [name for path in tracked() if (name := str(path.relative_to(ROOT))).startswith("examples/")]
+FILES = [str(path.relative_to(ROOT)) for path in tracked()]
+EXAMPLES = [name for name in FILES if name.startswith("examples/")]
+PAGES = [name for name in FILES if name.startswith("docs/") and name.endswith(".md") and not name.startswith("docs/decisions/")]
 OTHERS = ("3.12", "3.13")
 SMOKE = """
 import json, pathlib, sys
@@ -71,13 +73,13 @@ def python(request: pytest.FixtureRequest, wheel: Path, tmp_path_factory: pytest
     shutil.rmtree(folder)
 
 
-def test_the_wheel_has_the_examples_and_its_own_top_level_modules(wheel: Path) -> None:
+def test_the_wheel_has_the_examples_the_pages_and_its_own_top_level_modules(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as packed:
         names = packed.namelist()
     share = {name.partition("/share/optical-testbed/")[2] for name in names if "/share/optical-testbed/" in name}
-    wanted = set(EXAMPLES)
-    assert share == wanted
-    assert {"optical_testbed/__init__.py", "optical_testbed/py.typed", "optical_testbed_pytest.py"} <= set(names)
+    assert share == {*EXAMPLES, *PAGES}
+    typed = {f"{package}/{file}" for package in ("optical_testbed", "optical_testbed_home") for file in ("__init__.py", "py.typed")}
+    assert typed | {"optical_testbed_command.py", "optical_testbed_pytest.py"} <= set(names)
 
 
 @pytest.mark.timeout(1800)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from optical_testbed import environment
+from optical_testbed_home import environment
 from optics import CrossConnect, Locked, Port, StoreFailed
 from orchestrator.engine.change.run import keep_plan
 from orchestrator.store import fault as storefault

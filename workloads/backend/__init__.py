@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 from typing import Any
 
-NAME = "testbed"
+from .name import NAME
+
 REPLACES = "TESTBED_REPLACES"
 """Environment: names of back-ends, joined by commas; this one is taken where a program asks for them."""
 

@@ -8,9 +8,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from . import NAME, passes
+from . import passes
 from .channel import Collective, describe
 from .membership import Membership
+from .name import NAME
 from .pairs import Pairs
 from .tensors import Flat, check, ending, function_of, one
 from .uncompiled import uncompiled

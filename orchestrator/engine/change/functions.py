@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import Any
 
-import optical_testbed
+import optical_testbed_home
 from drivers.functions import SIZES, FunctionSwitch, use_of
 from optics import Infeasible, Interlock, Missing, Refused, TestbedError
 from optics.plain import printable
@@ -158,7 +158,7 @@ def kept(leases: Sequence[Lease]) -> tuple[Lease, ...]:
 def keep(leases: Sequence[Lease]) -> Daemon:
     """Start the process that renews these leases until they are given back. Raises: OSError."""
     command = [sys.executable, "-P", "-m", "orchestrator.engine.change.leases"]
-    environment = optical_testbed.environment()
+    environment = optical_testbed_home.environment()
     quiet = subprocess.DEVNULL
     process = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=quiet, stderr=quiet, start_new_session=True, env=environment, cwd="/"

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import optical_testbed
+import optical_testbed_home
 from optics.errors import BadFile
 from orchestrator import emulated
 from orchestrator.plan.scenario.values import WantedLab
@@ -39,7 +39,7 @@ def prepare(folder: Path, wanted: WantedLab) -> Path:
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        env=optical_testbed.environment(),
+        env=optical_testbed_home.environment(),
         check=False,
     )
     if done.returncode != 0:

@@ -21,12 +21,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import optical_testbed
+import optical_testbed_home
 from conformance.lab import running
 from optics.errors import Missing, NotVerified, TestbedError, TimedOut
 from orchestrator import emulated
 from orchestrator.engine.scenario import lab as generated
-from orchestrator.engine.sweep.trial import Values, wanted_of
+from orchestrator.plan.scenario.values import WantedLab
 from orchestrator.session import PlanText, load_lab, load_plan, opened
 from orchestrator.settings import load, private_dir, variable
 from orchestrator.trust import SHARED
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from orchestrator.inventory.lab import Lab
     from orchestrator.settings import Settings
 
+Values = dict[str, float]
+"""What a trial measured, by name, finite; the unit is the end of the name."""
 _WITH_WORKER = ("setpriv", "--pdeathsig", "TERM") if shutil.which("setpriv") else ()
 """Before a command: it reverts its step and ends when the worker dies (util-linux)."""
 SLOTS = 256
@@ -44,6 +46,12 @@ DOWN_S = 120.0
 END_S = 30.0
 """How long a command may take to revert its step after SIGTERM."""
 _NOT_REPRODUCED = 8
+
+
+def wanted_of(lab: Mapping[str, Any]) -> WantedLab:
+    """A lab that travelled as JSON."""
+    fields: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in lab.items()}
+    return WantedLab(**fields)
 
 
 def change_of_devices(task: Mapping[str, Any]) -> Values:
@@ -204,7 +212,7 @@ def command(
         stderr=subprocess.PIPE,
         text=True,
         errors="replace",
-        env={**optical_testbed.environment(), **own},
+        env={**optical_testbed_home.environment(), **own},
         start_new_session=True,
     )
     try:

@@ -14,13 +14,10 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from optics.errors import Refused
 from orchestrator.engine.sweep.version import of_program
-from orchestrator.plan.scenario.values import WantedLab
 
 if TYPE_CHECKING:
+    from orchestrator.engine.sweep.onlab import Values
     from orchestrator.inventory.lab import Lab
-
-Values = dict[str, float]
-"""What a trial measured, by name, finite; the unit is the end of the name."""
 
 
 class Outcome(TypedDict):
@@ -68,12 +65,6 @@ def _kinds(task: Mapping[str, Any]) -> tuple[Callable[[Mapping[str, Any]], Value
     from orchestrator.engine.sweep.onlab import change_of_devices, on_lab, turn
 
     return (change_of_devices, nullcontext()) if task["kind"] == "devices" else (on_lab, turn(task["lab"]))
-
-
-def wanted_of(lab: Mapping[str, Any]) -> WantedLab:
-    """A lab that travelled as JSON."""
-    fields: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in lab.items()}
-    return WantedLab(**fields)
 
 
 def impossible(tasks: Iterable[Mapping[str, Any]]) -> list[str]:
@@ -126,7 +117,7 @@ def _lab(text: str) -> Lab:
     from json import loads
 
     from orchestrator.engine.scenario.lab import prepare
-    from orchestrator.engine.sweep.onlab import own_folder
+    from orchestrator.engine.sweep.onlab import own_folder, wanted_of
     from orchestrator.session import load_lab
 
     lab = loads(text)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-import optical_testbed
+import optical_testbed_home
 from conformance.private import CommandFailed, CommandLine
 from optics import Identity, Missing
 from orchestrator.engine.rehearsal.findings import cut_off
@@ -98,7 +98,7 @@ def test_a_twin_that_this_machine_does_not_bear_has_devices_alone_and_says_why(t
 def test_a_plan_whose_devices_cannot_be_read_is_not_rehearsed(tmp_path: Path) -> None:
     inventory = tmp_path / "lab"
     words = ["--hosts", "2", "--ports", "1", "--free-ports", "--state", str(tmp_path / "state"), "--out", str(inventory)]
-    subprocess.run([sys.executable, "-P", "-m", "emulators.generate", *words], check=True, env=optical_testbed.environment())
+    subprocess.run([sys.executable, "-P", "-m", "emulators.generate", *words], check=True, env=optical_testbed_home.environment())
     (inventory / "emulator.yml").unlink()  # a lab of hardware: nobody can start it
     plan = tmp_path / "plan.json"
     plan.write_text('{"schema": "testbed.plan/1", "name": "two", "links": [{"a": "gpu01:p1", "b": "gpu02:p1"}]}')

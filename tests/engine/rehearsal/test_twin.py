@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-import optical_testbed
+import optical_testbed_home
 from conformance.lab import Lab as Private
 from conformance.lab import devices_lab, families
 from drivers.registry import known_drivers
@@ -129,7 +129,7 @@ with running_twin(load_lab(here), identities, families(), settings_of(here, Path
     time.sleep(60)
 """
         with subprocess.Popen(
-            [sys.executable, "-P", "-c", program], stdout=subprocess.PIPE, text=True, env=optical_testbed.environment()
+            [sys.executable, "-P", "-c", program], stdout=subprocess.PIPE, text=True, env=optical_testbed_home.environment()
         ) as process:
             assert process.stdout is not None
             pid = int(process.stdout.readline())

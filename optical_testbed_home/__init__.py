@@ -1,7 +1,7 @@
-"""Where the project's packages are, and the entry point of `testbed`.
+"""Where the project's packages are: the ground that every other package stands on.
 
-Makes sure that this project's packages are imported, not others of the same name (`drivers`, ...): this package has the name of the
-distribution, and it imports no other package of the project before that.
+Makes sure that this project's packages are imported, not others of the same name (`drivers`, ...). This package has the name of the
+distribution, so that no other hides it, and imports no package of the project.
 """
 
 from __future__ import annotations
@@ -64,11 +64,3 @@ def shadowed() -> dict[str, str]:
         if places and HOME / name not in places[:1]:
             found[name] = str(places[0])
     return found
-
-
-def main() -> None:
-    """Run the command line."""
-    own_first()
-    from orchestrator.cli.main import main as command
-
-    command()

@@ -1,4 +1,4 @@
-"""Input files of `testbed design`: workloads, task graphs, prices."""
+"""Input files of a design: workloads, task graphs, prices."""
 
 from __future__ import annotations
 

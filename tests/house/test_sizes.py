@@ -1,0 +1,110 @@
+"""One module, one idea: at most 450 lines in a module and 25 methods in a class.
+
+The exceptions are those of today. Each may shrink and none may grow; one that is no longer needed is to be removed.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.house.repository import ROOT, tracked
+
+LINES, METHODS = 450, 25
+
+LONGER: Mapping[str, int] = {
+    "optical_testbed/verbs.py": 455,
+    "orchestrator/engine/change/jobs.py": 453,
+    "orchestrator/results.py": 457,
+    "orchestrator/verify/doctor_lab.py": 451,
+    "tests/agent/test_generations.py": 455,
+    "tests/cli/test_doctor.py": 541,
+    "tests/cli/test_verbs.py": 483,
+    "tests/drivers/test_http_drivers.py": 533,
+    "tests/emulators/test_emulated_netconf.py": 474,
+    "tests/emulators/test_emulator_faults.py": 545,
+    "tests/end_to_end/test_sharing.py": 493,
+    "tests/engine/fleet.py": 485,
+    "tests/engine/guard/test_job_watch.py": 763,
+    "tests/engine/test_confirm.py": 486,
+    "tests/engine/test_sweep.py": 510,
+    "tests/engine/test_turn.py": 620,
+    "tests/security/test_other_users.py": 482,
+    "tests/telemetry/test_influx.py": 459,
+    "tests/verify/test_diagnosis.py": 522,
+    "tests/views/report/test_report.py": 490,
+}
+"""Modules, with their lines."""
+
+LARGER: Mapping[str, int] = {
+    "agent/generations.py:Generations": 27,
+    "agent/slots.py:Slots": 28,
+    "emulators/dialects/base.py:Dialect": 45,
+    "emulators/dialects/calient_rest.py:CalientRest": 31,
+    "emulators/dialects/calient_tl1.py:CalientTl1": 31,
+    "emulators/dialects/glimmerglass_tl1.py:GlimmerglassTl1": 29,
+    "emulators/dialects/netconf.py:NetconfDialect": 33,
+    "emulators/dialects/polatis_restconf.py:PolatisRestconf": 26,
+    "emulators/dialects/rome_cli.py:RomeCli": 36,
+    "emulators/dialects/rotor.py:Rotor": 34,
+    "emulators/dialects/sonic_ocs.py:SonicOcs": 28,
+    "emulators/plant.py:Plant": 28,
+    "emulators/spectrum.py:SpectralPlant": 40,
+    "orchestrator/engine/schedule/turner.py:Turner": 29,
+    "orchestrator/views/live/picture.py:Picture": 27,
+    "tests/drills/two_owners.py:TwoOwners": 31,
+    "tests/engine/fleet.py:Fleet": 32,
+    "workloads/turns.py:Turns": 28,
+}
+"""Classes, with their methods."""
+
+
+def lines(files: Mapping[str, Path]) -> dict[str, int]:
+    return {name: len(file.read_text().splitlines()) for name, file in files.items()}
+
+
+def methods(files: Mapping[str, Path]) -> dict[str, int]:
+    """The functions in the body of each class, by `file:class`; properties count, inherited ones do not."""
+    return {
+        f"{name}:{node.name}": sum(isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef) for each in node.body)
+        for name, file in files.items()
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.ClassDef)
+    }
+
+
+def wrong(found: Mapping[str, int], limit: int, exceptions: Mapping[str, int]) -> list[str]:
+    most = {name: exceptions.get(name, limit) for name in found}
+    over = [f"{name}: {size}, at most {most[name]}" for name, size in found.items() if size > most[name]]
+    return over + [f"{name}: no exception is needed" for name in exceptions if found.get(name, 0) <= limit]
+
+
+@pytest.fixture(scope="module")
+def ours() -> dict[str, Path]:
+    return {str(file.relative_to(ROOT)): file for file in tracked() if file.suffix == ".py"}
+
+
+def test_a_module_has_at_most_450_lines(ours: dict[str, Path]) -> None:
+    assert wrong(lines(ours), LINES, LONGER) == []
+
+
+def test_a_class_has_at_most_25_methods(ours: dict[str, Path]) -> None:
+    assert wrong(methods(ours), METHODS, LARGER) == []
+
+
+def test_what_is_too_large_is_found_and_so_is_an_exception_that_is_not_needed(tmp_path: Path) -> None:
+    (tmp_path / "long.py").write_text("x = 1\n" * (LINES + 1))
+    (tmp_path / "large.py").write_text("class Large:\n" + "".join(f"    def f{n}(self): ...\n" for n in range(METHODS + 1)))
+    files = {file.name: file for file in sorted(tmp_path.iterdir())}
+    assert wrong(lines(files), LINES, {}) == ["long.py: 451, at most 450"]
+    assert wrong(methods(files), METHODS, {}) == ["large.py:Large: 26, at most 25"]
+    assert wrong(lines(files), LINES, {"long.py": 451}) == []
+    assert wrong(lines(files), LINES, {"long.py": 451, "large.py": 460, "gone.py": 500}) == [
+        "large.py: no exception is needed",
+        "gone.py: no exception is needed",
+    ]
+    (tmp_path / "long.py").write_text("x = 1\n" * (LINES + 2))
+    assert wrong(lines(files), LINES, {"long.py": 451}) == ["long.py: 452, at most 451"]
