@@ -118,7 +118,18 @@ class OpenroadmNetconf(RouteSwitch[Held]):
 
     async def _round(self, change: Change, marks: Marks[Setting]) -> Outcome:
         self._node = None
+        if marks.writes:  # a lost answer may have been that to a deletion: what rested below the connection is still there
+            seen = await self._look()
+            routes = [{r for r in half if isinstance(r, SpectralRoute)} - seen.routes for half in (change.remove, change.add)]
+            gone, wanted = ({name for route in half for name in self._own_at(route, seen)} for half in routes)
+            await self._tidy(gone - wanted, marks)
         return await super()._round(change, marks)
+
+    def _own_at(self, route: SpectralRoute, seen: Held) -> set[str]:
+        """The channels of this program in the route's slot at its two ends."""
+        ends = {self._known.ingress.get(route.ingress.label), self._known.egress.get(route.egress.label)}
+        own = (each for each in seen.table.interfaces.values() if each.name.startswith(OWN))
+        return {each.name for each in own if each.place in ends and each.slot == route.slot}
 
     def _fault(self, route: SpectralRoute, seen: Held) -> str:
         if route in seen.routes:
@@ -223,10 +234,12 @@ class OpenroadmNetconf(RouteSwitch[Held]):
         mcs: dict[str, Interface] = {}
         nmcs: dict[str, Interface] = {}
         rows, power = [], []
+        there = {(held.name, held.source, held.destination) for held in table.connections}
         for route in new:
             ends = [self._channels(route, side, table, mcs, nmcs) for side in ("RX", "TX")]
             name = _name_of(route)
-            rows.append(openroadm.connection_of(name, *ends))
+            if (name, *ends) not in there:
+                rows.append(openroadm.connection_of(name, *ends))
             power.append(openroadm.lighting_of(name, self._dbm if route.egress.label.startswith("DEG") else None))
         names = [_name_of(route) for route in new]
         steps: tuple[tuple[list[Element], str], ...] = (
@@ -268,9 +281,7 @@ class OpenroadmNetconf(RouteSwitch[Held]):
         held = seen.dark.get(route)
         if held is not None and held.own and held.mode == OFF:
             await self._delete([held], marks)
-        end = {self._known.ingress[route.ingress.label], self._known.egress[route.egress.label]}
-        own = (each for each in seen.table.interfaces.values() if each.name.startswith(OWN))
-        await self._tidy({each.name for each in own if each.place in end and each.slot == route.slot}, marks)
+        await self._tidy(self._own_at(route, seen), marks)
 
     async def _edit(self, rows: Iterable[Element], question: str, marks: Marks[Setting]) -> str:
         """Send one edit-config; return the device's words if it refuses."""

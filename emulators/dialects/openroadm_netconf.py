@@ -247,11 +247,12 @@ class OpenroadmNetconf(NetconfDialect[State]):
                 raise RpcError("missing-element", f"{cross.name}: target-output-power is missing")
 
     def _check_ports(self, held: Mapping[str, Interface], crosses: Mapping[str, Cross], changed: set[str]) -> None:
-        for name in sorted(changed & crosses.keys()):
-            labels = [self._place(held[end]).label for end in (crosses[name].source, crosses[name].destination)]
-            for which, label in zip(("in", "out"), labels, strict=True):
-                if (which, label) in self.plant.wrong.failed or (which, label) in self.plant.wrong.stuck:
-                    raise RpcError("operation-failed", f"{name}: port {label} failed")
+        for name in sorted(changed):
+            cross, known = (crosses[name], held) if name in crosses else (self._crosses[name], self._held)
+            labels = [self._place(known[end]).label for end in (cross.source, cross.destination)]
+            for side in zip(("in", "out"), labels, strict=True):
+                if side in self.plant.wrong.stuck or (name in crosses and side in self.plant.wrong.failed):
+                    raise RpcError("operation-failed", f"{name}: port {side[1]} failed")
             if locked := self.plant.wrong.lock((labels[0], labels[1])):
                 raise RpcError("operation-failed", f"{name}: {locked}")
 
