@@ -9,12 +9,13 @@ round trips measured in the same run, so that a slow machine or a slow hour is n
   (some, a few: its longest line), whatever the number;
 - the same, and per command one round trip of the device's own and two bare ones, where a command names one circuit (`ONE_BY_ONE`);
   the device's own is what it took to answer a command in this change, divided by the commands that were sent together;
-- in both cases the reading of the map before the change and after it where the map is a long answer or many (`LONG_MAP`), as
+- 400 for each circuit where modules turn one after the other (`TURNS`), each with a switching time of its own;
+- in all cases the reading of the map before the change and after it where the map is a long answer or many (`LONG_MAP`), as
   measured between the changes; and reading itself may take 2000 bare round trips where the device answers at line speed.
 
-Robots move one fibre at a time in minutes: nothing to measure. The figure is the worst ratio of what is taken to what may be, each
-the median over the runs. Where it may, the benchmark runs at real-time priority, so that what else a shared machine does is not
-measured.
+Robots move one fibre at a time in minutes, a Thorlabs OSW has two states and neither is dark: nothing to measure. The figure is the
+worst ratio of what is taken to what may be, each the median over the runs. Where it may, the benchmark runs at real-time priority,
+so that what else a shared machine does is not measured.
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ ADD_TRIPS, READ_TRIPS = 400, 2000
 SIZE = "320x320"
 ONE_BY_ONE = {
     "calient-tl1": (2, "ENT-CRS and ACT-CRS name one connection each (Quali's captures)"),
+    "dicon-mxs": (1, "ROUT<n>:SCAN names one input (manual)"),
     "dicon-scpi": (1, "X1 CH names one input (autosweep)"),
     "polatis-restconf": (1, "PUT of pair=N makes one; PUT of the whole map would replace everybody's, so it takes an option"),
     "polatis-tl1": (1, "ENT-PATCH names one patch (Quali's templates)"),
@@ -57,16 +59,26 @@ ONE_BY_ONE = {
 """Families whose command names one circuit: how many commands a circuit takes, and which."""
 LONG_MAP = {
     "calient-rest": "crossconnects/?id=list reports halves, states and losses of every connection: 82 kB",
+    "dicon-mxs": "ROUT<n>:SCAN? reports one input: 64 questions",
     "dicon-scpi": "X1 CH n? reports one input: 320 questions, sixteen at a time",
     "glimmerglass-tl1": "rtrv-crs-fiber has 18 fields in each of 640 rows: 148 kB",
     "lumentum-netconf": "a connection is a tree of settings and channel powers: 56 kB for 90",
+    "openroadm-netconf": "a route is a connection on four interfaces, each a tree",
     "polatis-netconf": "XML: 18 kB, which both sides take apart into 960 elements",
     "waveshaper-http": "a profile has a row for every GHz, whatever it lets through: 115 kB",
 }
 """Families whose map takes long to ask for, with the reason."""
 IN_BULK = {"polatis-restconf": {"bulk_from": "2"}}
 """Options that let a family of `ONE_BY_ONE` take a set in one command: measured in addition."""
-NO_SIZE = {"waveshaper-http", "finisar-serial", "lumentum-netconf"}
+NO_SIZE = {"waveshaper-http", "finisar-serial", "lumentum-netconf", "openroadm-netconf"}
+TURNS = {
+    "exfo-scpi": "no source says what becomes of a command while a module turns, so none is sent",
+    "santec-scpi": "the same",
+}
+"""Families whose modules turn one after the other, with the reason."""
+NEVER_DARK = {"thorlabs-osw"}
+SIZES = {"dicon-mxs": "64x64", "exfo-scpi": "8x12", "santec-scpi": "16x24"}
+"""Families that come in no such size."""
 LINE_SPEED: dict[str, dict[str, object]] = {
     "calient-tl1": {"row_delay_s": 0.0},
     "glimmerglass-tl1": {"row_delay_s": 0.0},
@@ -99,6 +111,10 @@ class Ear:
 
 def settings(device: str, identity: Identity, traits: Any) -> Iterator[Setting]:
     """Settings that do not exclude each other, as many as the faceplate has."""
+    if not traits.spectral and traits.ways:
+        for a in identity.ingress:
+            yield CrossConnect(Port(device, a), Port(device, next(b for b in identity.egress if traits.joins(a, b))))
+        return
     if not traits.spectral:
         leave = identity.egress[1:] + identity.egress[:1] if identity.ingress == identity.egress else identity.egress
         for a, b in zip(identity.ingress, leave, strict=False):
@@ -192,13 +208,20 @@ class Figure:
     circuits: int
     runs: list[Run]
 
+    @property
+    def own_s(self) -> float:
+        """The device's switching time (s) of the whole change."""
+        return SETTLE_S * (self.circuits if self.driver in TURNS else 1)
+
     def may_add_s(self, run: Run) -> float:
+        if self.driver in TURNS:
+            return self.circuits * ADD_TRIPS * run.bare_s
         each_s = 0.0 if self.bulk else self.circuits * ONE_BY_ONE[self.driver][0] * (run.trip_s + 2 * run.bare_s)
         return ADD_TRIPS * run.bare_s + each_s + (2 * run.read_s if self.driver in LONG_MAP else 0.0)
 
     @property
     def ratio(self) -> float:
-        return statistics.median((run.took_s - SETTLE_S) / self.may_add_s(run) for run in self.runs)
+        return statistics.median((run.took_s - self.own_s) / self.may_add_s(run) for run in self.runs)
 
     @property
     def read_ratio(self) -> float:
@@ -209,7 +232,7 @@ class Figure:
 
     @property
     def added_ms(self) -> float:
-        return self.median_ms("took_s") - SETTLE_S * 1e3
+        return self.median_ms("took_s") - self.own_s * 1e3
 
 
 async def measure(driver: str, lab: Lab, options: dict[str, str], bare: Wire) -> list[Figure]:
@@ -239,6 +262,8 @@ async def measure(driver: str, lab: Lab, options: dict[str, str], bare: Wire) ->
                     raise RuntimeError(f"{config.name}: {len(found)} circuits read, {count} made")
                 runs.append(Run(took, read_s, ear.trip_s, (before_s + bare.trip_s()) / 2, len(ear.asked)))
                 await change(device, some, nothing)
+                if driver in TURNS:
+                    await asyncio.sleep(2 * SETTLE_S)  # a module is dark as soon as it begins to turn away
             figures.append(Figure(driver, bulk, count, runs[1:]))
     finally:
         await device.close()
@@ -255,10 +280,11 @@ def main() -> int:
     broken = []
     with wire() as bare:
         for driver in asked:
-            if known[driver]["time_scale"] != 1:
-                print(f"{driver:<18} a robot: moves one fibre at a time, in minutes", flush=True)
+            if known[driver]["time_scale"] != 1 or driver in NEVER_DARK:
+                why = "two states, neither dark" if driver in NEVER_DARK else "a robot: moves one fibre at a time, in minutes"
+                print(f"{driver:<18} {why}", flush=True)
                 continue
-            size: dict[str, object] = {} if driver in NO_SIZE else {"size": SIZE}
+            size: dict[str, object] = {} if driver in NO_SIZE else {"size": SIZES.get(driver, SIZE)}
             for options in ({}, IN_BULK[driver]) if driver in IN_BULK else ({},):
                 name = f"{driver} (bulk)" if options else driver
                 with devices_lab([driver], emulated={driver: size | LINE_SPEED.get(driver, {})}) as lab:

@@ -34,6 +34,7 @@ _BUILT_IN: Mapping[str, str] = {
     "finisar-serial": "drivers.finisar_serial:FinisarSerial",
     "glimmerglass-tl1": "drivers.glimmerglass_tl1:GlimmerglassTl1",
     "lumentum-netconf": "drivers.lumentum_netconf:LumentumNetconf",
+    "openroadm-netconf": "drivers.openroadm_netconf:OpenroadmNetconf",
     "polatis-netconf": "drivers.polatis_netconf:PolatisNetconf",
     "polatis-restconf": "drivers.polatis_restconf:PolatisRestconf",
     "polatis-scpi": "drivers.polatis_scpi:PolatisScpi",

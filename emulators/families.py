@@ -27,6 +27,7 @@ _BUILT_IN: Mapping[str, str] = {
     "glimmerglass-tl1": "emulators.dialects.glimmerglass_tl1",
     "finisar-serial": "emulators.dialects.finisar_serial",
     "lumentum-netconf": "emulators.dialects.lumentum_netconf",
+    "openroadm-netconf": "emulators.dialects.openroadm_netconf",
     "polatis-netconf": "emulators.dialects.polatis_netconf",
     "polatis-restconf": "emulators.dialects.polatis_restconf",
     "polatis-scpi": "emulators.dialects.polatis_scpi",

@@ -194,7 +194,7 @@ class Optic:
 
     def sides(self, port: str) -> tuple[Side, ...]:
         """Return the sides meant by "17", or by "1.1.1", "1.1.1/in", "1.1.1/out" on a duplex faceplate. Raises KeyError."""
-        label, _, which = port.partition("/")
+        label, _, which = port.rpartition("/") if port.endswith(("/in", "/out")) else (port, "", "")
         found = tuple(s for s in (("in", label), ("out", label)) if s in self._known and which in ("", s[0]))
         if not found:
             raise KeyError(f"{self.name} has no port {port}")

@@ -1,14 +1,14 @@
 """Circuits of a region for its next all-to-all, while a packet switch joins all ranks: greedy, exchanges, exact where small. Pure.
 
-A pair with circuits sends over them alone, a pair without any over the packet switch, where a rank's traffic shares its port. Both
-go on at once, so the slowest part decides. MixNet (SIGCOMM 2025) chooses circuits for mixtures of experts in this way: a circuit to
-the pair that takes longest, again and again.
+A pair's bytes are split freely between its circuits and the packet switch, where a rank's traffic shares its port. Where a pair
+uses one path (`Fabric.split` false), one with circuits sends over them alone, and the slowest part decides. MixNet (SIGCOMM 2025)
+chooses circuits for mixtures of experts in that way: a circuit to the pair that takes longest, again and again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import TypeAlias
 
@@ -41,12 +41,14 @@ FINE = 1e-9
 class Fabric:
     """What joins the ranks of a region.
 
-    room: for each rank, its ports at each plane. circuit_bytes_per_s, packet_bytes_per_s: of a port, per direction.
+    room: for each rank, its ports at each plane. circuit_bytes_per_s, packet_bytes_per_s: of a port, per direction. split: a pair
+    with circuits may send a part over the packet switch.
     """
 
     room: tuple[tuple[int, ...], ...]
     circuit_bytes_per_s: float
     packet_bytes_per_s: float
+    split: bool = True
 
     def __post_init__(self) -> None:
         if min(self.circuit_bytes_per_s, self.packet_bytes_per_s) <= 0:
@@ -76,10 +78,16 @@ def all_to_all_s(demand: Bytes, circuits: Sequence[Circuit], fabric: Fabric) -> 
 def proposed(demand: Bytes, fabric: Fabric, now: Sequence[Circuit] = (), work: int = WORK) -> Choice:
     """Circuits for `demand`: those of now improved, or greedy ones improved, whichever is faster; those of now if nothing is.
 
-    Up to `SMALL` ranks the exact search goes on from there: with up to 3 ports each that is within 1.1 of the fastest circuits.
+    Up to `SMALL` ranks the exact search goes on from there: with up to 3 ports each that is within 1.1 of the fastest circuits,
+    where traffic is split within 1.3.
     """
     kept = Choice(tuple(sorted(now)), all_to_all_s(demand, now, fabric))
-    tries = [improved(demand, fabric, greedy(demand, fabric).circuits, work)]
+    starts = [greedy(demand, fabric).circuits]
+    if fabric.split:  # many circuits gain nothing alone there, and the other rule finds them
+        rule = replace(fabric, split=False)
+        other = greedy(demand, rule).circuits
+        starts += [other, improved(demand, rule, other, work).circuits]
+    tries = [improved(demand, fabric, start, work) for start in starts]
     if now:
         tries.insert(0, improved(demand, fabric, now, work))
     best = min(tries, key=lambda choice: choice.seconds)
@@ -147,6 +155,7 @@ class _Region:
             raise Infeasible(f"a demand that is no {n} x {n} square of bytes, 0 or more", "give bytes from each rank to each other")
         self.circuit_s = np.maximum(demand, demand.T) / fabric.circuit_bytes_per_s
         self.packet_s = demand / fabric.packet_bytes_per_s
+        self.split, self.faster = fabric.split, np.float64(fabric.circuit_bytes_per_s / fabric.packet_bytes_per_s)
         np.fill_diagonal(self.circuit_s, 0.0)
         np.fill_diagonal(self.packet_s, 0.0)
         self.pairs = [(a, b) for a in range(n) for b in range(a + 1, n) if self.circuit_s[a, b] > 0]
@@ -218,7 +227,13 @@ class _Region:
         return None
 
     def parts(self) -> tuple[Bytes, Bytes, Bytes]:
-        """Seconds of each pair's circuits, and of what each rank sends and receives over the packet switch."""
+        """Seconds of each pair's circuits, and of what each rank sends and receives over the packet switch.
+
+        Where traffic is split, circuits last as long as their ranks' ports: theirs are 0.
+        """
+        if self.split:
+            helped = self.links * self.faster
+            return np.zeros_like(self.packet_s), split_s(self.packet_s, helped), split_s(self.packet_s.T, helped)
         dark = self.links == 0
         rest = np.where(dark, self.packet_s, 0.0)
         return np.where(dark, 0.0, self.circuit_s / np.maximum(self.links, 1)), rest.sum(axis=1), rest.sum(axis=0)
@@ -244,12 +259,13 @@ class _Region:
     def _takes(self) -> Callable[[Pair], tuple[float, float]]:
         own, sent, received = self.parts()
         ports = np.maximum(sent, received)
+        left = self._left(float(ports.max(initial=0.0)))
 
         def takes(pair: Pair) -> tuple[float, float]:
             a, b = pair
-            if self.links[pair]:
+            if self.links[pair] and not self.split:
                 return float(own[pair]), 0.0
-            return float(max(ports[a], ports[b])), float(self.circuit_s[pair])
+            return float(max(ports[a], ports[b])), float(left[pair])
 
         return takes
 
@@ -259,8 +275,18 @@ class _Region:
         ports = np.maximum(sent, received)
         slowest = max(float(own.max(initial=0.0)), float(ports.max(initial=0.0))) * (1 - FINE)
         full = {int(rank) for rank in np.flatnonzero(ports >= slowest)}
-        found = [pair for pair in self.pairs if (own[pair] >= slowest if self.links[pair] else full & {*pair})]
-        return sorted(found, key=lambda pair: -float(self.circuit_s[pair]))
+        left = self._left(slowest)
+
+        def slow(pair: Pair) -> bool:
+            if self.links[pair] and not self.split:
+                return bool(own[pair] >= slowest)
+            return bool(full & {*pair}) and left[pair] > 0
+
+        return sorted(filter(slow, self.pairs), key=lambda pair: -float(left[pair]))
+
+    def _left(self, seconds: float) -> Bytes:
+        """What a circuit more could take of each pair, in seconds of a circuit: all, or what is not done by then."""
+        return np.maximum(self.circuit_s - (self.links * seconds if self.split else 0.0), 0.0)
 
     def exchanges(self, pairs: Sequence[Pair]) -> Iterator[Cost]:
         """The cost of each way to give one of `pairs` a circuit more, or one less; it is in place when its cost is given."""
@@ -294,6 +320,19 @@ class _Region:
         return choices
 
 
+def split_s(packet_s: Bytes, helped: Bytes) -> Bytes:
+    """How long (s) each rank takes to send, if what circuits take of a pair's bytes is chosen as well as can be.
+
+    packet_s: seconds of each pair's bytes over the packet switch alone; helped: rates of its circuits, as multiples of the packet
+    port's. In T seconds circuits take T x helped, and the rest has to fit the port: so T is the largest, of all sets of pairs, of
+    their seconds over 1 + their circuits' rates; the set is that of the pairs with the most seconds for a circuit's rate.
+    """
+    with np.errstate(divide="ignore", invalid="ignore"):
+        order = np.argsort(-np.where(helped > 0, packet_s / helped, np.inf), axis=1, kind="stable")
+    load, rate = (np.take_along_axis(every, order, axis=1).cumsum(axis=1) for every in (packet_s, helped))
+    return np.asarray((load / (1 + rate)).max(axis=1, initial=0.0))
+
+
 class _Exact:
     """Pairs one after the other, the heaviest first: how many circuits, and at which planes; bounded from below."""
 
@@ -321,8 +360,9 @@ class _Exact:
         for planes in self.options(a, b):
             for plane in planes:
                 self.region.add((a, b, plane))
-            if planes:
-                self.pair(index + 1, max(slowest, float(self.region.circuit_s[a, b]) / len(planes)))
+            if planes or self.region.split:
+                own = 0.0 if self.region.split else float(self.region.circuit_s[a, b]) / len(planes)
+                self.pair(index + 1, max(slowest, own))
             else:
                 self.packets(a, b, 1.0)
                 self.pair(index + 1, slowest)
@@ -344,6 +384,8 @@ class _Exact:
 
     def least(self, index: int) -> float:
         """No choice for the pairs from `index` on is faster: each rank's ports take its heaviest pairs off its packets."""
+        if self.region.split:
+            return self.least_split(index)
         rest: list[tuple[list[float], list[float]]] = [([], []) for _ in self.load[0]]
         for a, b in self.pairs[index:]:
             for src, dst in ((a, b), (b, a)):
@@ -356,4 +398,17 @@ class _Exact:
             for way, parts in enumerate(both):
                 parts.sort(reverse=True)
                 longest = max(longest, self.load[way][rank] + sum(parts[ports:]))
+        return longest
+
+    def least_split(self, index: int) -> float:
+        """As `least`: what is decided takes as long as it takes, and all ports that are left help all pairs."""
+        region = self.region
+        decided, helped = region.packet_s.copy(), region.links * region.faster
+        for a, b in self.pairs[index:]:
+            decided[a, b] = decided[b, a] = 0.0
+        room = np.array([sum(row) for row in region.room]) * region.faster
+        longest = 0.0
+        for whole, part in ((region.packet_s, decided), (region.packet_s.T, decided.T)):
+            together = whole.sum(axis=1) / (1 + helped.sum(axis=1) + room)
+            longest = max(longest, float(split_s(part, helped).max(initial=0.0)), float(together.max(initial=0.0)))
         return longest

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence, Set
@@ -42,6 +43,8 @@ class RouteSwitch(Device[Setting], Generic[H]):
 
     PATIENCE_S: ClassVar[float] = PATIENCE_S
     """How long (s) public clients of the family wait for a route, at the pace of a real device."""
+    LABEL: ClassVar[re.Pattern[str]] = re.compile("[A-Za-z0-9]+")
+    """How the family's ports may be called; no other label is sent to the device."""
 
     def __init__(self, config: DeviceConfig, traits: Traits) -> None:
         super().__init__(config, traits)
@@ -124,7 +127,7 @@ class RouteSwitch(Device[Setting], Generic[H]):
         if isinstance(setting, CrossConnect):
             return "a cross-connect is no spectral route; this is a wavelength-selective switch"
         ports = (setting.ingress, setting.egress)
-        if any(port.device != self.name or not (port.label.isascii() and port.label.isalnum()) for port in ports):
+        if any(port.device != self.name or not self.LABEL.fullmatch(port.label) for port in ports):
             return f"not a port of {self.name}"
         if not self.traits.joins(*(port.label for port in ports)):
             return f"not a port of {self.name}, or no path from {ports[0].label} to {ports[1].label}"

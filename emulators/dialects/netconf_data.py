@@ -50,12 +50,16 @@ class RpcError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """One node: a leaf (no children), a container, or a list (with the name of its key). writable: part of the configuration."""
+    """One node: a leaf (no children), a container, or a list (with the name of its key). writable: part of the configuration.
+
+    space: its namespace, where that is not its parent's.
+    """
 
     name: str
     children: Mapping[str, Schema] = field(default_factory=dict)
     key: str = ""
     writable: bool = True
+    space: str = ""
 
     @classmethod
     def of(cls, name: str, *children: Schema, key: str = "", writable: bool = True) -> Schema:
@@ -189,7 +193,7 @@ def _apply(parent: etree._Element, edit: etree._Element, default: str, schema: S
     inherited = "merge" if operation in ("replace", "create") else operation
     for child in edit:
         known = schema.children.get(local(str(child.tag)))
-        if known is None or namespace(str(child.tag)) != namespace(str(edit.tag)):
+        if known is None or namespace(str(child.tag)) != (known.space or namespace(str(edit.tag))):
             raise _about("unknown-element", child, "no such element")
         if schema.key == known.name and there.find(str(child.tag)) is not None:
             continue

@@ -109,7 +109,7 @@ def _segment(link: WantedLink, lab: Lab) -> Segment | None:
 
 
 def fabric(region: Region, lab: Lab, circuit_mbps: float, packet_mbps: float | None = None) -> Fabric:
-    """The region for `planner.regional`: rank i is `region.hosts[i]`, plane p is `planes(region, lab)[p]`.
+    """The region for `planner.regional`: rank i is `region.hosts[i]`, plane p is `planes(region, lab)[p]`; a pair uses one path.
 
     circuit_mbps, packet_mbps: what a port carries of the bytes of programs, per direction (Mb/s); else the segment's rate.
     """
@@ -118,7 +118,7 @@ def fabric(region: Region, lab: Lab, circuit_mbps: float, packet_mbps: float | N
     names = planes(region, lab)
     room = tuple(tuple(len(_ports(region, lab, host, plane)) for plane in names) for host in region.hosts)
     packets = packet_mbps if packet_mbps is not None else lab.segments[region.fallback].link_mbps
-    return Fabric(room, circuit_mbps * 1e6 / 8, packets * 1e6 / 8)
+    return Fabric(room, circuit_mbps * 1e6 / 8, packets * 1e6 / 8, split=False)
 
 
 def planes(region: Region, lab: Lab) -> tuple[DeviceName, ...]:

@@ -7,7 +7,7 @@ from contextlib import suppress
 from drivers import calient_rest, polatis_restconf, waveshaper_http
 from drivers.link.http import Answer
 from drivers.wire import calient_rest as calient
-from drivers.wire import netconf, polatis, rest, roadm, wsp
+from drivers.wire import netconf, openroadm, polatis, rest, roadm, wsp
 from optics import Garbled, Refused
 from tests.fuzz.targets import target
 
@@ -71,6 +71,17 @@ def netconf_xml(data: bytes) -> None:
             netconf.done(reply)
         with suppress(Garbled):
             netconf.number(netconf.data(reply), "a", "b")
+
+
+@target("openroadm-xml")
+def openroadm_xml(data: bytes) -> None:
+    """A node and its table in one document."""
+    with suppress(Garbled, Refused):
+        held = netconf.data(netconf.parse_reply(data.decode("utf-8", "replace")))
+        table = openroadm.parse_table(held, openroadm.parse_node(held))
+        for each in table.interfaces.values():
+            if each.slot is not None:
+                netconf.show(openroadm.interface_of(each))
 
 
 @target("roadm-xml")

@@ -182,6 +182,7 @@ _CIRCUITS = {
     "finisar-serial": ("in", "2"),
     "glimmerglass-tl1": ("10001", "20002"),
     "lumentum-netconf": ("4101", "4201"),
+    "openroadm-netconf": ("SRG1/3/0/C1", "DEG1"),
     "rome-cli": ("E1", "W2"),
     "santec-scpi": ("0.in", "0.2"),
     "sonic-ocs": ("1A", "2B"),

@@ -22,7 +22,7 @@ ROUNDS = 5
 """Rounds of measuring and adjusting; accurate meters and attenuators need one, and one more to verify."""
 MOST_DB = 15.0
 """Range in which every wavelength-selective switch known here keeps its accuracy (Finisar: 0 to 15 dB typical, grade U;
-WaveShaper: 0 to 30). A driver whose device goes further says so with `max_attenuation_db`."""
+WaveShaper: 0 to 30). A driver whose device goes further, or less far (0: not at all), says so with `max_attenuation_db`."""
 STEP_DB = 0.1
 
 Apply: TypeAlias = Callable[[Mapping[DeviceName, Change]], Awaitable[Mapping[DeviceName, Outcome]]]
