@@ -7,9 +7,9 @@ import math
 import re
 import sqlite3
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any
 
 from optics.errors import Missing, Usage
@@ -83,21 +83,34 @@ def answer(database: sqlite3.Connection, sql: str) -> tuple[tuple[str, ...], lis
     It is carried out in a thread: signals, of Ctrl-C and of --timeout, are handled between statements of Python, and one statement
     of SQL may take forever.
     """
+    found: list[tuple[tuple[str, ...], list[tuple[Any, ...]]]] = []
+    errors: list[Exception] = []
+    over, ended = Event(), Event()
 
-    def work() -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
-        cursor = database.execute(sql)
-        if cursor.description is None:
-            raise Usage("the SQL is not a SELECT")
-        return tuple(column[0] for column in cursor.description), cursor.fetchall()
-
-    with ThreadPoolExecutor(1) as thread:
-        future = thread.submit(work)
+    def work() -> None:
         try:
-            return future.result()
+            if not over.is_set():
+                cursor = database.execute(sql)
+                if cursor.description is None:
+                    raise Usage("the SQL is not a SELECT")
+                found.append((tuple(column[0] for column in cursor.description), cursor.fetchall()))
+        except Exception as error:
+            errors.append(error)
         finally:
-            while not future.done():  # an interrupt that comes before the statement has begun has no effect
-                database.interrupt()
-                wait([future], 0.05)
+            ended.set()
+
+    thread = Thread(target=work, daemon=True)
+    try:  # a signal may come as soon as the thread runs, within `start`
+        thread.start()
+        ended.wait()
+    finally:
+        over.set()
+        while thread.is_alive() and not ended.is_set():  # an interrupt before the statement has begun has no effect
+            database.interrupt()
+            ended.wait(0.05)
+    if errors:
+        raise errors[0]
+    return found[0]
 
 
 @contextmanager
@@ -115,6 +128,7 @@ def opened(runs: Sequence[Recorded], wanted: Sequence[str], trouble: list[str] |
             _fill(database, wanted, run.read(wanted, trouble))
         yield database
     finally:
+        database.interrupt()  # whoever is interrupted while he interrupts a statement leaves it running, and closing waits for it
         database.close()
 
 

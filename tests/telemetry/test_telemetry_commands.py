@@ -6,9 +6,11 @@ import csv
 import json
 import os
 import signal
+import sqlite3
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -171,6 +173,36 @@ def test_a_query_that_does_not_end_is_ended_by_ctrl_c(typed: Typed) -> None:
             tables.answer(database, ENDLESS.replace("n+1", "seen(n)+1"))
     finally:
         signal.signal(signal.SIGINT, before)
+    thread.join()
+
+
+def test_a_query_is_ended_when_ctrl_c_comes_while_its_thread_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun = threading.Event()
+
+    class Struck(threading.Thread):
+        def start(self) -> None:
+            super().start()
+            begun.wait()
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(tables, "Thread", Struck)
+    with pytest.raises(KeyboardInterrupt), tables.opened([], []) as database:
+        database.create_function("seen", 1, lambda at: begun.set() or at)
+        tables.answer(database, ENDLESS.replace("n+1", "seen(n)+1"))
+
+
+def test_a_database_is_closed_while_a_statement_still_runs() -> None:
+    begun = threading.Event()
+    with tables.opened([], []) as database:
+        database.create_function("seen", 1, lambda at: begun.set() or at)
+
+        def endless() -> None:
+            with suppress(sqlite3.Error, MemoryError):  # which of them depends on where it is interrupted
+                database.execute(ENDLESS.replace("n+1", "seen(n)+1")).fetchall()
+
+        thread = threading.Thread(target=endless, daemon=True)
+        thread.start()
+        begun.wait()
     thread.join()
 
 
