@@ -1,4 +1,7 @@
-"""`python -m tests.sim SEED [COUNT]`: tell stories, and print which promises were broken in them."""
+"""`python -m tests.sim SEED [COUNT]`: tell stories, and print which promises were broken in them.
+
+`make drill NAME=seeds` does it for as long as one likes.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import sys
 from collections import Counter
 
 from tests.sim.seeds import Found, children, shrink
-from tests.sim.story import decisions
+from tests.sim.story import decisions, names
 
 REPLAY = "python -m tests.sim {} --trace"
 """What tells a story again, to the bit."""
@@ -15,12 +18,11 @@ REPLAY = "python -m tests.sim {} --trace"
 
 def arguments(words: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.sim", description=__doc__)
-    parser.add_argument("seed", help="the first seed, a number; or any words, told once")
-    parser.add_argument("count", nargs="?", type=int, default=1, help="how many seeds from there on")
+    parser.add_argument("seeds", nargs="+", help="SEED, SEED COUNT for so many from there on, or more than two seeds")
     parser.add_argument("--trace", action="store_true", help="print what happens")
     parser.add_argument("--stop", action="store_true", help="end at the first promise that is broken")
     parser.add_argument("--shrink", action="store_true", help="leave out what a broken promise does not need")
-    parser.add_argument("--without", default="", help="decisions that are left out: c0,k0,f3")
+    parser.add_argument("--only", default="", help="decisions that the story is told with: c0,k0,f3")
     return parser.parse_args(words)
 
 
@@ -29,15 +31,18 @@ def smaller(found: Found) -> None:
     out, last = shrink(found.seed, found.bad)
     typed, fates = decisions(found.seed, out)
     words = "\n  ".join(map(str, (*typed, *fates)))
-    print(f"without {len(out)} decisions: {last.bad}\n  {words}")
-    print(f"replay: {REPLAY.format(found.seed)} --without {','.join(out)}", flush=True)
+    print(f"with {len(typed) + len(fates)} decisions: {last.bad}\n  {words}")
+    print(
+        f"replay: {REPLAY.format(found.seed)} --only {','.join(name for name in names(found.seed) if name not in out)}", flush=True
+    )
 
 
 def main(words: list[str]) -> int:
     """Returns 1 if a promise was broken."""
     asked = arguments(words)
-    seeds = [str(int(asked.seed) + n) for n in range(asked.count)] if asked.seed.isdigit() else [asked.seed]
-    without = [name for name in asked.without.split(",") if name]
+    first, *more = asked.seeds
+    seeds = [str(int(first) + n) for n in range(int(more[0]))] if len(more) == 1 else asked.seeds
+    without = [name for name in names(first) if name not in asked.only.split(",")] if asked.only else []
     bad, told, cpu_s, virtual_s = 0, 0, 0.0, 0.0
     ends: Counter[str] = Counter()
     for found in children(seeds, trace=asked.trace, without=without):

@@ -41,7 +41,11 @@ class Desk(Machine):
         actor = self.processes.get(int(name.partition("/")[0]))
         if actor is None or actor.dead:
             return ""
-        return f"{actor.pid} (testbed) S {'0 ' * 18}{int(100 * (actor.began - self.booted))} 0"
+        return f"{actor.pid} (testbed) S {'0 ' * 18}{self.ticks(actor)} 0"
+
+    def ticks(self, actor: Actor) -> int:
+        """When a process began, in hundredths of a second since the machine started."""
+        return int(100 * (actor.began - self.booted))
 
     def sync(self, fd: int) -> None:
         """As os.fsync."""

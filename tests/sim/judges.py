@@ -1,19 +1,20 @@
 """Judges: what must be true at every step, at every commit, of every byte, and when nothing runs any more.
 
-To add one: a subclass of `Judge` with the methods it needs, and its name in JUDGES. A method calls `self.broken(words)`; it raises
-nothing, for it may run inside the process that it judges. `self.world` has the truth (`held`, `owned`, `lit`, `hosts`, `reader`).
+To add one: a subclass of `Judge` with the methods it needs, and its name in `seeds.JUDGES`. A method calls `self.broken(words)`; it
+raises nothing, for it may run inside the process that it judges. `self.world` has the truth (`held`, `owned`, `lit`, `hosts`,
+`reader`).
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from tests.sim.lab import DRIVERS, OWNERS, World
+from tests.sim.lab import DRIVERS, OWNERS, Pair, World
 from tests.sim.loop import Actor
-from tests.sim.seams import RolledBack, locks_of
+from tests.sim.seams import locks_of
 
 
 class Judge:
@@ -51,6 +52,7 @@ class NoCollision(Judge):
     def __init__(self, world: World) -> None:
         super().__init__(world)
         self.versions: dict[str, int] = {}
+        self.held: dict[str, set[Pair]] = {name: world.held(name) for name in world.servers}
         self.stamps: dict[str, tuple[float | None, float | None]] = {}
         self.switches = {actor: (name, world.plants[name]) for name, actor in world.switches.items()}
 
@@ -61,6 +63,7 @@ class NoCollision(Judge):
         if plant.version == self.versions.get(name):
             return
         self.versions[name] = plant.version
+        self.owned(name)
         for one in plant.violations:
             self.broken(f"S1: {name}: {one.pair}: {one.why}")
         reboot, since = self.world.disturbed.get(name), plant.since(self.world.foreign(name))
@@ -71,6 +74,15 @@ class NoCollision(Judge):
             self.broken(f"S2: {name}: the circuit of a stranger's was touched")
         elif since is None and known[1] is not None:
             self.broken(f"S2: {name}: the circuit of a stranger's is gone")
+
+    def owned(self, name: str) -> None:
+        """A circuit that has come has an owner already."""
+        held, was = self.world.held(name), self.held[name]
+        self.held[name] = held
+        if new := held - was - {self.world.foreign(name)}:
+            known = self.world.owned(OWNERS[0])[name] | self.world.owned(OWNERS[1])[name]
+            if new - known:
+                self.broken(f"S12: {name}: {new - known} comes, and nobody owns it")
 
 
 class Journal(Judge):
@@ -160,20 +172,102 @@ class Quiet(Judge):
                 self.broken(f"{when}: {name} runs {generations.summary()} {host.kernel.selected()}")
 
 
-class AsBefore(Judge):
-    """S7: after "everything is as before" no host of the owner's is armed that nobody locked."""
+class Outcome(Judge):
+    """The end of a run that still has its lock is true: "ok" and "rolled-back" (S7), and of a step "done".
 
-    def ended(self, actor: Actor, verb: str, came: Any) -> None:
-        if not isinstance(came, RolledBack) or "as before" not in str(came):
+    Judged in the commit that says so; but for devices and hosts that have lost something by themselves since the run began.
+    """
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self.began: dict[str, float] = {}
+        self.routes: dict[tuple[str, int | None], object] = {}
+        """What hosts ran when a run began, by host and generation."""
+        self.judged: set[object] = set()
+
+    def committed(self, actor: Actor) -> None:
+        reader, now = self.world.reader, self.world.loop.now
+        query = "SELECT id, verb, owner, status, before, target FROM runs WHERE pid=? ORDER BY rowid DESC LIMIT 1"
+        run = reader.execute(query, (actor.pid,)).fetchone()
+        if run is None:
             return
-        world, owner = self.world, getattr(actor, "owner", "")
-        own = {row[0] for row in world.reader.execute("SELECT generation FROM generation_owners WHERE owner=?", (owner,))}
-        scopes = world.reader.execute("SELECT scope FROM locks WHERE state='active'").fetchall()
-        locked = {host for row in scopes for host in json.loads(row["scope"])["hosts"]}
-        for name, host in world.hosts.items():
-            armed = host.agent.generations.armed if host.agent is not None else None
-            if armed and armed["generation"] in own and name not in locked:
-                self.broken(f"S7: {actor} says that all is as before, and {name} is armed for generation {armed['generation']}")
+        if (began := self.began.get(run["id"])) is None:
+            began = self.began[run["id"]] = now
+            self.routes |= {(name, self.active(name)): self.rules(name) for name in self.world.hosts}
+        if (
+            run["id"] in self.judged
+            or not reader.execute("SELECT 1 FROM locks WHERE run=? AND state='active'", (run["id"],)).fetchone()
+        ):
+            return
+        for step in reader.execute("SELECT * FROM steps WHERE run=? AND state='done' AND kind='device'", (run["id"],)).fetchall():
+            if (run["id"], step["seq"]) not in self.judged:
+                self.judged.add((run["id"], step["seq"]))
+                self.done(step, began)
+        if run["status"] == "running":
+            return
+        self.judged.add(run["id"])
+        if run["status"] == "ok" and run["verb"] in ("up", "down", "rollback", "restore"):
+            self.ok(run, began)
+        elif run["status"] == "rolled-back" and run["before"] != "null":
+            self.as_before(run, began)
+
+    def active(self, name: str) -> int | None:
+        agent = self.world.hosts[name].agent
+        return None if agent is None else agent.generations.active
+
+    def rules(self, name: str) -> object:
+        """The routes that a host runs."""
+        agent, active = self.world.hosts[name].agent, self.active(name)
+        return None if agent is None or active is None else agent.generations.staged[active]["routes"]
+
+    def calm(self, name: str, began: float) -> bool:
+        """Whether a device or host has lost nothing by itself since."""
+        return self.world.disturbed.get(name, -1.0) < began
+
+    def done(self, step: Any, began: float) -> None:
+        device, intent = step["subject"], json.loads(step["intent"])
+        if step["error"] or not self.calm(device, began):
+            return
+        held = {f"{a}->{b}" for a, b in self.world.held(device)}
+        if (lost := set(intent["add"]) - held) or (still := set(intent["remove"]) & held):
+            self.broken(f"S4: {step['run']} has a step of {device} done, and {lost or still} is not so")
+
+    def ok(self, run: Any, began: float) -> None:
+        world, owner = self.world, run["owner"]
+        row = world.reader.execute("SELECT plan_text, generation FROM current WHERE lab=?", (world.slice(owner),)).fetchone()
+        links = [(link["a"], link["b"]) for link in json.loads(row["plan_text"])["links"]] if row else []
+        goal, own, words = world.wanted(links), world.owned(owner), f"{run['id']} ({run['verb']} of {owner}) is ok"
+        for device in world.servers:
+            held = own[device] & world.held(device)
+            if self.calm(device, began) and (held != goal[device] or own[device] != held):
+                self.broken(f"{words}: {device}: wanted {goal[device]}, {own[device]} owned, {held} there")
+        for name in sorted({end.partition(":")[0] for link in links for end in link}):
+            host = world.hosts[name]
+            if host.agent is None or not self.calm(name, began):
+                continue
+            found = host.agent.generations
+            selected = [found.table(row["generation"])]
+            if found.active != row["generation"] or found.pending or host.kernel.selected() != selected:
+                self.broken(
+                    f"{run['id']} ({run['verb']} of {owner}) is ok, generation {row['generation']}: {name}: {found.summary()}"
+                )
+
+    def as_before(self, run: Any, began: float) -> None:
+        world, before, target = self.world, json.loads(run["before"]), json.loads(run["target"])
+        own = world.owned(run["owner"])
+        for device in world.servers:
+            was = {(one[0], one[1]) for one in before["ours"].get(device, ())}
+            held = own[device] & world.held(device)
+            if self.calm(device, began) and (held != was or own[device] != held):
+                self.broken(f"S7: {run['id']} was rolled back: {device}: {was} before, {held} now, {own[device]} owned")
+        for name in target["hosts"]:
+            host = world.hosts[name]
+            if host.agent is None or not self.calm(name, began) or name not in before["generations"]:
+                continue
+            found = host.agent.generations
+            ran = self.routes.get((name, before["generations"][name]))
+            if found.armed or found.pending or ran != self.rules(name):  # perhaps staged anew, with another number
+                self.broken(f"S7: {run['id']} was rolled back: {name} ran {before['generations'][name]}: {found.summary()}")
 
 
 class Status(Judge):
@@ -207,6 +301,3 @@ class Status(Judge):
             agent = world.hosts[name].agent
             if agent is not None and agent.generations.active != row["generation"] and not came.drift:
                 self.broken(f"of {owner}: {name} runs {agent.generations.active}, not {row['generation']}, and status is silent")
-
-
-JUDGES: list[Callable[[World], Judge]] = [NoCollision, Journal, Fencing, Ownership, Quiet, AsBefore, Status]

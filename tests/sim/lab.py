@@ -135,6 +135,7 @@ class World(StandIns, Hooks):
         for path in self.inventory.iterdir():
             self.desk.keep(path)
         self.judges = [judge(self) for judge in judges]
+        self.watchers = [judge for judge in self.judges if "stepped" in vars(type(judge))]
         self.net.sending = self._sending
         self.loop.after_step = self._after_step
 
@@ -151,7 +152,7 @@ class World(StandIns, Hooks):
     def _after_step(self, actor: Actor) -> None:
         if self.bad:
             raise Violation(self.bad)
-        for judge in self.judges:
+        for judge in self.watchers:
             judge.stepped(actor)
 
     def obeyed(self, host: str, op: str, request: Mapping[str, Any]) -> None:

@@ -9,19 +9,21 @@ import shutil
 import tempfile
 import traceback
 import warnings
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from tests.sim.clocks import CPU, simulated
-from tests.sim.judges import JUDGES
+from tests.sim.judges import Fencing, Journal, Judge, NoCollision, Outcome, Ownership, Quiet, Status
 from tests.sim.lab import Violation, World
+from tests.sim.lockjudge import LockModel
 from tests.sim.loop import Deadlock, Killed, SimLoop
 from tests.sim.seams import replaced
 from tests.sim.story import Story, decisions
 
+JUDGES: list[Callable[[World], Judge]] = [NoCollision, Journal, LockModel, Fencing, Ownership, Quiet, Outcome, Status]
 KEPT: list[object] = []
 """What killed processes of seeds that ended were about to do: collected, a coroutine would run its `finally`."""
 BATCH = 100

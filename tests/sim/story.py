@@ -122,6 +122,12 @@ def decisions(seed: str, without: Collection[str] = ()) -> tuple[list[Typed], li
     return [one for one in spared if one.name not in without], [one for one in fates if one.name not in without]
 
 
+def names(seed: str) -> list[str]:
+    """The names of its decisions."""
+    typed, fates = decisions(seed)
+    return [*(one.name for one in typed), *(one.kill for one in typed if one.doom[1]), *(one.name for one in fates)]
+
+
 def plan_text(name: str, links: Collection[tuple[str, str]]) -> str:
     accept = {"neighbours": False, "all_pairs": False, "link_up_timeout_s": LINK_S, "max_loss_db": 20}
     return json.dumps(
@@ -247,8 +253,8 @@ class Story:
     def fault(self, device: str, draw: random.Random) -> None:
         """Arm a fault of a device."""
         kind = draw.choice(FAULTS)
-        if kind == "silent-failure" and device == "ocs2":
-            return  # a Calient is believed, and refuses the port itself: docs/explanation/reliability.md
+        if kind in ("silent-failure", "half-duplex", "partial-bulk") and device == "ocs2":
+            return  # a Calient that says what is not so is believed: docs/reference/reliability.md
         more: dict[str, Any] = {"on": draw.choice(("write", "read")), "after": draw.randint(0, 4), "count": 1}
         try:
             self.world.servers[device].add_fault(kind, **more)
