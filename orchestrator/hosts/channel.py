@@ -116,6 +116,7 @@ class Channel:
         channel = self._channel
         if channel is None or channel.closed:
             future.set_exception(Unreachable(f"{self.host.name}: no channel to its agent", hint="connect first"))
+            future.exception()  # as in `_detach`: who asked may be cancelled before he looks
             return future
         self._last_id += 1
         self._waiting[self._last_id] = future
