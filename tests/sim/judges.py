@@ -158,9 +158,9 @@ class Quiet(Judge):
     """Liveness: at rest no lock is held and no host will change its routes by itself; after all nothing is left on any host."""
 
     def rest(self, when: str) -> None:
-        with self.world.store() as store:
-            if left := locks_of(self.world.lab, self.world.settings(OWNERS[0]), store).listed():
-                self.broken(f"{when}: locked: {[str(one) for one in left]}")
+        locks = locks_of(self.world.lab, self.world.settings(OWNERS[0]), self.world.store)
+        if left := locks.listed():
+            self.broken(f"{when}: locked: {[str(one) for one in left]}")
         for name, host in self.world.hosts.items():
             if host.agent is None:
                 self.broken(f"{when}: no agent on {name}")

@@ -8,8 +8,7 @@ import random
 import re
 import sqlite3
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -101,6 +100,7 @@ class World(StandIns, Hooks):
         self.ends: Counter[str] = Counter()
         self.judges: list[Judge] = []
         self.bad = ""
+        self._store: Store | None = None
         self._reader: sqlite3.Connection | None = None
         self.disk_os, self.disk_open = DiskOs(self._disk), opener(self._disk)
 
@@ -130,8 +130,6 @@ class World(StandIns, Hooks):
         self.cables = {str(port): fibre for port, fibre in self.lab.fibres.items()}
         self.sources = {(f.enters.device, f.enters.label): self.hosts[p.host] for p, f in self.lab.fibres.items()}
         self._lights()
-        with self.store():
-            pass
         for path in self.inventory.iterdir():
             self.desk.keep(path)
         self.judges = [judge(self) for judge in judges]
@@ -140,8 +138,9 @@ class World(StandIns, Hooks):
         self.loop.after_step = self._after_step
 
     def close(self) -> None:
-        if self._reader is not None:
-            self._reader.close()
+        for opened in (self._reader, self._store):
+            if opened is not None:
+                opened.close()
 
     # ---- judges
 
@@ -170,7 +169,7 @@ class World(StandIns, Hooks):
     def reader(self) -> sqlite3.Connection:
         """A connection to the store for judges, who write nothing."""
         if self._reader is None:
-            self._reader = sqlite3.connect(self.settings("ann").store_path, isolation_level=None)
+            self._reader = sqlite3.connect(self.store.path, isolation_level=None)
             self._reader.row_factory = sqlite3.Row
         return self._reader
 
@@ -281,10 +280,12 @@ class World(StandIns, Hooks):
     def slice(self, owner: str) -> str:
         return slice_of(self.lab, self.settings(owner))
 
-    @contextmanager
-    def store(self, owner: str = "ann") -> Iterator[Store]:
-        with Store(self.settings(owner).store_path) as opened:
-            yield opened
+    @property
+    def store(self) -> Store:
+        """The store, for looks of the world's own."""
+        if self._store is None:
+            self._store = Store(self.settings(OWNERS[0]).store_path)
+        return self._store
 
     def process(self, owner: str, name: str, doom: tuple[str, int] = ("", 0)) -> Actor:
         """A process of an operator's."""

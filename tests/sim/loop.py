@@ -208,17 +208,18 @@ class SimLoop(asyncio.BaseEventLoop):
 
     def _run_once(self) -> None:
         heap, now, runnable = self.heap, self.now, self.runnable
-        while heap and (heap[0][0] <= now or heap[0][2]._cancelled):
-            timer = heapq.heappop(heap)[2]
-            if not timer._cancelled:
-                self._put(timer)
-        if not runnable:
+        while True:
+            while heap and (heap[0][0] <= now or heap[0][2]._cancelled):
+                timer = heapq.heappop(heap)[2]
+                if not timer._cancelled:
+                    self._put(timer)
+            if runnable:
+                break
             if self._stopping:  # type: ignore[attr-defined]
                 return
             if not heap:
                 raise Deadlock(f"nothing to do at {now:.3f}")
-            self.now = heap[0][0]
-            return
+            self.now = now = heap[0][0]
         index = int(self.rng.random() * len(runnable)) if len(runnable) > 1 else 0
         actor = runnable[index]
         handle = actor.ready.popleft()

@@ -202,8 +202,7 @@ class Story:
 
     def unfinished(self, owner: str) -> list[Any]:
         """What `status` tells an owner to put right, newest first; a look of the world's own, which nothing can kill."""
-        with self.world.store(owner) as store:
-            return store.unfinished(self.world.key, owner)
+        return self.world.store.unfinished(self.world.key, owner)
 
     # ---- fates
 
