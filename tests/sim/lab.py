@@ -13,11 +13,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tests.sim.agents import Hooks, SimAnsible, SimHost, login
+from tests.sim.agents import Hooks, SimHost
 from tests.sim.desk import Desk
 from tests.sim.kernel import DiskOs, opener
 from tests.sim.loop import ACTOR, Actor, Killed, SimLoop, point
 from tests.sim.net import Net
+from tests.sim.reach import SimAnsible, login
 from tests.sim.seams import (
     CalientTl1,
     Command,
