@@ -130,10 +130,8 @@ def lock_holder(fd: int) -> Daemon | None:
 
 
 def boot_id() -> str:
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    except OSError:
-        return ""
+    """Of this start of the machine; empty if this system has none. Hosts with the same one share a monotonic clock."""
+    return _proc("sys/kernel/random/boot_id").strip()
 
 
 def boot_clock_ns() -> int:
@@ -142,7 +140,12 @@ def boot_clock_ns() -> int:
 
 
 def _stat(pid: int) -> str:
+    return _proc(f"{pid}/stat")
+
+
+def _proc(name: str) -> str:
+    """A file of proc(5); empty if it cannot be read."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+        return Path("/proc", name).read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ""

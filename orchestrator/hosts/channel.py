@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agent.basics import VERSION
@@ -21,6 +20,7 @@ from orchestrator.hosts import ssh
 from orchestrator.hosts.api import Hello, PortState
 from orchestrator.hosts.facts import own_agent
 from orchestrator.inventory.hosts import Host
+from orchestrator.processes import boot_id
 
 if TYPE_CHECKING:
     import paramiko
@@ -93,7 +93,7 @@ class Channel:
             return Hello(self.host.name)
         if values.get("version") != VERSION:
             return Hello(self.host.name)  # of another release: provisioning replaces it
-        same = values.get("boot_id") == _boot_id()
+        same = values.get("boot_id") == boot_id()
         self.offset_ns = 0 if same else values["t_ns"] - (before + after) // 2
         await self.ask("watch", timeout_s=timeout_s)
         return hello_of(values, same)
@@ -116,6 +116,7 @@ class Channel:
         channel = self._channel
         if channel is None or channel.closed:
             future.set_exception(Unreachable(f"{self.host.name}: no channel to its agent", hint="testbed status"))
+            future.exception()  # as in `_detach`: who asked may be cancelled before he looks
             return future
         self._last_id += 1
         self._waiting[self._last_id] = future
@@ -195,14 +196,6 @@ def _hang_up(transport: paramiko.Transport) -> None:
         transport.sock.shutdown(socket.SHUT_RDWR)
     transport.close()
     transport.join(2.0)
-
-
-def _boot_id() -> str:
-    """Equal on two hosts that share a kernel, and thus a monotonic clock; empty if this system has none."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return ""
 
 
 def _open(transport: paramiko.Transport, host: Host, timeout_s: float) -> paramiko.Channel:

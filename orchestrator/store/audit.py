@@ -18,7 +18,7 @@ class Who:
     owner: str
     user: str
     host: str = field(default_factory=socket.gethostname)
-    pid: int = field(default_factory=os.getpid)
+    pid: int = field(default_factory=lambda: os.getpid())
 
     @property
     def process(self) -> str:

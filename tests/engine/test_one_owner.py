@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -143,6 +144,38 @@ async def test_light_that_comes_after_its_run_was_killed_keeps_its_owner(bench: 
 def store_has(bench: Bench, state: str) -> bool:
     with bench.store() as store:
         return bool(store.read("SELECT 1 FROM steps WHERE kind='device' AND state=?", (state,)))
+
+
+async def test_what_a_device_that_stood_still_does_when_it_answers_again_is_seen_by_the_rollback(bench: Bench) -> None:
+    server = bench.servers["ocs1"]
+    server.plant.settle_s = 0.1  # a reading just after it goes on does not show what it then makes
+    held: list[Callable[[], None]] = []
+    going, still = [True], [False]
+
+    def holding(act: Callable[..., None]) -> Callable[..., None]:
+        def held_back(*words: Any) -> None:
+            still[0] = still[0] or (bool(going) and b"conn:add" in bytes(words[-1] if len(words) > 1 else b""))
+            held.append(partial(act, *words)) if still[0] else act(*words)
+
+        return held_back
+
+    server.received, server.lost = holding(server.received), holding(server.lost)  # type: ignore[method-assign]
+
+    def go_on() -> None:
+        still[0] = False
+        for each in held:
+            each()
+
+    def act(name: str) -> None:
+        if name == "before ocs1" and still[0] and going and store_has(bench, "failed"):  # `up` has given up, and the rollback asks
+            going.clear()
+            server.loop.call_later(0.02, go_on)
+
+    with suppress(TestbedError):
+        await bench.verb(engine.up, plan_file(bench, "west", WEST), process=Process("", act=act), dry_run=False, launch_job=False)
+    assert held and not going
+    await asyncio.sleep(0.3)
+    assert not of_nobody(bench)
 
 
 async def test_who_steals_the_lock_of_a_run_that_lives_leaves_it_what_it_may_still_make(bench: Bench) -> None:

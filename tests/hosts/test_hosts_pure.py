@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
+import gc
 import gzip
 import io
 import json
 import tarfile
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +22,7 @@ from optics.plan import Job
 from orchestrator.fabric.rules import Neighbour, RdmaNeighbour, RdmaRoute, Route, TransitFilter
 from orchestrator.hosts import facts, fleet, launch, render, runner
 from orchestrator.hosts.api import Hello
+from orchestrator.hosts.channel import Channel
 from orchestrator.hosts.failures import one_error
 from orchestrator.hosts.launch import identity
 from tests.hosts.two_hosts import small_lab
@@ -232,3 +236,15 @@ def test_of_what_a_host_sends_home_only_plain_files_below_its_folder_are_kept(tm
         "gpu01/job/a.txt",
         "gpu01/job/sub/b",
     ]
+
+
+async def test_a_request_without_a_channel_whose_asker_was_cancelled_is_no_error_of_the_program() -> None:
+    told: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: told.append(context))
+    with ThreadPoolExecutor(1) as threads:
+        channel = Channel(LAB.hosts["gpu01"], lambda *event: None, threads)
+        with pytest.raises(Unreachable, match="no channel to its agent"):
+            await channel.send("hello")
+        channel.send("hello")  # what it leads to is looked at by nobody
+    gc.collect()
+    assert not told

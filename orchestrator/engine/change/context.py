@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from drivers.watch import late_s
-from optics import Change, DeviceName, HostName, HostPort, Link, Setting
+from optics import Change, DeviceName, HostName, HostPort, Link, Setting, TestbedError
 from orchestrator.deadline import Limit
 from orchestrator.engine.change.interlock import Interlocks, rerouted
 from orchestrator.engine.change.jobs import Jobs
@@ -43,7 +44,9 @@ class Context:
     written: set[DeviceName] = field(default_factory=set)
     """Devices that were sent a command: they may have changed."""
     unanswered: dict[DeviceName, float] = field(default_factory=dict)
-    """When (s, monotonic) a device was last sent a command whose result it has not reported."""
+    """When (s, monotonic) a device was last sent a command whose result it has not reported, or first answered since."""
+    heard: dict[DeviceName, float] = field(default_factory=dict)
+    """The times in `unanswered` that are of such answers."""
     lock: HeldLock | None = None
     interlocks: Interlocks | None = None
     adopt: tuple[str, ...] = ()
@@ -135,9 +138,20 @@ class Context:
         return max(0.0, late_s(self.session.devices[device].traits) - (time.monotonic() - since))
 
     async def settled(self) -> None:
-        """Wait until what devices were sent without an answer is in their maps, if it ever will be. Call before reading them."""
+        """Wait until what devices were sent without an answer is in their maps, if it ever will be. Call before reading them.
+
+        The time counts from a device's first answer since: one that stood still carries out then what it had received.
+        """
+        await asyncio.gather(*map(self._hear, self.unanswered))
         if wait_s := max(map(self.left_s, self.unanswered), default=0.0):
             await asyncio.sleep(wait_s)
+
+    async def _hear(self, device: DeviceName) -> None:
+        """Have a device answer something, unless it has since its last command; one that does not is not waited for."""
+        if self.heard.get(device) != self.unanswered[device]:
+            with suppress(TestbedError):
+                await self.session.devices[device].read()
+                self.heard[device] = self.unanswered[device] = time.monotonic()
 
     def need(self, seconds: float, what: str) -> None:
         """Extend the deadline for work known to take `seconds` (s). Raises: TimedOut - the operator allowed less."""

@@ -1,0 +1,303 @@
+"""Judges: what must be true at every step, at every commit, of every byte, and when nothing runs any more.
+
+To add one: a subclass of `Judge` with the methods it needs, and its name in `seeds.JUDGES`. A method calls `self.broken(words)`; it
+raises nothing, for it may run inside the process that it judges. `self.world` has the truth (`held`, `owned`, `lit`, `hosts`,
+`reader`).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from tests.sim.lab import DRIVERS, OWNERS, Pair, World
+from tests.sim.loop import Actor
+from tests.sim.seams import locks_of
+
+
+class Judge:
+    """Is told of everything, and says nothing."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+
+    def broken(self, words: str) -> None:
+        """A promise was broken."""
+        self.world.broken(f"{type(self).__name__}: {words}")
+
+    def stepped(self, actor: Actor) -> None:
+        """A callback of a process has run. Called 1500 times a seed: be quick."""
+
+    def committed(self, actor: Actor) -> None:
+        """A process has changed the store."""
+
+    def sends(self, actor: Actor, device: str, line: str, writes: bool) -> None:
+        """A command is about to send a line to a device. writes: one that changes what it holds."""
+
+    def obeyed(self, host: str, op: str, request: Mapping[str, Any]) -> None:
+        """An agent is about to do what a run asks of it: one of the fenced operations."""
+
+    def ended(self, actor: Actor, verb: str, came: Any) -> None:
+        """A command has ended; `came`: its report, its error, or "killed"."""
+
+    def rest(self, when: str) -> None:
+        """No command runs, no fault is left, and hosts had the time to go back by themselves."""
+
+
+class NoCollision(Judge):
+    """S1: no port is connected while it is in use. S2: a circuit of a stranger's is never touched."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self.versions: dict[str, int] = {}
+        self.held: dict[str, set[Pair]] = {name: world.held(name) for name in world.servers}
+        self.stamps: dict[str, tuple[float | None, float | None]] = {}
+        self.switches = {actor: (name, world.plants[name]) for name, actor in world.switches.items()}
+
+    def stepped(self, actor: Actor) -> None:
+        if (found := self.switches.get(actor)) is None:
+            return
+        name, plant = found
+        if plant.version == self.versions.get(name):
+            return
+        self.versions[name] = plant.version
+        self.owned(name)
+        for one in plant.violations:
+            self.broken(f"S1: {name}: {one.pair}: {one.why}")
+        reboot, since = self.world.disturbed.get(name), plant.since(self.world.foreign(name))
+        known = self.stamps.get(name)
+        if known is None or known[0] != reboot:  # it has another stamp from a reboot on
+            self.stamps[name] = reboot, since
+        elif since != known[1] and since is not None and known[1] is not None:
+            self.broken(f"S2: {name}: the circuit of a stranger's was touched")
+        elif since is None and known[1] is not None:
+            self.broken(f"S2: {name}: the circuit of a stranger's is gone")
+
+    def owned(self, name: str) -> None:
+        """A circuit that has come has an owner already."""
+        held, was = self.world.held(name), self.held[name]
+        self.held[name] = held
+        if new := held - was - {self.world.foreign(name)}:
+            known = self.world.owned(OWNERS[0])[name] | self.world.owned(OWNERS[1])[name]
+            if new - known:
+                self.broken(f"S12: {name}: {new - known} comes, and nobody owns it")
+
+
+class Journal(Judge):
+    """S4: a step begins only under its run's lock, and no byte that changes a device is sent without its step in the journal.
+
+    S5: a command to a Polatis is not sent again before its map was read.
+    """
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self.sent: dict[tuple[Actor, str], set[str]] = {}
+        self.begun: set[tuple[str, int]] = set()
+
+    def committed(self, actor: Actor) -> None:
+        doing = self.world.reader.execute("SELECT run, seq FROM steps WHERE state='doing'").fetchall()
+        for run in {row["run"] for row in doing if (row["run"], row["seq"]) not in self.begun}:
+            if not self.world.reader.execute("SELECT 1 FROM locks WHERE run=? AND state='active'", (run,)).fetchone():
+                self.broken(f"S4: a step of {run} begins without its lock")
+        self.begun.update((row["run"], row["seq"]) for row in doing)
+
+    def sends(self, actor: Actor, device: str, line: str, writes: bool) -> None:
+        sent = self.sent.setdefault((actor, device), set())
+        if not writes:
+            if re.search(r"conn:stat\?|rtrv-crs", line, re.IGNORECASE):
+                sent.clear()
+            return
+        query = (
+            "SELECT 1 FROM steps JOIN runs ON runs.id=steps.run WHERE runs.pid=? AND runs.exit_code IS NULL"
+            " AND steps.kind='device' AND steps.subject=? AND steps.state='doing'"
+        )
+        self.world.loop.note(f"{actor} -> {device} {line}")
+        if self.world.reader.execute(query, (actor.pid, device)).fetchone() is None:
+            self.broken(f"S4: {actor} sends {line!r} to {device}, and no step of it is in the journal")
+        words = re.sub(r":\d+:", "::", line)  # without the tag
+        if DRIVERS[device] == "polatis-scpi" and words in sent:
+            self.broken(f"S5: {actor} sends {line!r} to {device} again without having read its map")
+        sent.add(words)
+
+
+class Fencing(Judge):
+    """No host obeys a run that is older than one that it has obeyed, also over its power losses."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self.highest: dict[str, int] = {}
+
+    def obeyed(self, host: str, op: str, request: Mapping[str, Any]) -> None:
+        token = request.get("token")
+        if token is None:
+            return
+        if token < self.highest.get(host, 0):
+            self.broken(f"{host} does {op} of token {token} after {self.highest[host]}")
+        self.highest[host] = token
+
+
+class Ownership(Judge):
+    """S12: light is somebody's, and of one owner; at rest the store knows of all that is lit."""
+
+    def rest(self, when: str) -> None:
+        world = self.world
+        own = {owner: world.owned(owner) for owner in OWNERS}
+        for device in world.servers:
+            known = {world.foreign(device)}.union(*(own[owner][device] for owner in OWNERS))
+            if lost := world.held(device) - known:
+                self.broken(f"S12 {when}: {device}: nobody knows of {lost}")
+            if both := own[OWNERS[0]][device] & own[OWNERS[1]][device]:
+                self.broken(f"S12 {when}: {device}: {both} belongs to both")
+            if when == "after all" and world.held(device) - {world.foreign(device)}:
+                self.broken(f"{when}: {device} still holds {world.held(device)}")
+
+
+class Quiet(Judge):
+    """Liveness: at rest no lock is held and no host will change its routes by itself; after all nothing is left on any host."""
+
+    def rest(self, when: str) -> None:
+        locks = locks_of(self.world.lab, self.world.settings(OWNERS[0]), self.world.store)
+        if left := locks.listed():
+            self.broken(f"{when}: locked: {[str(one) for one in left]}")
+        for name, host in self.world.hosts.items():
+            if host.agent is None:
+                self.broken(f"{when}: no agent on {name}")
+                continue
+            generations = host.agent.generations
+            if generations.armed or generations.pending:
+                self.broken(f"{when}: {name} still owes {generations.summary()}")
+            if when == "after all" and (generations.active is not None or host.kernel.rules or generations.staged):
+                self.broken(f"{when}: {name} runs {generations.summary()} {host.kernel.selected()}")
+
+
+class Outcome(Judge):
+    """The end of a run that still has its lock is true: "ok" and "rolled-back" (S7), and of a step "done".
+
+    Judged in the commit that says so; but for devices and hosts that have lost something by themselves since the run began.
+    """
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self.began: dict[str, float] = {}
+        self.routes: dict[tuple[str, int | None], object] = {}
+        """What hosts ran when a run began, by host and generation."""
+        self.judged: set[object] = set()
+
+    def committed(self, actor: Actor) -> None:
+        reader, now = self.world.reader, self.world.loop.now
+        query = "SELECT id, verb, owner, status, before, target FROM runs WHERE pid=? ORDER BY rowid DESC LIMIT 1"
+        run = reader.execute(query, (actor.pid,)).fetchone()
+        if run is None:
+            return
+        if (began := self.began.get(run["id"])) is None:
+            began = self.began[run["id"]] = now
+            self.routes |= {(name, self.active(name)): self.rules(name) for name in self.world.hosts}
+        if (
+            run["id"] in self.judged
+            or not reader.execute("SELECT 1 FROM locks WHERE run=? AND state='active'", (run["id"],)).fetchone()
+        ):
+            return
+        for step in reader.execute("SELECT * FROM steps WHERE run=? AND state='done' AND kind='device'", (run["id"],)).fetchall():
+            if (run["id"], step["seq"]) not in self.judged:
+                self.judged.add((run["id"], step["seq"]))
+                self.done(step, began)
+        if run["status"] == "running":
+            return
+        self.judged.add(run["id"])
+        if run["status"] == "ok" and run["verb"] in ("up", "down", "rollback", "restore"):
+            self.ok(run, began)
+        elif run["status"] == "rolled-back" and run["before"] != "null":
+            self.as_before(run, began)
+
+    def active(self, name: str) -> int | None:
+        agent = self.world.hosts[name].agent
+        return None if agent is None else agent.generations.active
+
+    def rules(self, name: str) -> object:
+        """The routes that a host runs."""
+        agent, active = self.world.hosts[name].agent, self.active(name)
+        return None if agent is None or active is None else agent.generations.staged[active]["routes"]
+
+    def calm(self, name: str, began: float) -> bool:
+        """Whether a device or host has lost nothing by itself since."""
+        return self.world.disturbed.get(name, -1.0) < began
+
+    def done(self, step: Any, began: float) -> None:
+        device, intent = step["subject"], json.loads(step["intent"])
+        if step["error"] or not self.calm(device, began):
+            return
+        held = {f"{a}->{b}" for a, b in self.world.held(device)}
+        if (lost := set(intent["add"]) - held) or (still := set(intent["remove"]) & held):
+            self.broken(f"S4: {step['run']} has a step of {device} done, and {lost or still} is not so")
+
+    def ok(self, run: Any, began: float) -> None:
+        world, owner = self.world, run["owner"]
+        row = world.reader.execute("SELECT plan_text, generation FROM current WHERE lab=?", (world.slice(owner),)).fetchone()
+        links = [(link["a"], link["b"]) for link in json.loads(row["plan_text"])["links"]] if row else []
+        goal, own, words = world.wanted(links), world.owned(owner), f"{run['id']} ({run['verb']} of {owner}) is ok"
+        for device in world.servers:
+            held = own[device] & world.held(device)
+            if self.calm(device, began) and (held != goal[device] or own[device] != held):
+                self.broken(f"{words}: {device}: wanted {goal[device]}, {own[device]} owned, {held} there")
+        for name in sorted({end.partition(":")[0] for link in links for end in link}):
+            host = world.hosts[name]
+            if host.agent is None or not self.calm(name, began):
+                continue
+            found = host.agent.generations
+            selected = [found.table(row["generation"])]
+            if found.active != row["generation"] or found.pending or host.kernel.selected() != selected:
+                self.broken(
+                    f"{run['id']} ({run['verb']} of {owner}) is ok, generation {row['generation']}: {name}: {found.summary()}"
+                )
+
+    def as_before(self, run: Any, began: float) -> None:
+        world, before, target = self.world, json.loads(run["before"]), json.loads(run["target"])
+        own = world.owned(run["owner"])
+        for device in world.servers:
+            was = {(one[0], one[1]) for one in before["ours"].get(device, ())}
+            held = own[device] & world.held(device)
+            if self.calm(device, began) and (held != was or own[device] != held):
+                self.broken(f"S7: {run['id']} was rolled back: {device}: {was} before, {held} now, {own[device]} owned")
+        for name in target["hosts"]:
+            host = world.hosts[name]
+            if host.agent is None or not self.calm(name, began) or name not in before["generations"]:
+                continue
+            found = host.agent.generations
+            ran = self.routes.get((name, before["generations"][name]))
+            if found.armed or found.pending or ran != self.rules(name):  # perhaps staged anew, with another number
+                self.broken(f"S7: {run['id']} was rolled back: {name} ran {before['generations'][name]}: {found.summary()}")
+
+
+class Status(Judge):
+    """`status` at rest says what is so."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self.quiet = False
+
+    def rest(self, when: str) -> None:
+        self.quiet = True
+
+    def ended(self, actor: Actor, verb: str, came: Any) -> None:
+        if verb != "status" or not self.quiet or not hasattr(came, "devices"):
+            return
+        world, owner = self.world, getattr(actor, "owner", "")
+        row = world.reader.execute("SELECT plan_text, generation FROM current WHERE lab=?", (world.slice(owner),)).fetchone()
+        links = [(link["a"], link["b"]) for link in json.loads(row["plan_text"])["links"]] if row else []
+        goal, own = world.wanted(links), world.owned(owner)
+        for device in came.devices:
+            name = device.name
+            said, missing = set(device.missing), {f"{a}->{b}" for a, b in goal[name] - world.held(name)}
+            ours = own[name] & world.held(name)
+            if not device.ok or device.ours != len(ours) or said != missing:
+                self.broken(f"of {owner}: {device}; missing are {missing}, ours {ours}")
+        for host in came.hosts:
+            agent = world.hosts[host.name].agent
+            if agent is None or host.generation != agent.generations.active:
+                self.broken(f"of {owner}: {host}")
+        for name in {end.partition(":")[0] for link in links for end in link}:
+            agent = world.hosts[name].agent
+            if agent is not None and agent.generations.active != row["generation"] and not came.drift:
+                self.broken(f"of {owner}: {name} runs {agent.generations.active}, not {row['generation']}, and status is silent")

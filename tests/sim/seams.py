@@ -1,0 +1,225 @@
+"""All that the simulation takes from the program, and every place where it puts something of its own into it.
+
+A module that moves, or a name that changes, is changed here and nowhere else below `tests/sim`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
+from typing import Any
+from unittest.mock import patch
+
+from agent import basics, fence, generations
+from agent.basics import VAR, Failure, unpack
+from agent.daemon import Server
+from agent.fence import FENCED, Fence
+from agent.generations import Generations
+from agent.netlink import (
+    DELNEIGH,
+    DELROUTE,
+    DELRULE,
+    EXCL,
+    GETLINK,
+    GETRULE,
+    NEWNEIGH,
+    NEWROUTE,
+    NEWRULE,
+    U32,
+    attr,
+    attrs,
+    links,
+    mac_bytes,
+    u32,
+)
+from emulators.dialects.calient_tl1 import CalientTl1
+from emulators.dialects.polatis_scpi import PolatisScpi
+from emulators.families import device_from_config
+from emulators.server import DeviceServer
+from optics import (
+    HandsNeeded,
+    Interlock,
+    Locked,
+    Missing,
+    RolledBack,
+    TestbedError,
+    Unreachable,
+)
+from orchestrator import processes
+from orchestrator import session as sessions
+from orchestrator.engine import status as survey
+from orchestrator.engine import verbs
+from orchestrator.engine.change import apply
+from orchestrator.hosts import fleet, ssh
+from orchestrator.hosts.facts import facts
+from orchestrator.hosts.runner import Play
+from orchestrator.inventory.lab import Lab
+from orchestrator.session import Command, load_lab
+from orchestrator.settings import Settings
+from orchestrator.store.database import Database
+from orchestrator.store.fault import full
+from orchestrator.store.generations import generation_owners
+from orchestrator.store.keys import key_of, slice_of
+from orchestrator.store.locks import Locks, locks_of
+from orchestrator.store.one_store import StoreClaim
+from orchestrator.store.store import Store
+from orchestrator.telemetry import environment
+from orchestrator.telemetry.progress import Silent
+
+__all__ = [
+    "DELNEIGH",
+    "DELROUTE",
+    "DELRULE",
+    "EXCL",
+    "FENCED",
+    "GETLINK",
+    "GETRULE",
+    "NEWNEIGH",
+    "NEWROUTE",
+    "NEWRULE",
+    "U32",
+    "VAR",
+    "CalientTl1",
+    "Command",
+    "DeviceServer",
+    "Failure",
+    "Fence",
+    "Generations",
+    "HandsNeeded",
+    "Interlock",
+    "Lab",
+    "Locked",
+    "Locks",
+    "Missing",
+    "Play",
+    "PolatisScpi",
+    "RolledBack",
+    "Server",
+    "Settings",
+    "Silent",
+    "Store",
+    "TestbedError",
+    "Unreachable",
+    "attr",
+    "attrs",
+    "device_from_config",
+    "facts",
+    "full",
+    "generation_owners",
+    "key_of",
+    "links",
+    "load_lab",
+    "locks_of",
+    "mac_bytes",
+    "replaced",
+    "slice_of",
+    "survey",
+    "u32",
+    "unpack",
+    "verbs",
+]
+
+
+class Kick:
+    """The sockets of a hold: there are none."""
+
+    keep, meet = False, None
+
+    def prepare(self, *_: object) -> dict[str, int]:
+        return {"sockets": 0, "found": 0}
+
+    def push(self) -> dict[str, int]:
+        return {}
+
+    def forget(self) -> None: ...
+
+
+class StandIns:
+    """What the lab puts in place of parts of the program."""
+
+    disk_os: Any
+    """`os` of agents."""
+    disk_open: Any
+    """`open` of agents."""
+
+    def ansible(self, *words: object) -> Any:
+        """As `Ansible`; `play` may return a future."""
+
+    def login(self, host: str, target: object, timeout_s: float) -> Any:
+        """As `ssh.connect`; may return a future."""
+
+    def proc(self, name: str) -> str:
+        """A file below /proc of the operators' machine; empty if there is none."""
+        return ""
+
+    def synced(self, fd: int) -> None:
+        """As `os.fsync`, on the operators' machine."""
+
+    def began(self, store: Database) -> None:
+        """A transaction begins. Raises: Killed."""
+
+    def about_to_commit(self, store: Database) -> None:
+        """It has changed something. Raises: Killed; StoreFailed - the disk is full."""
+
+    def committed(self, store: Database) -> None:
+        """It is done. Raises: Killed."""
+
+    def claimed(self, claim: StoreClaim) -> None:
+        """A process shares the file that says which store keeps the lab."""
+
+
+_LABS: dict[tuple[Any, ...], Lab] = {}
+
+
+@contextmanager
+def replaced(by: StandIns) -> Iterator[None]:
+    """Put them in while the body runs."""
+    transaction, acquire = Database.transaction, StoreClaim.acquire
+
+    @contextmanager
+    def watched(self: Database) -> Iterator[Any]:
+        by.began(self)
+        if self._db.in_transaction:
+            with transaction(self) as db:
+                yield db
+            return
+        with transaction(self) as db:
+            was = db.total_changes
+            yield db
+            if changed := db.total_changes != was:
+                by.about_to_commit(self)
+        if changed:
+            by.committed(self)
+
+    def claim(self: StoreClaim) -> None:
+        acquire(self)
+        by.claimed(self)
+
+    read_lab: Callable[..., Lab] = sessions.read_lab  # type: ignore[attr-defined]
+
+    def remembered(*texts: Any, **names: Any) -> Lab:
+        """Each command is a process of its own and reads the lab once: here one reading serves them all."""
+        if texts not in _LABS:
+            _LABS[texts] = read_lab(*texts, **names)
+        return _LABS[texts]
+
+    with ExitStack() as patches:
+        for owner, name, new in (
+            (Database, "transaction", watched),
+            (StoreClaim, "acquire", claim),
+            (processes, "_proc", by.proc),
+            (os, "fsync", by.synced),
+            (sessions, "read_lab", remembered),
+            (ssh, "connect", by.login),
+            (fleet, "Ansible", by.ansible),
+            (apply, "undisturbed", lambda expected_s=0.0: nullcontext()),
+            (environment, "note", lambda *words: None),
+            (basics, "os", by.disk_os),
+            (basics, "open", by.disk_open),
+            (fence, "os", by.disk_os),
+            (generations, "os", by.disk_os),
+            (generations, "Kick", Kick),
+        ):
+            patches.enter_context(patch.object(owner, name, new, create=name == "open"))
+        yield
