@@ -137,6 +137,12 @@ class Fencing(Judge):
             self.broken(f"{host} does {op} of token {token} after {self.highest[host]}")
         self.highest[host] = token
 
+    def rest(self, when: str) -> None:
+        for name, token in self.highest.items():
+            agent = self.world.hosts[name].agent
+            if agent is not None and (agent.fence.highest or 0) < token:
+                self.broken(f"{when}: {name} has obeyed {token}, and knows of {agent.fence.highest}")
+
 
 class Ownership(Judge):
     """S12: light is somebody's, and of one owner; at rest the store knows of all that is lit."""
