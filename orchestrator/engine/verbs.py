@@ -46,7 +46,7 @@ from orchestrator.session import Command, PlanText, check_ports, load_lab, load_
 from orchestrator.settings import Settings
 from orchestrator.store.keys import key_of, slice_of
 from orchestrator.store.locks import who
-from orchestrator.store.ownership import adopted, explained
+from orchestrator.store.ownership import adopted, explained, refuse_shared
 from orchestrator.store.records import RunRecord
 from orchestrator.store.runs import latest_begun, latest_change
 from orchestrator.store.store import Store
@@ -120,6 +120,7 @@ async def plan(
         except Infeasible:
             seen.complete()  # an unread device may be the cause
             raise
+        refuse_shared(goal.change.kept, owned, owners)
         needed = {d for d, held in goal.wanted.items() if held} | {s.ingress.device for s in owned}
         silent = seen.needing(needed)
         await check_ports(session, goal.change.made)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 
 from optics import CrossConnect, HostName, Missing, Setting, SpectralRoute
 from optics.errors import Interlock
-from orchestrator.fabric.lightpath import Held, route, routes
+from orchestrator.fabric.lightpath import Held, among, route, routes
 from orchestrator.inventory.hosts import Host
 from orchestrator.store.audit import Who, add_audit
 from orchestrator.store.generations import hand_over
@@ -120,6 +120,16 @@ def refuse_taken(
         raise Interlock(
             "\n".join(lines), hint="a host carries one plan at a time: plan around it, or ask its owner for: testbed down"
         )
+
+
+def refuse_shared(kept: Held, mine: Collection[Setting], owners: Mapping[Setting, Belonging]) -> None:
+    """Raises: Interlock - a wanted circuit is there already and another owner's, whose `down` or `rollback` would take it away."""
+    there = [setting for held in kept.values() for setting in held]
+    shared = among(there, owners) - among(there, mine)
+    whose = {route(setting): belonging for setting, belonging in owners.items()}
+    if lines := [f"{plain(setting)} is there and belongs to {whose[route(setting)]}" for setting in sorted(shared, key=str)]:
+        words = " ".join(f'--adopt "{plain(setting)}"' for setting in sorted(shared, key=str)[:3])
+        raise Interlock("\n".join(lines), hint=f"plan around it, ask its owner for: testbed down; or make it yours: {words}")
 
 
 def taken_hosts(

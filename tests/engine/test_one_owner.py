@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from optics import Locked, TestbedError
+from optics import Interlock, Locked, TestbedError
 from orchestrator.engine import verbs as engine
 from orchestrator.session import Command
 from orchestrator.store.locks import locks_of
@@ -54,6 +54,27 @@ async def test_of_two_plans_of_one_owner_at_once_one_comes_up_and_the_other_is_r
     assert (await bench.status()).plan == made.plan
     await bench.verb(engine.down)
     assert bench.held() == bench.wanted([])
+
+
+async def test_a_circuit_that_a_dead_run_of_somebody_else_left_is_not_used_as_ones_own(bench: Bench) -> None:
+    path, process = plan_file(bench, "west", WEST), Process("")
+
+    def act(name: str) -> None:
+        if not process.kill_at and len(bench.held()["ocs1"]) > 1:
+            process.kill_at = len(process.points)
+
+    process.act = act
+    with pytest.raises(Killed):
+        await bench.verb(engine.up, path, owner="bob", process=process, dry_run=False, launch_job=False)
+    await asyncio.sleep(0.3)
+    left = bench.held()
+    assert left == bench.wanted(WEST) and not of_nobody(bench)
+    for dry_run in (True, False):
+        with pytest.raises(Interlock, match=r"is there and belongs to bob"):
+            await bench.verb(engine.up, path, dry_run=dry_run, launch_job=False)
+    assert bench.held() == left
+    await bench.verb(engine.up, path, dry_run=False, launch_job=False, adopt=("owner:bob",))
+    assert (await bench.status()).ok and not of_nobody(bench)
 
 
 async def test_the_second_plan_of_an_owner_waits_for_the_first_and_then_replaces_it(bench: Bench) -> None:

@@ -50,7 +50,7 @@ from orchestrator.plan.target import Target, dark_time_scale, diff, expected_dar
 from orchestrator.results import EqualiseReport, JobStatus, UpReport
 from orchestrator.session import Observation, check_ports
 from orchestrator.store.generations import generation_owners
-from orchestrator.store.ownership import OWNER, adopt, adopted, explained, refuse_taken
+from orchestrator.store.ownership import OWNER, adopt, adopted, explained, refuse_shared, refuse_taken
 from orchestrator.store.records import JobRecord
 from orchestrator.verify.forwarding import pairs_of
 from orchestrator.verify.ladder import check_link, ladder
@@ -253,25 +253,24 @@ class Up:
             if any(name in self.lab.devices for name in seen.errors):
                 seen.complete()  # one that answered then may be the cause
             as_saved(self.expected, now)
-        store = self.context.store
+        store, owned = self.context.store, self.context.store.owned(self.context.slice) | self._adopted(seen)
         try:
-            goal = target(self.plan, self.lab, seen.settings, store.owned(self.context.slice) | self._adopted(seen))
+            goal = target(self.plan, self.lab, seen.settings, owned)
             seen_taps(self.plan, goal.links)
-            return goal.sparing(self.context.lost)
         except Interlock as error:
             raise explained(error, store.owners(self.context.key)) from None
         except Infeasible:
             if any(name in self.lab.devices for name in seen.errors):
                 seen.complete()  # an unread device is the cause
             raise
+        refuse_shared(goal.change.kept, owned, store.owners(self.context.key))
+        return goal.sparing(self.context.lost)
 
     def _adopted(self, seen: Observation) -> frozenset[Setting]:
         """The other owners' circuits that the operator named to take over. Raises: Missing - there is no such circuit."""
         context = self.context
-        if not context.adopt:
-            return frozenset()
         owned, owners = context.store.owned(context.slice), context.store.owners(context.key)
-        return adopted(context.adopt, seen.settings, owned, owners, again=context.resumes)
+        return adopted(context.adopt, seen.settings, owned, owners, again=context.resumes) if context.adopt else frozenset()
 
     def _take_over(self, goal: Target, seen: Observation) -> None:
         """Adopt what the operator named. Raises: Interlock - a host that is needed carries another owner's plan."""
