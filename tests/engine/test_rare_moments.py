@@ -12,7 +12,7 @@ import pytest
 from orchestrator.engine import verbs as engine
 from orchestrator.engine.change import run as changes
 from orchestrator.hosts import Hello
-from tests.drills.bench import Bench, opened, plan_text
+from tests.drills.bench import Bench, Process, opened, plan_text
 
 RING = [("gpu01:p1", "gpu02:p1"), ("gpu02:p2", "gpu03:p2")]
 MOVED = [("gpu01:p3", "gpu02:p3"), ("gpu01:p2", "gpu02:p2")]  # gpu03 leaves
@@ -50,3 +50,33 @@ async def test_down_lists_a_host_whose_agent_does_not_start(bench: Bench, monkey
     monkeypatch.setattr(bench.fleet, "provision", provision)
     report = await bench.verb(engine.down)
     assert [line.partition(":")[0] for line in report.left] == ["gpu03"]
+
+
+async def test_restored_under_another_number_the_store_has_that_number(bench: Bench) -> None:
+    await bench.up(plan_text("ring", RING))
+    for host in bench.fleet.all.values():
+        host.active, host.staged = None, {}
+
+    def forget(name: str) -> None:
+        if name == "before hosts commit 2":
+            bench.fleet.all["gpu01"].staged.pop(2, None)
+
+    await bench.verb(engine.restore, process=Process("", act=forget))
+    with bench.store() as store:
+        current = store.current(bench.slice())
+    assert current is not None
+    assert {host.active for host in bench.fleet.all.values()} == {current.generation}
+    assert (await bench.status()).ok
+
+
+async def test_a_rollback_that_needs_a_second_try_clears_the_hosts_that_leave_all_the_same(bench: Bench) -> None:
+    await bench.up(plan_text("moved", MOVED))
+    await bench.up(plan_text("ring", RING))
+
+    def refuse(name: str) -> None:
+        if name == "before hosts arm":
+            bench.requests.fail[len(bench.requests.names) + 1] = "refused"
+
+    report = await bench.verb(engine.rollback, None, process=Process("", act=refuse))
+    assert any(note.startswith("at the second try") for note in report.notes)
+    assert bench.fleet.all["gpu03"].active is None and (await bench.status()).ok
