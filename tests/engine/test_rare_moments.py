@@ -9,10 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from optics import HandsNeeded
 from orchestrator.engine import verbs as engine
 from orchestrator.engine.change import run as changes
+from orchestrator.engine.change.locking import scope_of
 from orchestrator.hosts import Hello
-from tests.drills.bench import Bench, Process, opened, plan_text
+from orchestrator.store.locks import locks_of
+from orchestrator.store.scope import Scope
+from tests.drills.bench import NOW, Bench, Process, opened, plan_text
 
 RING = [("gpu01:p1", "gpu02:p1"), ("gpu02:p2", "gpu03:p2")]
 MOVED = [("gpu01:p3", "gpu02:p3"), ("gpu01:p2", "gpu02:p2")]  # gpu03 leaves
@@ -80,3 +84,42 @@ async def test_a_rollback_that_needs_a_second_try_clears_the_hosts_that_leave_al
     report = await bench.verb(engine.rollback, None, process=Process("", act=refuse))
     assert any(note.startswith("at the second try") for note in report.notes)
     assert bench.fleet.all["gpu03"].active is None and (await bench.status()).ok
+
+
+async def test_a_change_that_waits_to_be_confirmed_is_locked_with_the_hosts_that_leave(bench: Bench) -> None:
+    await bench.up(plan_text("ring", RING))
+    await bench.up(plan_text("moved", MOVED), confirm_s=60.0)
+    with bench.store() as store:
+        assert scope_of(bench.lab, bench.settings(), store).hosts == {"gpu01", "gpu02", "gpu03"}
+
+
+async def test_a_change_is_left_to_be_confirmed_though_another_owner_waits_for_its_hosts(bench: Bench) -> None:
+    bench.living.add("the drill")  # the process that waits
+
+    def wait(name: str) -> None:
+        if name != "before hosts arm":
+            return
+        token = NOW.set(None)
+        with bench.store("bob") as store:
+            locks = locks_of(bench.lab, bench.settings("bob"), store)
+            assert locks.take("run", Scope(frozenset({"gpu02"})), "up theirs", queue=True).state == "waiting"
+        NOW.reset(token)
+
+    report = await bench.up(plan_text("moved", MOVED), confirm_s=60.0, process=Process("", act=wait))
+    assert report.confirm is not None and bench.held() == bench.wanted(MOVED)
+    await bench.verb(engine.confirm, None)
+    assert ["up theirs" in line for line in bench.locked()] == [True]
+
+
+async def test_a_way_back_that_was_not_gone_whole_is_resumed(bench: Bench) -> None:
+    await bench.up(plan_text("ring", RING))
+    await bench.up(plan_text("moved", MOVED), confirm_s=1.0)
+    with bench.store() as store:
+        store.write("UPDATE awaited SET due_ns=0", ())
+    fault = bench.servers["ocs1"].add_fault("refuse", on="write", after=0, count=100)
+    with pytest.raises(HandsNeeded, match="was not confirmed in time") as stopped:
+        await bench.verb(engine.confirm, None)
+    bench.servers["ocs1"].remove_fault(fault)
+    await bench.verb(engine.resume, stopped.value.hint.split()[-1])
+    assert bench.held() == bench.wanted(RING) and not bench.owing() and not bench.locked()
+    assert (await bench.status()).plan == "ring"
