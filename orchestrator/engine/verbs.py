@@ -46,7 +46,7 @@ from orchestrator.session import Command, PlanText, check_ports, load_lab, load_
 from orchestrator.settings import Settings
 from orchestrator.store.keys import key_of, slice_of
 from orchestrator.store.locks import who
-from orchestrator.store.ownership import adopted, explained
+from orchestrator.store.ownership import adopted, explained, refuse_shared
 from orchestrator.store.records import RunRecord
 from orchestrator.store.runs import latest_begun, latest_change
 from orchestrator.store.store import Store
@@ -114,6 +114,7 @@ async def plan(
             wanted, _, labels = relabelled(wanted, text, lab, seen.complete().settings, owned, _current_text(store, key))
         try:
             goal = target(wanted, lab, seen.settings, owned)
+            refuse_shared(goal.change.kept, owned, owners)
             seen_taps(wanted, goal.links)
         except Interlock as error:
             raise explained(error, owners) from None

@@ -106,6 +106,16 @@ def adopt(store: Store, lab: str, who: Who, run: str, settings: Iterable[Setting
     return lines
 
 
+def refuse_shared(kept: Held, ours: Iterable[Setting], owners: Mapping[Setting, Belonging]) -> None:
+    """Raises: Interlock - a wanted circuit is there, and is another owner's, who may take it down at any time."""
+    own, whose = routes(ours), {route(s): by for s, by in owners.items()}
+    shared = sorted((s for held in kept.values() for s in held if route(s) in whose and route(s) not in own), key=str)
+    if shared:
+        named = " ".join(f'--adopt "{plain(s)}"' for s in shared[:3])
+        hint = f"plan around them; or make them yours: {named}"
+        raise Interlock("\n".join(f"{plain(s)} belongs to {whose[route(s)]}" for s in shared), hint=hint)
+
+
 def refuse_taken(
     names: Sequence[HostName],
     hosts: Mapping[HostName, Host],

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from optics import HandsNeeded
+from optics import HandsNeeded, Interlock
 from orchestrator.engine import verbs as engine
 from orchestrator.engine.change import run as changes
 from orchestrator.engine.change.locking import scope_of
@@ -123,3 +123,14 @@ async def test_a_way_back_that_was_not_gone_whole_is_resumed(bench: Bench) -> No
     await bench.verb(engine.resume, stopped.value.hint.split()[-1])
     assert bench.held() == bench.wanted(RING) and not bench.owing() and not bench.locked()
     assert (await bench.status()).plan == "ring"
+
+
+async def test_light_of_another_owner_is_no_part_of_a_plan_that_wants_the_same(bench: Bench) -> None:
+    await bench.up(plan_text("ring", RING))
+    for host in bench.fleet.all.values():  # a `down` died once it had cleared the hosts
+        host.active, host.staged = None, {}
+    with pytest.raises(Interlock, match=r"belongs to ann \(ring") as refused:
+        await bench.up(plan_text("same", RING), owner="bob")
+    assert "--adopt" in refused.value.hint
+    await bench.up(plan_text("same", RING), owner="bob", adopt=("owner:ann",))
+    assert not (await bench.verb(engine.down)).left and bench.held() == bench.wanted(RING)

@@ -50,7 +50,7 @@ from orchestrator.plan.target import Target, dark_time_scale, diff, expected_dar
 from orchestrator.results import EqualiseReport, JobStatus, UpReport
 from orchestrator.session import Observation, check_ports
 from orchestrator.store.generations import generation_owners
-from orchestrator.store.ownership import OWNER, adopt, adopted, explained, refuse_taken
+from orchestrator.store.ownership import OWNER, adopt, adopted, explained, refuse_shared, refuse_taken
 from orchestrator.store.records import JobRecord
 from orchestrator.verify.forwarding import pairs_of
 from orchestrator.verify.ladder import check_link, ladder
@@ -207,8 +207,8 @@ class Up:
         )
 
     async def _resumed(self, times: Timeline) -> tuple[int, int]:
-        since = times.sent_ns or times.crossed_ns
-        return await self.context.jobs.resumed(self.context.recorder, times.crossed_ns, since, self.before.job)
+        crossed_ns, jobs = times.crossed_ns, self.context.jobs
+        return await jobs.resumed(self.context.recorder, crossed_ns, times.sent_ns or crossed_ns, self.before.job)
 
     async def _found(self, goal: Target, seen: Observation, wanted: Collection[HostName]) -> None:
         """Journal the present state and the target; nothing was changed before."""
@@ -255,7 +255,9 @@ class Up:
             as_saved(self.expected, now)
         store = self.context.store
         try:
-            goal = target(self.plan, self.lab, seen.settings, store.owned(self.context.slice) | self._adopted(seen))
+            ours = store.owned(self.context.slice) | self._adopted(seen)
+            goal = target(self.plan, self.lab, seen.settings, ours)
+            refuse_shared(goal.change.kept, ours, store.owners(self.context.key))
             seen_taps(self.plan, goal.links)
             return goal.sparing(self.context.lost)
         except Interlock as error:
@@ -325,8 +327,7 @@ class Up:
         with recorder.phase("observe") as phase:
             seen = await session.observe()
             phase.detail = f"{counted(len(seen.settings), 'device')}, {counted(len(seen.hellos), 'host')}"
-        locked = set(self.context.hosts())
-        if stale := [host for host in self.hosts.unready() if host in locked]:
+        if stale := [host for host in self.hosts.unready() if host in self.context.hosts()]:
             with recorder.phase("provision", f"{counted(len(stale), 'host')}, through Ansible") as phase:
                 phase.detail = f"{counted(len(await self.hosts.provision(stale)), 'host')}, through Ansible"
                 seen = replace(seen, hellos=dict(self.hosts.hellos))
@@ -363,7 +364,6 @@ class Up:
         elif self.current is not None and self.slots != slot_facts(self.current.links):  # it is like the slot before it
             self.move.generation = self.current.generation
             self._record_up(goal, sha, self.current.run)
-        recorder = self.context.recorder
         balance = await self._equalise(goal, seen.settings)
         job = await self._job(launch=launch_job, changed=False)
         self.notes += ended(job) if self.confirming is None else (*ended(job), "nothing was changed, nothing has to be confirmed")
@@ -374,8 +374,8 @@ class Up:
             plan=self.plan.name,
             lab=self.lab.name,
             nothing_to_do=not writes and turned is None and (job is None or job.run != self.context.run.id),
-            phases=tuple(recorder.phases),
-            parts=tuple(recorder.parts),
+            phases=tuple(self.context.recorder.phases),
+            parts=tuple(self.context.recorder.parts),
             diff=diff(goal.change, self.context.session.traits, self.lab),
             writes=writes,
             job=job,
