@@ -14,6 +14,7 @@ from orchestrator.engine import verbs as engine
 from orchestrator.engine.change import run as changes
 from orchestrator.engine.change.locking import scope_of
 from orchestrator.hosts import Hello
+from orchestrator.store.generations import next_generation
 from orchestrator.store.locks import locks_of
 from orchestrator.store.scope import Scope
 from tests.drills.bench import NOW, Bench, Process, opened, plan_text
@@ -134,3 +135,22 @@ async def test_light_of_another_owner_is_no_part_of_a_plan_that_wants_the_same(b
     assert "--adopt" in refused.value.hint
     await bench.up(plan_text("same", RING), owner="bob", adopt=("owner:ann",))
     assert not (await bench.verb(engine.down)).left and bench.held() == bench.wanted(RING)
+
+
+async def test_routes_that_another_owner_runs_by_now_are_left_alone_by_a_rollback(bench: Bench) -> None:
+    await bench.up(plan_text("ring", RING))
+    there = bench.fleet.all["gpu03"]
+
+    def take_over(name: str) -> None:
+        if name == "before hosts arm":
+            token = NOW.set(None)
+            with bench.store("bob") as store:
+                there.active = next_generation(store, bench.key, "bob")
+            there.staged[there.active] = there.staged[1]
+            NOW.reset(token)
+
+    bench.fleet.dark.add(next(port for port in bench.lab.fibres if str(port) == MOVED[0][0]))
+    with pytest.raises(HandsNeeded, match="gpu03: runs generation"):
+        await bench.up(plan_text("moved", MOVED), process=Process("", act=take_over))
+    with bench.store() as store:
+        assert there.active not in (None, 1) and store.current(bench.slice()) is not None
