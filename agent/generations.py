@@ -324,7 +324,7 @@ class Generations:
         came_from, owed = self.active, self.pending
         self.active, self.previous, self.pending = to, None, None
         self.schedule()
-        self.save()
+        self.save(owed)
         try:
             self.flip(came_from, to)
         except Exception as e:

@@ -108,8 +108,11 @@ class Confirmations:
         rows = self.store.read("SELECT * FROM awaited WHERE run=? AND slice=?", (run, self.slice))
         return _awaited(rows[0]) if rows else None
 
-    def begin(self, made: Awaited, scope: Scope) -> None:
-        """Record a pending change, and reserve `scope` for its owner; a change that it continues is no longer pending."""
+    def begin(self, made: Awaited, scope: Scope, inside: str = "") -> None:
+        """Record a pending change, and reserve `scope` for its owner; a change that it continues is no longer pending.
+
+        inside: the lock of the run that makes it, which covers `scope`.
+        """
         before = self.pending()
         if before is not None:
             self._release(before)
@@ -121,7 +124,7 @@ class Confirmations:
                 _end(db, before.run, "superseded", made.run)
             db.execute(f"INSERT INTO awaited({','.join(values)}) VALUES({marks})", values)
         # The record is written before the reservation and ended after it, so that a crash leaves no lock without a record.
-        self.locks.take("reservation", scope, made.reason)
+        self.locks.take("reservation", scope, made.reason, inside=inside)
 
     def watch(self, found: Awaited, pid: int) -> Awaited:
         """Record the watching process."""
@@ -154,7 +157,7 @@ class Confirmations:
         Raises: Interlock - a change waits to be confirmed, and the verb would make its rollback impossible. Settled - see there.
         """
         found = self.pending()
-        if "unconfirmed" in options:
+        if "unconfirmed" in options and "resumes" not in options:  # a rollback that is resumed is the operator's own
             if found is None or found.run != options["unconfirmed"] or found.left_s() > 0:
                 raise Settled
             return

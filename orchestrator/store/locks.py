@@ -55,8 +55,11 @@ class Locks:
         after: str = "",
         role: Role = "change",
         within: Role | Literal[""] = "",
+        inside: str = "",
     ) -> Lock:
         """Request a lock; it is active, or with `queue` or `after` (a lock to follow) perhaps waiting.
+
+        inside: an own active lock that covers it: who waits for that waits on.
 
         Raises: Locked - another lock or an earlier request covers part of it, and neither `queue` nor `after` is given.
         Missing - no lock `after`.
@@ -89,6 +92,8 @@ class Locks:
                 within=within,
             )
             ahead = blockers(wish, live)
+            if any(one.id == inside and one.state == "active" and one.scope.covers(scope) for one in live):
+                ahead = [other for other in ahead if other.state == "active"]
             if (ahead or after) and not queue and not after:
                 raise locked(ahead, wish)
             if not ahead and not after:

@@ -9,8 +9,8 @@ import argparse
 import sys
 from collections import Counter
 
+from tests.sim.plots import decisions, names
 from tests.sim.seeds import Found, children, shrink
-from tests.sim.story import decisions, names
 
 REPLAY = "python -m tests.sim {} --trace"
 """What tells a story again, to the bit."""
@@ -41,7 +41,8 @@ def main(words: list[str]) -> int:
     """Returns 1 if a promise was broken."""
     asked = arguments(words)
     first, *more = asked.seeds
-    seeds = [str(int(first) + n) for n in range(int(more[0]))] if len(more) == 1 else asked.seeds
+    plot, dash, number = first.rpartition("-")
+    seeds = [f"{plot}{dash}{int(number) + n}" for n in range(int(more[0]))] if len(more) == 1 else asked.seeds
     without = [name for name in names(first) if name not in asked.only.split(",")] if asked.only else []
     bad, told, cpu_s, virtual_s = 0, 0, 0.0, 0.0
     ends: Counter[str] = Counter()

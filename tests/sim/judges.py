@@ -199,6 +199,7 @@ class Outcome(Judge):
             return
         if (began := self.began.get(run["id"])) is None:
             began = self.began[run["id"]] = now
+        if run["before"] == "null":
             self.routes |= {(name, self.active(name)): self.rules(name) for name in self.world.hosts}
         if (
             run["id"] in self.judged
@@ -253,7 +254,9 @@ class Outcome(Judge):
                 continue
             found = host.agent.generations
             selected = [found.table(row["generation"])]
-            if found.active != row["generation"] or found.pending or host.kernel.selected() != selected:
+            waits = "SELECT 1 FROM awaited WHERE slice=? AND generation=? AND state='pending'"
+            pending = found.pending and not world.reader.execute(waits, (world.slice(owner), row["generation"])).fetchone()
+            if found.active != row["generation"] or pending or host.kernel.selected() != selected:
                 self.broken(
                     f"{run['id']} ({run['verb']} of {owner}) is ok, generation {row['generation']}: {name}: {found.summary()}"
                 )

@@ -23,8 +23,12 @@ class Held:
     pid: int
     process: str
     scope: frozenset[str]
+    reserved: bool
+    owner: str
 
     def meets(self, other: Held) -> bool:
+        if self.owner == other.owner and (self.reserved or other.reserved):
+            return False
         return "everything" in self.scope | other.scope or bool(self.scope & other.scope)
 
 
@@ -45,7 +49,9 @@ class LockModel(Judge):
         self.scopes: dict[str, frozenset[str]] = {}
 
     def committed(self, actor: Actor) -> None:
-        rows = self.world.reader.execute("SELECT id, seq, state, pid, process, scope FROM locks ORDER BY seq").fetchall()
+        rows = self.world.reader.execute(
+            "SELECT id, seq, state, pid, process, scope, kind, owner FROM locks ORDER BY seq"
+        ).fetchall()
         found = {row["id"]: self.held(row) for row in rows if row["state"] in LIVE or row["id"] in self.known}
         changed = [one for one in found.values() if one != self.known.get(one.id)]
         if not changed:
@@ -63,14 +69,26 @@ class LockModel(Judge):
         scope = self.scopes.get(row["scope"])
         if scope is None:
             scope = self.scopes[row["scope"]] = words_of(row["scope"])
-        return Held(row["id"], row["seq"], row["state"], row["pid"], row["process"], scope)
+        return Held(
+            row["id"], row["seq"], row["state"], row["pid"], row["process"], scope, row["kind"] == "reservation", row["owner"]
+        )
 
     def alive(self, one: Held) -> bool:
         actor = self.world.desk.processes.get(one.pid)
-        return actor is not None and not actor.dead and one.process == f"{self.world.desk.boot}/{self.world.desk.ticks(actor)}"
+        return one.reserved or (
+            actor is not None and not actor.dead and one.process == f"{self.world.desk.boot}/{self.world.desk.ticks(actor)}"
+        )
 
     def blocked(self, one: Held, live: list[Held]) -> bool:
-        return any(o.id != one.id and o.meets(one) and (o.state == "active" or o.seq < one.seq) for o in live)
+        """Whether it may not be active. It overtakes only who waits for its owner anyway: a run, for a reservation; a reservation,
+        for a run that has all of it."""
+        own = [o for o in live if o.state == "active" and o.owner == one.owner and o.reserved is not one.reserved]
+        mine = [o for o in own if not one.reserved or one.scope <= o.scope]
+        return any(
+            o.state == "active" or (o.seq < one.seq and not any(each.meets(o) for each in mine))
+            for o in live
+            if o.id != one.id and o.meets(one)
+        )
 
     def step(self, actor: Actor, was: Held | None, one: Held, live: list[Held]) -> None:
         """One lock from one commit to the next."""
@@ -86,7 +104,7 @@ class LockModel(Judge):
             case "waiting", "active":
                 good = self.alive(one) and not self.blocked(one, live)
             case "active" | "waiting", "released":
-                good = one.pid == actor.pid
+                good = one.pid == actor.pid or (one.reserved and one.owner == getattr(actor, "owner", ""))
             case "active" | "waiting", "died":
                 good = not self.alive(one)
             case "active" | "waiting", "stolen":

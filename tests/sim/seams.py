@@ -51,6 +51,7 @@ from orchestrator import session as sessions
 from orchestrator.engine import status as survey
 from orchestrator.engine import verbs
 from orchestrator.engine.change import apply
+from orchestrator.engine.change import run as changes
 from orchestrator.hosts import fleet, ssh
 from orchestrator.hosts.facts import facts
 from orchestrator.hosts.runner import Play
@@ -165,6 +166,10 @@ class StandIns:
     def committed(self, store: Database) -> None:
         """It is done. Raises: Killed."""
 
+    def watch_over(self, settings: Settings, run: str) -> int:
+        """Start a process that watches whether a run is confirmed in time; its number, 0 if there is none."""
+        return 0
+
     def claimed(self, claim: StoreClaim) -> None:
         """A process shares the file that says which store keeps the lab."""
 
@@ -214,6 +219,7 @@ def replaced(by: StandIns) -> Iterator[None]:
             (ssh, "connect", by.login),
             (fleet, "Ansible", by.ansible),
             (apply, "undisturbed", lambda expected_s=0.0: nullcontext()),
+            (changes, "watch_over", lambda settings, run: by.watch_over(settings, run)),
             (environment, "note", lambda *words: None),
             (basics, "os", by.disk_os),
             (basics, "open", by.disk_open),

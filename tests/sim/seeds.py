@@ -15,15 +15,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.sim.bounds import Covered, Kept, OthersRoutes, Overtaken
 from tests.sim.clocks import CPU, simulated
 from tests.sim.judges import Fencing, Journal, Judge, NoCollision, Outcome, Ownership, Quiet, Status
 from tests.sim.lab import Violation, World
 from tests.sim.lockjudge import LockModel
 from tests.sim.loop import Deadlock, Killed, SimLoop
+from tests.sim.plots import InTime, decisions, plot_of
 from tests.sim.seams import replaced
-from tests.sim.story import Story, decisions
 
-JUDGES: list[Callable[[World], Judge]] = [NoCollision, Journal, LockModel, Fencing, Ownership, Quiet, Outcome, Status]
+JUDGES: list[Callable[[World], Judge]] = [
+    *(NoCollision, Journal, LockModel, Fencing, Ownership, Quiet, Outcome, Status),
+    *(Covered, OthersRoutes, Kept, Overtaken, InTime),
+]
 KEPT: list[object] = []
 """What killed processes of seeds that ended were about to do: collected, a coroutine would run its `finally`."""
 BATCH = 100
@@ -49,7 +53,8 @@ def run(seed: str, *, trace: bool = False, without: Collection[str] = ()) -> Fou
     found, began = Found(seed), CPU()
     folder = Path(tempfile.mkdtemp(prefix="sim-", dir="/dev/shm"))
     loop = SimLoop(seed, trace=trace)
-    world = World(loop, seed, folder)
+    plot = plot_of(seed)
+    world = plot.world_of(loop, seed, folder)
 
     def unexpected(_: Any, context: dict[str, Any]) -> None:
         error = context.get("exception")
@@ -60,7 +65,7 @@ def run(seed: str, *, trace: bool = False, without: Collection[str] = ()) -> Fou
 
     async def main() -> None:
         await world.start(JUDGES)
-        await Story(world, seed, without).tell()
+        await plot(world, seed, without).tell()
 
     gc.disable()
     try:

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.sim.plots import PLOTS
+
 ROOT = Path(__file__).parents[2]
 NEW = 120
 """Seeds of this commit: twenty seconds of a core."""
@@ -31,6 +33,13 @@ def commit() -> str:
 @pytest.mark.timeout(600)
 def test_new_stories_break_no_promise() -> None:
     done = told(commit(), str(NEW))
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("plot", [name for name in PLOTS if name])
+def test_stories_of_a_plot_break_no_promise(plot: str) -> None:
+    done = told(f"{plot}-{commit()}", str(NEW // 10))
     assert done.returncode == 0, done.stdout + done.stderr
 
 

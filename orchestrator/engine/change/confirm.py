@@ -64,7 +64,9 @@ class Confirming:
             boot_clock_ns() + int(longest_s * 1e9),
             time.time() + longest_s,
         )
-        self.kept.begin(self.made, context.lock.lock.scope if context.lock is not None else Scope(frozenset(hosts)))
+        lock = context.lock
+        scope, inside = (lock.lock.scope, lock.id) if lock is not None else (Scope(frozenset(hosts)), "")
+        self.kept.begin(self.made, scope, inside)
         self.made = self.kept.watch(self.made, self.start(context.run.id))
         revert_s = longest_s + REVERT_MARGIN_S
         with context.run.step("host", "all", "wait to be confirmed", {"generation": generation, "revert_after_s": revert_s}):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 
 from optics import (
     DeviceName,
@@ -25,6 +26,7 @@ from orchestrator.hosts import Hello
 from orchestrator.plan.stored import stored_links
 from orchestrator.plan.target import diff, slowest
 from orchestrator.results import DownReport
+from orchestrator.session import Observation
 from orchestrator.store.scope import Scope
 
 
@@ -60,12 +62,12 @@ class Down:
         context, recorder, store = self.context, self.context.recorder, self.context.store
         session, lab = context.session, context.session.lab
         with recorder.phase("observe") as phase:
-            seen = await session.observe()
+            seen = await self._awake(await session.observe())
             phase.detail = f"{counted(len(seen.settings), 'device')}, {counted(len(seen.hellos), 'host')}"
         said = announce(context, seen)
         owned = per_device(store.owned(context.slice))
         needed = {d for d, held in owned.items() if held} | self._hosts()
-        left = [str(e) for n, e in seen.errors.items() if n in needed]
+        left = list(dict.fromkeys(str(e) for n, e in seen.errors.items() if n in needed))
         unneeded = [f"{n} does not answer: {str(e).splitlines()[0]}" for n, e in seen.errors.items() if n not in needed]
         observed = dict(seen.settings)
         reachable = {d: held for d, held in owned.items() if d in observed}
@@ -134,6 +136,22 @@ class Down:
             left=tuple(left),
             notes=notes,
         )
+
+    async def _awake(self, seen: Observation) -> Observation:
+        """Start the agents of hosts that may run routes of the owner's: where none runs, nobody says which routes do."""
+        hosts = self.context.session.hosts
+        asleep = [host for host in sorted(self._hosts()) if host in seen.hellos and not seen.hellos[host].installed]
+        if not asleep:
+            return seen
+        answers: Mapping[HostName, Hello | TestbedError]
+        try:
+            await hosts.provision(asleep)
+            answers = await hosts.connect(asleep)
+        except TestbedError as error:
+            answers = dict.fromkeys(asleep, error)
+        there = {**seen.hellos, **answers}
+        silent = {host: answer for host, answer in answers.items() if isinstance(answer, TestbedError)}
+        return replace(seen, hellos={h: a for h, a in there.items() if isinstance(a, Hello)}, errors={**seen.errors, **silent})
 
     def _staged(self, hellos: Mapping[HostName, Hello], own: Collection[int], notes: list[str]) -> list[HostName]:
         """Hosts that run nothing and have routes of the owner's staged, locked: others may be about to stage theirs beside them."""

@@ -14,9 +14,10 @@ from orchestrator.inventory.lab import Lab
 from orchestrator.plan.stored import stored_links
 from orchestrator.session import Command, Session
 from orchestrator.settings import Settings
+from orchestrator.store.confirmations import Confirmations
 from orchestrator.store.keys import key_of, owner_of, slice_key, slice_of
 from orchestrator.store.lock_queue import Lock
-from orchestrator.store.locks import HeldLock, hold, locks_of
+from orchestrator.store.locks import HeldLock, hold, locks_of, who
 from orchestrator.store.one_store import StoreClaim
 from orchestrator.store.ownership import OWNER
 from orchestrator.store.run import Run
@@ -55,6 +56,8 @@ def scope_of(
     if job is not None and job.ended is None and isinstance(job.spec, dict) and isinstance(wanted := job.spec.get("wanted"), dict):
         hosts.update(host_of_rank(str(rank)) for rank in _listed(wanted.get("ranks")))
         hosts.update(str(shadow["host"]) for shadow in [wanted.get("shadow")] if isinstance(shadow, dict))
+    if (waiting := Confirmations(store, key, who(settings)).pending()) is not None:
+        hosts.update((*waiting.hosts, *waiting.leaving))
     for record in store.unfinished(key_of(lab), settings.owner):
         before, target = store.journalled(record.id)
         if before is not None:

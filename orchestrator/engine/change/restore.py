@@ -107,11 +107,9 @@ class Restore(Up):
         if isinstance(error, Locked) or (isinstance(error, asyncio.CancelledError) and not late):
             raise error
         observed = self.before
-        generations = dict.fromkeys(goal_hosts(goal), self.move.generation) | {
-            h: None if active in context.own_generations() else active
-            for h, active in observed.generations.items()
-            if h not in goal_hosts(goal) and (active is None or active in context.own_generations())
-        }
+        own, staying = context.own_generations(), goal_hosts(goal)
+        leaving = {h for h, active in observed.generations.items() if h not in staying and active in own}
+        generations = dict.fromkeys(staying, self.move.generation) | dict.fromkeys(leaving)
         current = replace(self.to.current, generation=self.move.generation) if self.to.current else None
         to = Snapshot(
             {d: self.to.owned.get(d, NONE) for d in observed.owned},
@@ -122,12 +120,15 @@ class Restore(Up):
             self.to.job,
             self.to.layout,
         )
-        undone = await Rollback(context, to, self.move.asked, self.plan.acceptance.link_up_timeout_s, self.turn).carry_out()
+        again = Rollback(context, to, self.move.asked | leaving, self.plan.acceptance.link_up_timeout_s, self.turn)
+        undone = await again.carry_out()
         if undone.left:
             hint = f"once it is repaired: testbed resume {context.run.id}"
             raise HandsNeeded(
                 f"{error}\nnot everything is back as it was; manual repair is needed:", undone.left, hint=hint
             ) from error
         first = str(error).splitlines()[0] if isinstance(error, TestbedError) else type(error).__name__
+        if again.to.current is not None:
+            self.move.generation = again.to.current.generation  # a host lost the routes: all run them under a new number
         self.notes.append(f"at the second try ({first}): {undone.evidence}")
         return ()

@@ -207,8 +207,8 @@ class Up:
         )
 
     async def _resumed(self, times: Timeline) -> tuple[int, int]:
-        since = times.sent_ns or times.crossed_ns
-        return await self.context.jobs.resumed(self.context.recorder, times.crossed_ns, since, self.before.job)
+        crossed_ns, jobs = times.crossed_ns, self.context.jobs
+        return await jobs.resumed(self.context.recorder, crossed_ns, times.sent_ns or crossed_ns, self.before.job)
 
     async def _found(self, goal: Target, seen: Observation, wanted: Collection[HostName]) -> None:
         """Journal the present state and the target; nothing was changed before."""
@@ -324,8 +324,7 @@ class Up:
         with recorder.phase("observe") as phase:
             seen = await session.observe()
             phase.detail = f"{counted(len(seen.settings), 'device')}, {counted(len(seen.hellos), 'host')}"
-        locked = set(self.context.hosts())
-        if stale := [host for host in self.hosts.unready() if host in locked]:
+        if stale := [host for host in self.hosts.unready() if host in self.context.hosts()]:
             with recorder.phase("provision", f"{counted(len(stale), 'host')}, through Ansible") as phase:
                 phase.detail = f"{counted(len(await self.hosts.provision(stale)), 'host')}, through Ansible"
                 seen = replace(seen, hellos=dict(self.hosts.hellos))
@@ -362,7 +361,6 @@ class Up:
         elif self.current is not None and self.slots != slot_facts(self.current.links):  # it is like the slot before it
             self.move.generation = self.current.generation
             self._record_up(goal, sha, self.current.run)
-        recorder = self.context.recorder
         balance = await self._equalise(goal, seen.settings)
         job = await self._job(launch=launch_job, changed=False)
         self.notes += ended(job) if self.confirming is None else (*ended(job), "nothing was changed, nothing has to be confirmed")
@@ -373,8 +371,8 @@ class Up:
             plan=self.plan.name,
             lab=self.lab.name,
             nothing_to_do=not writes and turned is None and (job is None or job.run != self.context.run.id),
-            phases=tuple(recorder.phases),
-            parts=tuple(recorder.parts),
+            phases=tuple(self.context.recorder.phases),
+            parts=tuple(self.context.recorder.parts),
             diff=diff(goal.change, self.context.session.traits, self.lab),
             writes=writes,
             job=job,
