@@ -1,6 +1,7 @@
 """`python -m tests.sim SEED [COUNT]`: tell stories, and print which promises were broken in them.
 
-`make drill NAME=seeds` does it for as long as one likes.
+`make drill NAME=seeds` does it for as long as one likes. `python -m tests.sim mutants [NAME ...]` plants faults in copies of the
+program, and prints who notices them.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import argparse
 import sys
 from collections import Counter
 
+from tests.sim.planting import main as mutants
 from tests.sim.plots import decisions, names
 from tests.sim.seeds import Found, children, shrink
 
@@ -38,7 +40,9 @@ def smaller(found: Found) -> None:
 
 
 def main(words: list[str]) -> int:
-    """Returns 1 if a promise was broken."""
+    """Returns 1 if a promise was broken, or kept by a mutant."""
+    if words[:1] == ["mutants"]:
+        return mutants(words[1:])
     asked = arguments(words)
     first, *more = asked.seeds
     plot, dash, number = first.rpartition("-")

@@ -1,0 +1,139 @@
+"""`python -m tests.sim mutants [NAME ...]`: plant mutants, and print who notices each."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.sim.mutants import MUTANTS, Mutant
+
+ROOT = Path(__file__).parents[2]
+FIRST = 20000
+"""The first seed that is told of each mutant."""
+NOT_COPIED = frozenset((".git", ".venv", ".ci", "node_modules", "docs", ".pytest_cache", ".mypy_cache", ".ruff_cache"))
+TESTS = (
+    *(
+        f"tests/engine/test_{name}.py"
+        for name in ("recovery", "rollback", "start_together", "retreat", "side_by_side", "chosen_run")
+    ),
+    *(f"tests/engine/test_{name}.py" for name in ("one_owner", "ways_back", "confirm", "hold", "rare_moments", "staging_fails")),
+    *(f"tests/store/test_{name}.py" for name in ("locks", "lockqueue", "scope", "adoption", "recoveries")),
+    *(f"tests/agent/test_{name}.py" for name in ("fence", "generations", "holds", "half_way_back")),
+    *(f"tests/drivers/test_{name}.py" for name in ("late_delivery", "given_up", "what_is_not_said", "links_and_rounds")),
+    *("tests/drills/test_two_owners.py", "tests/drills/test_fault_matrix.py"),
+)
+"""The tests without simulation of what mutants change: a minute of two cores."""
+
+
+class Moved(AssertionError):
+    """The code that a mutant changes is not there any more, or is there twice: choose its old text anew."""
+
+
+@dataclass(frozen=True)
+class Noticed:
+    """What became of a mutant. seed, words: of the story that noticed it and its judge, empty if none did; told: so many stories.
+
+    test: that failed, empty if none did; None: none was run.
+    """
+
+    seed: str
+    words: str
+    told: int
+    test: str | None = None
+
+
+@contextmanager
+def planted(mutant: Mutant) -> Iterator[Path]:
+    """A copy of the tree with a mutant, until the body ends. Raises: Moved."""
+    with tempfile.TemporaryDirectory(prefix="mutant-") as folder:
+        tree = Path(folder) / "tree"
+        shutil.copytree(ROOT, tree, symlinks=True, ignore=lambda _, names: NOT_COPIED.intersection(names))
+        for file, old, new in mutant.edits:
+            text = (tree / file).read_text()
+            if text.count(old) != 1:
+                raise Moved(f"{mutant.name}: {file} has {old!r} {text.count(old)} times")
+            (tree / file).write_text(text.replace(old, new))
+        yield tree
+
+
+def _run(tree: Path, *words: str, timeout_s: float) -> str:
+    """What a Python of that tree prints."""
+    environment = {**os.environ, "PYTHONPATH": str(tree), "PYTHONWARNINGS": "ignore"}
+    done = subprocess.run(
+        [sys.executable, *words], cwd=tree, env=environment, capture_output=True, text=True, timeout=timeout_s, check=False
+    )
+    return done.stdout + done.stderr
+
+
+def by_stories(tree: Path, mutant: Mutant) -> Noticed:
+    """Tell stories until a judge notices it."""
+    seed = f"{mutant.plot}-{FIRST}" if mutant.plot else str(FIRST)
+    said = _run(tree, "-m", "tests.sim", seed, str(mutant.most), "--stop", timeout_s=600)
+    bad, told = re.search(r"^seed (\S+): (.*)", said, re.MULTILINE), re.search(r"^(\d+) seeds,", said, re.MULTILINE)
+    if told is None or (bad is not None and bad[2].startswith(("Traceback", "in a callback"))):
+        raise AssertionError(f"{mutant.name}: no story is told at all, or ends by itself:\n{said[-3000:]}")
+    if bad is not None and f"seed {bad[1]}:" in _run(ROOT, "-m", "tests.sim", bad[1], timeout_s=600):
+        raise AssertionError(f"the program itself breaks a promise in seed {bad[1]}: it says nothing of {mutant.name}")
+    return Noticed(bad[1] if bad else "", bad[2] if bad else "", int(told[1]))
+
+
+def by_tests(tree: Path) -> str:
+    """The first test that notices it, and does so alone, too; empty if none does."""
+    passed: list[str] = []
+    while True:
+        said = _pytest(tree, "-n", "2", *(f"--deselect={each}" for each in passed), *TESTS)
+        failed = re.search(r"^(?:FAILED|ERROR) (\S+)", said, re.MULTILINE)
+        if failed is None:
+            return ""
+        if re.search(r"^(?:FAILED|ERROR) ", _pytest(tree, "-n", "0", failed[1]), re.MULTILINE):
+            return failed[1]
+        passed.append(failed[1])
+
+
+def _pytest(tree: Path, *words: str) -> str:
+    """What pytest says. Raises: AssertionError - it ran nothing."""
+    said = _run(tree, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *words, timeout_s=3600)
+    if not re.search(r"^(FAILED|ERROR) |100%", said, re.MULTILINE):
+        raise AssertionError(f"no test was run:\n{said[-3000:]}")
+    return said
+
+
+def noticed(mutant: Mutant, *, tests: bool = False) -> Noticed:
+    """Plant a mutant, and see who notices it. Raises: Moved."""
+    with planted(mutant) as tree:
+        found = by_stories(tree, mutant)
+        return Noticed(found.seed, found.words, found.told, by_tests(tree)) if tests else found
+
+
+def row(mutant: Mutant, found: Noticed) -> str:
+    """A row of the table in docs/reference/reliability.md."""
+    judge = f"`{found.words.partition(': ')[0]}`" if found.words[:1].isupper() else "a command in peace"
+    stories = f"seed {found.told}, {judge}" if found.seed else f"not in {found.told}"
+    tests = {None: "not run", "": "-"}.get(found.test, f"`{(found.test or '').rpartition('/')[2].partition('[')[0]}`")
+    return f"| `{mutant.name}` | {mutant.promise} | {mutant.plot or 'usual'} | {stories} | {tests} |"
+
+
+def main(words: list[str]) -> int:
+    """Returns 1 if no story notices one of them."""
+    parser = argparse.ArgumentParser(prog="python -m tests.sim mutants", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", choices=[[], *MUTANTS], help="all, if none is given")
+    parser.add_argument("--tests", action="store_true", help="run the tests without simulation, too: minutes each")
+    asked = parser.parse_args(words)
+    print("| mutant | promise | plot | simulation | other tests |\n|---|---|---|---|---|")
+    alive = []
+    for name in asked.names or MUTANTS:
+        found = noticed(MUTANTS[name], tests=asked.tests)
+        print(row(MUTANTS[name], found), flush=True)
+        if not found.seed:
+            alive.append(name)
+    print(f"{len(asked.names or MUTANTS)} mutants, {len(alive)} alive {' '.join(alive)}".rstrip())
+    return int(bool(alive))

@@ -1,0 +1,31 @@
+"""The simulation notices every planted mutant: it is not blind to what it is there for."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.sim.mutants import MUTANTS
+from tests.sim.planting import ROOT, noticed
+
+QUICK = ("step-after-effect", "lock-of-living-process-ends", "ports-not-reserved")
+"""Of three kinds, and dead within a few seeds."""
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_what_a_mutant_changes_is_there_once(name: str) -> None:
+    for file, old, new in MUTANTS[name].edits:
+        assert (ROOT / file).read_text().count(old) == 1, (file, old)
+        assert old != new
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", QUICK)
+def test_stories_notice_it(name: str) -> None:
+    assert noticed(MUTANTS[name]).seed
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("name", sorted(MUTANTS.keys() - set(QUICK)))
+def test_stories_notice_it_within_its_bound(name: str) -> None:
+    assert noticed(MUTANTS[name]).seed
