@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from optics import HandsNeeded, Interlock
+from optics import HandsNeeded, Interlock, RolledBack
 from orchestrator.engine import verbs as engine
 from orchestrator.engine.change import run as changes
 from orchestrator.engine.change.locking import scope_of
@@ -55,6 +55,27 @@ async def test_down_lists_a_host_whose_agent_does_not_start(bench: Bench, monkey
     monkeypatch.setattr(bench.fleet, "provision", provision)
     report = await bench.verb(engine.down)
     assert [line.partition(":")[0] for line in report.left] == ["gpu03"]
+
+
+async def test_a_rollback_asks_a_host_whose_agent_died_once_another_runs(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    await bench.up(plan_text("ring", RING))
+    hello, asleep = bench.fleet.hello, set[str]()
+    monkeypatch.setattr(bench.fleet, "hello", lambda name: Hello(name) if name in asleep else hello(name))
+
+    async def provision(names: list[str]) -> None:
+        asleep.difference_update(names)
+
+    monkeypatch.setattr(bench.fleet, "provision", provision)
+
+    def die(name: str) -> None:  # it has done what was asked, and its answer is lost
+        if name == "before hosts confirm 2":
+            bench.requests.fail[len(bench.requests.names) + 1] = "lost"
+            asleep.add("gpu01")
+            bench.fleet.all["gpu01"].pending = False
+
+    with pytest.raises(RolledBack):
+        await bench.up(plan_text("moved", MOVED), process=Process("", act=die))
+    assert {name: host.active for name, host in bench.fleet.all.items()} == {"gpu01": 1, "gpu02": 1, "gpu03": 1}
 
 
 async def test_restored_under_another_number_the_store_has_that_number(bench: Bench) -> None:

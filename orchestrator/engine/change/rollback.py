@@ -137,7 +137,13 @@ class Rollback:
 
     async def _hellos(self) -> dict[HostName, Hello]:
         """The hosts that answer; one that was changed and does not answer needs manual repair."""
-        answers = await self.hosts.connect(self.alive if self.alive is not None else list(self.generations))
+        answers = dict(await self.hosts.connect(self.alive if self.alive is not None else list(self.generations)))
+        if asleep := [h for h in sorted(self.asked) if isinstance(a := answers.get(h), Hello) and not a.installed]:
+            try:  # where no agent runs, nobody says which routes do
+                await self.hosts.provision(asleep)
+                answers |= await self.hosts.connect(asleep)
+            except TestbedError as error:
+                answers |= dict.fromkeys(asleep, error)
         for host in sorted(self.asked):
             answer = answers.get(host)
             if isinstance(answer, TestbedError):
