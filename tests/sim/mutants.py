@@ -216,6 +216,7 @@ MUTANTS = {
             "unread-device-held-nothing",
             "the state before a change has devices that could not be read as the store knows them",
             ((SNAPSHOT, "    return Snapshot(here | unread, others", "    return Snapshot(here, others"),),
+            plot="stillness",
         ),
         Mutant(
             "rollback-to-half-a-state",
@@ -249,7 +250,7 @@ MUTANTS = {
                     "        left: list[str] = []",
                 ),
             ),
-            plot="silence",
+            plot="stillness",
         ),
         Mutant(
             "down-touches-others",

@@ -44,9 +44,9 @@ class Plot(Story):
         return one
 
     @classmethod
-    def strikes(cls, draw: random.Random, fate: Fate) -> str:
-        """What goes wrong instead; nothing if empty."""
-        return fate.kind
+    def befalls(cls, draw: random.Random, fate: Fate) -> Fate | None:
+        """What goes wrong instead."""
+        return fate
 
     async def enter(self, typed: Typed) -> None:
         if typed.word not in self.words:
@@ -83,8 +83,8 @@ class Crowd(Plot):
         return replace(one, word=word, links=links, wait_s=draw.choice((0.0, 30.0, 30.0)), after_s=draw.expovariate(3.0))
 
     @classmethod
-    def strikes(cls, draw: random.Random, fate: Fate) -> str:
-        return fate.kind if draw.random() < 0.3 else ""
+    def befalls(cls, draw: random.Random, fate: Fate) -> Fate | None:
+        return fate if draw.random() < 0.3 else None
 
 
 class SlowWorld(World):
@@ -107,20 +107,33 @@ class Hurry(Plot):
         return replace(one, word=word, doom=doom, after_s=draw.choice((0.0, one.after_s)), wait_s=30.0)
 
     @classmethod
-    def strikes(cls, draw: random.Random, fate: Fate) -> str:
-        return fate.kind if fate.kind not in ("host power", "power", "clock") and draw.random() < 0.5 else ""
+    def befalls(cls, draw: random.Random, fate: Fate) -> Fate | None:
+        return fate if fate.kind not in ("host power", "power", "clock") and draw.random() < 0.5 else None
 
 
 class Silence(Plot):
-    """Devices and hosts fall silent for a while, agents die; and there is more to take down."""
+    """Hosts fall silent for a while, agents die; and there is more to take down."""
 
     @classmethod
     def reword(cls, draw: random.Random, one: Typed) -> Typed:
         return replace(one, word=draw.choice(("up", "up", "down", "rollback", one.word)))
 
     @classmethod
-    def strikes(cls, draw: random.Random, fate: Fate) -> str:
-        return draw.choice(("device pause", "agent pause", "agent dies", "agent dies", "agent killed", "host power", fate.kind))
+    def befalls(cls, draw: random.Random, fate: Fate) -> Fate | None:
+        kinds = ("agent pause", "agent dies", "agent dies", "agent dies", "agent killed", "host power", fate.kind)
+        return replace(fate, at_s=fate.at_s / 4, kind=draw.choice(kinds))
+
+
+class Stillness(Plot):
+    """Devices stand still or misbehave while there is light to be taken down."""
+
+    @classmethod
+    def reword(cls, draw: random.Random, one: Typed) -> Typed:
+        return replace(one, word=draw.choice(("up", "up", "down", "down", "rollback")), doom=("", 0), after_s=one.after_s + 1.0)
+
+    @classmethod
+    def befalls(cls, draw: random.Random, fate: Fate) -> Fate | None:
+        return replace(fate, at_s=fate.at_s / 3, kind="device pause") if draw.random() < 0.7 else None
 
 
 class TrunkWorld(World):
@@ -221,8 +234,8 @@ class Confirm(Plot):
         return replace(one, word=word, after_s=one.after_s if word != "confirm" else draw.uniform(0.0, 40.0))
 
     @classmethod
-    def strikes(cls, draw: random.Random, fate: Fate) -> str:
-        return fate.kind if fate.kind != "clock" else ""  # with a power loss of the machine it may add an hour to the deadline
+    def befalls(cls, draw: random.Random, fate: Fate) -> Fate | None:
+        return fate if fate.kind != "clock" else None  # with a power loss of the machine it may add an hour to the deadline
 
     async def perform(self, actor: Actor, typed: Typed) -> None:
         if typed.word == "confirm":
@@ -285,6 +298,7 @@ PLOTS: dict[str, type[Plot]] = {
     "crowd": Crowd,
     "hurry": Hurry,
     "silence": Silence,
+    "stillness": Stillness,
     "trunks": Trunks,
     "hold": Hold,
     "confirm": Confirm,
@@ -301,7 +315,7 @@ def decisions(seed: str, without: Collection[str] = ()) -> tuple[list[Typed], li
     plot, draw = plot_of(seed), random.Random(f"plot/{seed}")
     typed, fates = story.decisions(seed)
     typed = [plot.reword(draw, one) for one in typed]
-    fates = [replace(one, kind=kind) for one in fates if (kind := plot.strikes(draw, one))]
+    fates = [found for one in fates if (found := plot.befalls(draw, one)) is not None]
     spared = [replace(one, doom=("", 0)) if one.kill in without else one for one in typed]
     return [one for one in spared if one.name not in without], [one for one in fates if one.name not in without]
 
