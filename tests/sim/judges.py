@@ -213,6 +213,8 @@ class Outcome(Judge):
         if run["status"] == "running":
             return
         self.judged.add(run["id"])
+        if (run["verb"], run["before"]) == ("rollback", "null"):
+            return  # of a run that died before it changed anything: it says nothing of others
         if run["status"] == "ok" and run["verb"] in ("up", "down", "rollback", "restore"):
             self.ok(run, began)
         elif run["status"] == "rolled-back" and run["before"] != "null":

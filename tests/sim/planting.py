@@ -91,7 +91,7 @@ def by_tests(tree: Path) -> str:
     passed: list[str] = []
     while True:
         said = _pytest(tree, "-n", "2", *(f"--deselect={each}" for each in passed), *TESTS)
-        failed = re.search(r"^(?:FAILED|ERROR) (\S+)", said, re.MULTILINE)
+        failed = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - |$)", said, re.MULTILINE)
         if failed is None:
             return ""
         if re.search(r"^(?:FAILED|ERROR) ", _pytest(tree, "-n", "0", failed[1]), re.MULTILINE):
