@@ -153,6 +153,10 @@ class Routes(Channels):
 
     async def clear(self, names: Collection[HostName], generations: Collection[int]) -> None:
         """Remove these generations, the active one too. What others have staged stays; an agent of an older release removes all."""
-        held = {name: (*self.hellos[name].staged, self.hellos[name].active) for name in names if name in self.hellos}
-        requests = {name: {"generations": sorted({*held.get(name, generations)} & {*generations})} for name in names}
+        requests: dict[HostName, dict[str, object]] = {}
+        for name in names:  # an owner has had thousands: those that the host had when it was greeted, and all that were made since
+            hello = self.hellos.get(name)
+            known = {*hello.staged, hello.active or 0} if hello is not None else {0}
+            newest = max(known)
+            requests[name] = {"generations": sorted(number for number in generations if number in known or number > newest)}
         await self._ask(requests, "clear", 30.0)

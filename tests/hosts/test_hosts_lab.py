@@ -174,6 +174,17 @@ async def test_a_locale_that_this_machine_lacks_keeps_no_play_from_running(hosts
     assert set(await hosts.stage({9: {"gpu01": frozenset()}})) == {"gpu01"}
 
 
+async def test_routes_that_were_staged_since_a_host_was_greeted_are_cleared_too(hosts: Hosts) -> None:
+    await hosts.stage({11: {"gpu01": frozenset()}})
+    await hosts.commit(11, ["gpu01"])
+    await hosts.greet(["gpu01"])
+    await hosts.stage({12: {"gpu01": frozenset()}, 13: {"gpu01": frozenset()}})
+    await hosts.commit(12, ["gpu01"])
+    await hosts.clear(["gpu01"], {11, 12})
+    hello = (await hosts.greet(["gpu01"]))["gpu01"]
+    assert hello.active is None and hello.staged == (13,), "of somebody else"
+
+
 async def test_a_rule_the_kernel_refuses_is_told_in_its_words_through_ansible(hosts: Hosts) -> None:
     made = dict(line_rules(hosts))
     made["gpu02"] = frozenset(replace(rule, interface="opt9") if hasattr(rule, "via") else rule for rule in made["gpu02"])
