@@ -36,9 +36,9 @@ from orchestrator.store.keys import key_of, slice_of
 from orchestrator.store.locks import locks_of
 from orchestrator.store.store import Store
 from orchestrator.telemetry.progress import Silent
+from tests.drills.switches import Pair, labels, made_by_hand
 from tests.engine.fleet import Fleet, Points
 
-Pair = tuple[str, str]
 SETTLE_S, BOOT_S, SILENCE_S, PATIENCE_S, LINK_S = 0.005, 0.15, 0.25, 0.25, 0.3
 FOREIGN = 15
 """The ports with this number carry a circuit of somebody else's, on every device."""
@@ -132,13 +132,6 @@ def inventory(folder: Path, hosts: int, ports: int, devices: Mapping[str, tuple[
             where = f'host: gpu{host:02d}, port: {port}, device: {name}, enters: "{enters}", leaves: "{leaves}"'
             lines.append(f"  - {{name: f{host}-{port}, {where}}}")
     (folder / "fibres.yml").write_text("\n".join(lines) + "\n")
-
-
-def labels(driver: str, ingress: int, egress: int) -> Pair:
-    """Two ports of a 16x16 device by number, as its faceplate has them."""
-    if driver == "polatis-scpi":
-        return str(ingress), str(16 + egress)
-    return f"1.{(ingress - 1) // 8 + 1}.{(ingress - 1) % 8 + 1}", f"1.{(egress - 1) // 8 + 1}.{(egress - 1) % 8 + 1}"
 
 
 class Bench:
@@ -237,13 +230,7 @@ class Bench:
 
     def make(self, device: str, pair: Pair) -> None:
         """Somebody else makes a circuit, with means of his own."""
-        server, dialect = self.servers[device], self.servers[device].dialect
-        if isinstance(dialect, PolatisScpi):
-            dialect.preset(*pair)
-        elif isinstance(dialect, CalientTl1):
-            dialect.preset(*pair, kind="1WAY")
-        if hasattr(server, "loop"):
-            server.changed()
+        made_by_hand(self.servers[device], pair)
 
     def take_down(self, device: str, pair: Pair) -> None:
         """Somebody else takes down a circuit, whoever made it; of a duplex connection both."""

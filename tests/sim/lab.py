@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from tests.drills.switches import Pair, labels, made_by_hand
 from tests.sim.agents import Hooks, SimHost
 from tests.sim.desk import Desk
 from tests.sim.kernel import DiskOs, opener
@@ -20,10 +21,8 @@ from tests.sim.loop import ACTOR, Actor, Killed, SimLoop, point
 from tests.sim.net import Net
 from tests.sim.reach import SimAnsible, login
 from tests.sim.seams import (
-    CalientTl1,
     Command,
     DeviceServer,
-    PolatisScpi,
     Settings,
     Silent,
     StandIns,
@@ -40,7 +39,6 @@ from tests.sim.seams import (
 Judge = Any
 """Of `tests.sim.judges`, which builds on this module."""
 
-Pair = tuple[str, str]
 SETTLE_S, BOOT_S, SILENCE_S, PATIENCE_S, LINK_S = 0.02, 1.0, 0.6, 1.0, 0.6
 DRIVERS = {"ocs1": "polatis-scpi", "ocs2": "calient-tl1"}
 HOSTS, PORTS, FOREIGN = 4, 4, 15
@@ -50,13 +48,6 @@ OWNERS = ("ann", "bob")
 
 class Violation(AssertionError):
     """A promise was broken."""
-
-
-def labels(driver: str, ingress: int, egress: int) -> Pair:
-    """Two ports of a 16x16 device by number, as its faceplate has them."""
-    if driver == "polatis-scpi":
-        return str(ingress), str(16 + egress)
-    return f"1.{(ingress - 1) // 8 + 1}.{(ingress - 1) % 8 + 1}", f"1.{(egress - 1) // 8 + 1}.{(egress - 1) % 8 + 1}"
 
 
 def inventory(folder: Path, ports: Mapping[str, int]) -> None:
@@ -250,13 +241,7 @@ class World(StandIns, Hooks):
 
     def make(self, device: str, pair: Pair) -> None:
         """Somebody else makes a circuit, with means of his own."""
-        server, dialect = self.servers[device], self.servers[device].dialect
-        if isinstance(dialect, PolatisScpi):
-            dialect.preset(*pair)
-        elif isinstance(dialect, CalientTl1):
-            dialect.preset(*pair, kind="1WAY")
-        if hasattr(server, "loop"):
-            server.changed()
+        made_by_hand(self.servers[device], pair)
 
     def _rebooted(self, device: str, reboot: Callable[[bool, float], None], keep: bool, now: float) -> None:
         self.disturbed[device] = self.loop.now

@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any, ClassVar
 from unittest.mock import patch
 
+from tests.drills.switches import Pair, labels
 from tests.sim import lab, story
 from tests.sim.judges import Judge
-from tests.sim.lab import DRIVERS, HOSTS, OWNERS, Pair, World, labels
+from tests.sim.lab import DRIVERS, HOSTS, OWNERS, World
 from tests.sim.loop import Actor
 from tests.sim.seams import Interlock, Missing, Settings, verbs
 from tests.sim.story import Fate, Story, Typed

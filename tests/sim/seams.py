@@ -33,8 +33,6 @@ from agent.netlink import (
     mac_bytes,
     u32,
 )
-from emulators.dialects.calient_tl1 import CalientTl1
-from emulators.dialects.polatis_scpi import PolatisScpi
 from emulators.families import device_from_config
 from emulators.server import DeviceServer
 from optics import (
@@ -81,7 +79,6 @@ __all__ = [
     "NEWRULE",
     "U32",
     "VAR",
-    "CalientTl1",
     "Command",
     "DeviceServer",
     "Failure",
@@ -94,7 +91,6 @@ __all__ = [
     "Locks",
     "Missing",
     "Play",
-    "PolatisScpi",
     "RolledBack",
     "Server",
     "Settings",
