@@ -267,7 +267,7 @@ async def design(
     met. BadPlugin - a generator or schedule of another distribution failed.
     """
     from optics.errors import BadFile
-    from orchestrator.design_files import read_workload, workload_of
+    from orchestrator.engine.design_files import read_workload, workload_of
     from orchestrator.plan.design.design import design as designed
     from orchestrator.plan.design.document import checked, document
     from orchestrator.session import load_lab

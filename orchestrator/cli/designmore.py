@@ -282,7 +282,7 @@ def cost(
     prices: Annotated[Path | None, typer.Option("--prices", metavar="FILE", help="Your own table of prices.")] = None,
 ) -> Result:
     from orchestrator.cli import designtext
-    from orchestrator.design_files import read_prices
+    from orchestrator.engine.design_files import read_prices
     from orchestrator.plan.design.prices import fabrics
 
     found = fabrics(read_prices(prices), ports, rate_gbps)

@@ -71,7 +71,7 @@ def periodic(
     seed: Seed = 1,
     name: Name = "",
 ) -> Result:
-    from orchestrator.design_files import read_workload
+    from orchestrator.engine.design_files import read_workload
     from orchestrator.plan.design.design import design
     from orchestrator.plan.design.document import document
     from orchestrator.plan.design.periodic import PATTERNS

@@ -22,7 +22,7 @@ from orchestrator import emulated as labproc
 from orchestrator import session, settings
 from orchestrator.cli import reproduce, saved
 from orchestrator.credentials import private_text
-from orchestrator.design_files import read_prices, read_workload
+from orchestrator.engine.design_files import read_prices, read_workload
 from orchestrator.engine.scenario.compare import scenario_of
 from orchestrator.engine.sweep.verb import read as read_campaign
 from orchestrator.inventory.positions import MAX_LINES, MAX_NODES, read_json, read_yaml

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from orchestrator.design_files import read_prices
+from orchestrator.engine.design_files import read_prices
 from planner.demand import Demand, Group, Infeasible
 from planner.railonly import Rails, template
 from planner.shape import Lab

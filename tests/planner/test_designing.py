@@ -19,7 +19,7 @@ from optics.plan import Plan
 from orchestrator.cli.design import exported as export
 from orchestrator.cli.design import watched
 from orchestrator.cli.designtext import text
-from orchestrator.design_files import read_workload, workload_of
+from orchestrator.engine.design_files import read_workload, workload_of
 from orchestrator.inventory.lab import Lab, read_lab
 from orchestrator.plan.design.design import Design, Read, design, routing
 from orchestrator.plan.design.document import document

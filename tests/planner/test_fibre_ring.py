@@ -14,7 +14,7 @@ from emulators.families import device_from_config
 from optics import HostPort, Infeasible, Link, SpectralRoute
 from optics.plan import Plan
 from orchestrator.cli.main import run
-from orchestrator.design_files import workload_of
+from orchestrator.engine.design_files import workload_of
 from orchestrator.fabric.circuits import circuits, settings
 from orchestrator.inventory.lab import Lab
 from orchestrator.plan.design.design import Design, design

@@ -12,7 +12,7 @@ import pytest
 
 from optics import Infeasible
 from optics.ranks import ranks_on
-from orchestrator.design_files import read_workload
+from orchestrator.engine.design_files import read_workload
 from orchestrator.inventory.lab import Lab, read_lab
 from orchestrator.plan.design.design import Design, design
 from orchestrator.plan.design.document import document

@@ -10,7 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 from optics import BadFile
-from orchestrator.design_files import read_workload
+from orchestrator.engine.design_files import read_workload
 from planner.demand import Demand, Infeasible
 from planner.workload import Workload, demand
 

@@ -8,7 +8,7 @@ import pytest
 
 from optics import BadFile
 from orchestrator.cli.reproduce import read as read_scenario
-from orchestrator.design_files import read_workload
+from orchestrator.engine.design_files import read_workload
 from orchestrator.engine.sweep.verb import read as read_campaign
 
 CAMPAIGN = "schema: testbed.sweep/1\nname: x\nkind: prediction\nlab: {hosts: 4}\nbase: {workload: named}\n"
