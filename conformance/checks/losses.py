@@ -65,7 +65,7 @@ async def _at_every_write(s: Subject, kind: str, *, seconds: float | None = None
         stages = getattr(driver_class(s.config.driver), "STAGES", 0)
         for at, (where, done) in enumerate(affected, 1) if not again else ():
             most = writes + (stages if at < len(affected) else 0)
-            want(done <= most, f"{where}: {done} commands reached the device, {writes} were needed")
+            want(writes <= done <= most, f"{where}: {done} commands reached the device, {writes} were needed")
         want(s.since(bystander) == stamps, f"{kind}: a connection that the change did not name was made again")
 
 

@@ -169,7 +169,7 @@ def _on_device(call: Call, driver: str, name: str, hardware: bool, only: Sequenc
         call.confirm("Continue?")
 
     async def checked(store: Store) -> Report:
-        async with holding(lab, Command(Silent(), store, settings), Scope(devices=frozenset({name})), f"driver conform {name}"):
+        async with holding(lab, Command(Silent(), store, settings), Scope(devices=frozenset({name})), "driver conform", name):
             return await _closing(subject, run_on_hardware(subject, agreed, lambda found: _tell(call, found), tuple(only)))
 
     with call.store() as store:

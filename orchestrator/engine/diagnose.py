@@ -30,8 +30,6 @@ from orchestrator.verify.pace import BEFORE
 from orchestrator.verify.signals import DiagnosisReport, Verdict
 from orchestrator.verify.symptoms import Subject, look, look_closer, read_words
 
-"""Verbs whose locks are no changes of the lab."""
-
 
 async def job_diagnose(command: Command, *, traffic: bool = True) -> DiagnosisReport:
     """Look at the job and its lab, closer where the first look explains nothing, and decide.
@@ -60,7 +58,7 @@ async def job_diagnose(command: Command, *, traffic: bool = True) -> DiagnosisRe
                 if traffic:
                     scope = reach(lab, {p.host for link in found.links for p in (link.a, link.b)})
                     try:  # what another run moves meanwhile would be measured
-                        await lock.enter_async_context(holding(lab, command, scope, "job diagnose", "reader"))
+                        await lock.enter_async_context(holding(lab, command, scope, "job diagnose"))
                     except Locked as error:
                         traffic = False
                         signals = replace(signals, unread=(*signals.unread, f"no test traffic: {str(error).splitlines()[0]}"))

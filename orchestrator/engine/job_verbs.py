@@ -170,7 +170,7 @@ async def _launch(command: Command, verb: str, *, anew: bool = True, restore: bo
         current, job = _planned(command, key, session.lab)
         await _connect(session, job.needed)
         turner = own_turner(session.lab, settings, store)
-        async with holding(session.lab, command, reach(session.lab, job.needed), verb, "job", within=turner) as lock:
+        async with holding(session.lab, command, reach(session.lab, job.needed), verb, within=turner) as lock:
             if store.current(key) != current:
                 raise Locked("another plan came up while this command waited", hint="first check: testbed status")
             if restore:
@@ -216,7 +216,7 @@ async def job_stop(command: Command) -> JobStatus:
                 return status
         hosts = hosts_of_job(record, session.lab)
         turner = own_turner(session.lab, command.settings, command.store)
-        async with holding(session.lab, command, reach(session.lab, hosts), "job stop", "job", within=turner):
+        async with holding(session.lab, command, reach(session.lab, hosts), "job stop", within=turner):
             if _latest(jobs).id != record.id:
                 raise Locked("another job was launched while this command waited", hint="again: testbed job stop")
             if (ended := _latest(jobs)).ended is not None:  # but not all of its ranks
@@ -241,7 +241,7 @@ async def job_pause(command: Command, *, for_s: float) -> JobStatus:
             )
         await _connect(session, hosts)
         turner = own_turner(session.lab, settings, store)
-        async with holding(session.lab, command, reach(session.lab, hosts), "job pause", "job", within=turner) as lock:
+        async with holding(session.lab, command, reach(session.lab, hosts), "job pause", within=turner) as lock:
             status = await _going(jobs, record)
             if status.state == "paused":
                 raise Refused(f"job {record.name} is paused already, {status.detail}")
@@ -285,7 +285,7 @@ async def job_resume(command: Command) -> JobStatus:
         hosts = hosts_of_job(record, session.lab)
         await _connect(session, hosts)
         turner = own_turner(session.lab, command.settings, command.store)
-        async with holding(session.lab, command, reach(session.lab, hosts), "job resume", "job", within=turner):
+        async with holding(session.lab, command, reach(session.lab, hosts), "job resume", within=turner):
             status, pause = await _going(jobs, record), pause_of(record)
             if status.state != "paused" or pause is None:
                 over = "; its pause is over" if pause is not None else ""

@@ -186,7 +186,7 @@ async def verify(
                 explicit = qualify or collective or set(rungs) & set(TRAFFIC)
                 scope = reach(lab, {p.host for link in links for p in (link.a, link.b)})
                 try:  # a rung that loads the links needs them exclusively
-                    await lock.enter_async_context(holding(lab, command, scope, "verify", "reader"))
+                    await lock.enter_async_context(holding(lab, command, scope, "verify"))
                     if store.current(key) != current:
                         raise Locked("another plan came up meanwhile", hint="again: testbed verify")
                 except Locked as error:

@@ -9,7 +9,7 @@ from typing import Literal
 
 from optics.plain import printable
 from orchestrator.store.scope import Scope
-from orchestrator.store.verbs import Role
+from orchestrator.store.verbs import Role, Within
 
 Kind = Literal["run", "reservation"]
 State = Literal["active", "waiting", "released", "stolen", "expired", "died"]
@@ -49,7 +49,7 @@ class Lock:
     why: str = ""
     lab: str = field(default="", repr=False)
     role: Role = "change"
-    within: Role | Literal[""] = ""
+    within: Within = ""
 
     def meets(self, other: Lock) -> bool:
         """Whether both cannot be active at the same time: they overlap, and have different owners or both change the lab."""

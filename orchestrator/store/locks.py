@@ -11,10 +11,9 @@ import secrets
 import socket
 import sqlite3
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import fields, replace
-from typing import Literal
 
 from optics.errors import Locked, Missing, StoreFailed
 from orchestrator.inventory.lab import Lab
@@ -28,10 +27,8 @@ from orchestrator.store.lock_queue import LIVE, Kind, Lock, State, blockers, clo
 from orchestrator.store.run import Run
 from orchestrator.store.scope import Scope, scope_of_data
 from orchestrator.store.store import Store
-from orchestrator.store.verbs import Role
+from orchestrator.store.verbs import BACKGROUND, Role, Within
 
-STOPS: Mapping[Role, str] = {"schedule": "turn", "adapt": "adapt"}
-"""The command that stops what runs in the background, by its lock's role."""
 POLL_S = 0.1
 """Interval (s) at which a waiting run checks whether it may continue."""
 
@@ -54,7 +51,7 @@ class Locks:
         queue: bool = False,
         after: str = "",
         role: Role = "change",
-        within: Role | Literal[""] = "",
+        within: Within = "",
         inside: str = "",
     ) -> Lock:
         """Request a lock; it is active, or with `queue` or `after` (a lock to follow) perhaps waiting.
@@ -233,8 +230,8 @@ def locked(ahead: Sequence[Lock], wish: Lock) -> Locked:
         verb = verb if lock.state == "active" else "is waited for by"
         lines.append(f"{lock.scope & wish.scope} {verb} {lock} [lock {lock.id}]")
     first = ahead[0]
-    if first.kind == "run" and first.owner == wish.owner and first.role in STOPS:
-        return Locked("\n".join(lines), hint=f"first: testbed {STOPS[first.role]} --stop")
+    if first.kind == "run" and first.owner == wish.owner and first.role in BACKGROUND:
+        return Locked("\n".join(lines), hint=f"first: testbed {BACKGROUND[first.role]} --stop")
     ends = f"the lock ends with process {first.pid}" if first.kind == "run" else "it ends when it expires or is unlocked"
     wait = "--wait 10m (or TESTBED_WAIT=10m) waits for it" if wish.kind == "run" else "add --queue to wait for it"
     return Locked("\n".join(lines), hint=f"{wait}, or ask {first.user}; {ends}")
@@ -271,7 +268,7 @@ async def hold(
     reason: str,
     *,
     role: Role = "change",
-    within: Role | Literal[""] = "",
+    within: Within = "",
     wait_s: float = 0.0,
     told: Callable[[str], None] = lambda words: None,
 ) -> AsyncIterator[HeldLock]:

@@ -125,10 +125,10 @@ def refuse_taken(
 def refuse_shared(kept: Held, mine: Collection[Setting], owners: Mapping[Setting, Belonging]) -> None:
     """Raises: Interlock - a wanted circuit is there already and another owner's, whose `down` or `rollback` would take it away."""
     there = [setting for held in kept.values() for setting in held]
-    shared = among(there, owners) - among(there, mine)
-    whose = {route(setting): belonging for setting, belonging in owners.items()}
-    if lines := [f"{plain(setting)} is there and belongs to {whose[route(setting)]}" for setting in sorted(shared, key=str)]:
-        words = " ".join(f'--adopt "{plain(setting)}"' for setting in sorted(shared, key=str)[:3])
+    if shared := sorted(among(there, owners) - among(there, mine), key=str):
+        whose = {route(setting): belonging for setting, belonging in owners.items()}
+        lines = [f"{plain(setting)} is there and belongs to {whose[route(setting)]}" for setting in shared]
+        words = " ".join(f'--adopt "{plain(setting)}"' for setting in shared[:3])
         raise Interlock("\n".join(lines), hint=f"plan around it, ask its owner for: testbed down; or make it yours: {words}")
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeAlias
 
 Role = Literal["change", "job", "guard", "schedule", "adapt", "reader"]
 """What a run's lock is held for: a change of the lab, of its job alone, the guard's reroute, slots or circuits that change again
@@ -43,6 +44,12 @@ VERBS = {
         *(Verb(word, "reader") for word in ("sample", "verify", "job diagnose")),
     )
 }
+
+
+BACKGROUND: Mapping[Role, str] = {each.role: each.name for each in VERBS.values() if each.lasting}
+"""The verb that goes on in the background, and that stops with `--stop`, by the role of its lock."""
+Within: TypeAlias = Role | Literal[""]
+"""The role of a run of the same owner that a lock does not disturb; empty: none."""
 
 
 def verb_of(name: str) -> Verb:

@@ -19,6 +19,7 @@ from orchestrator.fabric.transition import per_device
 from orchestrator.hosts import Hello
 from orchestrator.plan.stored import stored_links
 from orchestrator.session import Session
+from orchestrator.store import ownership
 from orchestrator.store.audit import Who
 from orchestrator.store.generations import generation_owners, next_generation
 from orchestrator.store.keys import lab_of, owner_of
@@ -131,6 +132,13 @@ class Context:
         """Disown what devices reported gone."""
         self.store.disown(self.slice, settings, by=self.run.id)
 
+    def adopted(self, held: Held) -> frozenset[Setting]:
+        """The other owners' circuits that the operator named to take over. Raises: Missing - there is no such circuit."""
+        if not self.adopt:
+            return frozenset()
+        owned, owners = self.store.owned(self.slice), self.store.owners(self.key)
+        return ownership.adopted(self.adopt, held, owned, owners, again=self.resumes)
+
     def left_s(self, device: DeviceName) -> float:
         """How long (s) what this device was sent may still come about; 0 if it has reported its result, or was sent nothing."""
         if (since := self.unanswered.get(device)) is None:
@@ -142,16 +150,19 @@ class Context:
 
         The time counts from a device's first answer since: one that stood still carries out then what it had received.
         """
-        await asyncio.gather(*map(self._hear, self.unanswered))
+        await self.hear()
         if wait_s := max(map(self.left_s, self.unanswered), default=0.0):
             await asyncio.sleep(wait_s)
 
-    async def _hear(self, device: DeviceName) -> None:
-        """Have a device answer something, unless it has since its last command; one that does not is not waited for."""
-        if self.heard.get(device) != self.unanswered[device]:
-            with suppress(TestbedError):
+    async def hear(self) -> None:
+        """Have devices answer something that owe a result and have not since; the time that they still need counts from then."""
+
+        async def answer(device: DeviceName) -> None:
+            with suppress(TestbedError):  # one that is silent is not waited for
                 await self.session.devices[device].read()
                 self.heard[device] = self.unanswered[device] = time.monotonic()
+
+        await asyncio.gather(*(answer(d) for d, at in self.unanswered.items() if self.heard.get(d) != at))
 
     def need(self, seconds: float, what: str) -> None:
         """Extend the deadline for work known to take `seconds` (s). Raises: TimedOut - the operator allowed less."""

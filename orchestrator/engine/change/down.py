@@ -14,6 +14,7 @@ from optics import (
 )
 from optics.plain import counted
 from optics.words import short, sort_key
+from orchestrator.engine.change.agents import with_agents
 from orchestrator.engine.change.apply import SLOW_S, apply_changes
 from orchestrator.engine.change.context import Context
 from orchestrator.engine.change.job_record import hosts_of_job
@@ -62,7 +63,7 @@ class Down:
         context, recorder, store = self.context, self.context.recorder, self.context.store
         session, lab = context.session, context.session.lab
         with recorder.phase("observe") as phase:
-            seen = await self._awake(await session.observe())
+            seen = await self._with_agents(await session.observe())
             phase.detail = f"{counted(len(seen.settings), 'device')}, {counted(len(seen.hellos), 'host')}"
         said = announce(context, seen)
         owned = per_device(store.owned(context.slice))
@@ -137,21 +138,11 @@ class Down:
             notes=notes,
         )
 
-    async def _awake(self, seen: Observation) -> Observation:
-        """Start the agents of hosts that may run routes of the owner's: where none runs, nobody says which routes do."""
-        hosts = self.context.session.hosts
-        asleep = [host for host in sorted(self._hosts()) if host in seen.hellos and not seen.hellos[host].installed]
-        if not asleep:
-            return seen
-        answers: Mapping[HostName, Hello | TestbedError]
-        try:
-            await hosts.provision(asleep)
-            answers = await hosts.connect(asleep)
-        except TestbedError as error:
-            answers = dict.fromkeys(asleep, error)
-        there = {**seen.hellos, **answers}
+    async def _with_agents(self, seen: Observation) -> Observation:
+        """What is seen once agents run on the hosts that may run routes of the owner's."""
+        answers = await with_agents(self.context.session.hosts, seen.hellos, self._hosts())
         silent = {host: answer for host, answer in answers.items() if isinstance(answer, TestbedError)}
-        return replace(seen, hellos={h: a for h, a in there.items() if isinstance(a, Hello)}, errors={**seen.errors, **silent})
+        return replace(seen, hellos={h: a for h, a in answers.items() if isinstance(a, Hello)}, errors={**seen.errors, **silent})
 
     def _staged(self, hellos: Mapping[HostName, Hello], own: Collection[int], notes: list[str]) -> list[HostName]:
         """Hosts that run nothing and have routes of the owner's staged, locked: others may be about to stage theirs beside them."""

@@ -23,7 +23,7 @@ from orchestrator.store.ownership import OWNER
 from orchestrator.store.run import Run
 from orchestrator.store.scope import Scope, of_settings, reach
 from orchestrator.store.store import Store
-from orchestrator.store.verbs import Role
+from orchestrator.store.verbs import verb_of
 
 GUARD_S = 10.0
 """A guard that reroutes around a dead circuit holds the lab for less than a second; commands wait this long (s) for it unasked."""
@@ -91,9 +91,11 @@ async def obeyed(session: Session, run: Run, names: Collection[HostName], turner
 
 @asynccontextmanager
 async def holding(
-    lab: Lab, command: Command, scope: Scope, reason: str, role: Role = "change", *, within: Lock | None = None
+    lab: Lab, command: Command, scope: Scope, verb: str, name: str = "", *, within: Lock | None = None
 ) -> AsyncIterator[HeldLock]:
-    """Lock `scope` for the body, queueing as long as the settings allow. within: the owner's lock that this one does not disturb.
+    """Lock `scope` for `verb` of `name` while the body runs, queueing as long as the settings allow.
+
+    within: the owner's lock that this one does not disturb.
 
     Raises: Locked - another owner or run holds part of it.
     """
@@ -109,6 +111,6 @@ async def holding(
     if wait_s and outer is not None and (end := outer.when()) is not None:
         outer.reschedule(end + wait_s)
     with StoreClaim(settings.lock_path(key_of(lab)), command.store.path, user=settings.user):
-        inside = within.role if within is not None else ""
-        async with hold(locks, scope, reason, role=role, within=inside, wait_s=wait_s, told=notify) as held:
+        inside, reason = within.role if within is not None else "", f"{verb} {name}".rstrip()
+        async with hold(locks, scope, reason, role=verb_of(verb).role, within=inside, wait_s=wait_s, told=notify) as held:
             yield held

@@ -33,6 +33,7 @@ from optics import (
 from optics.plain import counted
 from optics.plan import TransitionPolicy
 from optics.words import short, sort_key
+from orchestrator.engine.change.agents import with_agents
 from orchestrator.engine.change.apply import apply_changes
 from orchestrator.engine.change.context import Context
 from orchestrator.engine.change.snapshot import NONE, Snapshot, change_back, differences
@@ -137,13 +138,8 @@ class Rollback:
 
     async def _hellos(self) -> dict[HostName, Hello]:
         """The hosts that answer; one that was changed and does not answer needs manual repair."""
-        answers = dict(await self.hosts.connect(self.alive if self.alive is not None else list(self.generations)))
-        if asleep := [h for h in sorted(self.asked) if isinstance(a := answers.get(h), Hello) and not a.installed]:
-            try:  # where no agent runs, nobody says which routes do
-                await self.hosts.provision(asleep)
-                answers |= await self.hosts.connect(asleep)
-            except TestbedError as error:
-                answers |= dict.fromkeys(asleep, error)
+        answers = await self.hosts.connect(self.alive if self.alive is not None else list(self.generations))
+        answers = await with_agents(self.hosts, answers, self.asked)
         for host in sorted(self.asked):
             answer = answers.get(host)
             if isinstance(answer, TestbedError):

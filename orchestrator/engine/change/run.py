@@ -221,8 +221,7 @@ class ChangeRun:
             for words in await asyncio.to_thread(stop_movers, settings, slice_of(lab, settings)):
                 self.command.progress.note(words)
         scope = partial(scope_of, lab, settings, self.store, plan=plan, to=to, adopt=adopt)
-        reason = f"{self.verb} {name}".rstrip()
-        async with holding(lab, self.command, scope(), reason, verb_of(self.verb).role) as lock:
+        async with holding(lab, self.command, scope(), self.verb, name) as lock:
             self.still()
             lock.extend(scope())  # another run may have changed it meanwhile
             kept = self.confirmations()
@@ -303,6 +302,7 @@ class ChangeRun:
         if TURN.name in {run.verb for run in self.store.unfinished(context.key, context.owner)}:  # its turns are no steps
             sent |= {s.ingress.device: now for s in self.store.owned(context.slice) if not self.lab.slow(s.ingress.device)}
         context.unanswered |= sent
+        await context.hear()
         left = {device: left_s for device in sent if (left_s := context.left_s(device))}
         if left:
             words = f"what a run before may have sent to {', '.join(sorted(left))}"

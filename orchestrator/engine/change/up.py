@@ -15,7 +15,6 @@ from optics import (
     Link,
     Locked,
     NotVerified,
-    Setting,
     StoreFailed,
     TestbedError,
 )
@@ -50,7 +49,7 @@ from orchestrator.plan.target import Target, dark_time_scale, diff, expected_dar
 from orchestrator.results import EqualiseReport, JobStatus, UpReport
 from orchestrator.session import Observation, check_ports
 from orchestrator.store.generations import generation_owners
-from orchestrator.store.ownership import OWNER, adopt, adopted, explained, refuse_shared, refuse_taken
+from orchestrator.store.ownership import OWNER, adopt, explained, refuse_shared, refuse_taken
 from orchestrator.store.records import JobRecord
 from orchestrator.verify.forwarding import pairs_of
 from orchestrator.verify.ladder import check_link, ladder
@@ -207,8 +206,8 @@ class Up:
         )
 
     async def _resumed(self, times: Timeline) -> tuple[int, int]:
-        crossed_ns, jobs = times.crossed_ns, self.context.jobs
-        return await jobs.resumed(self.context.recorder, crossed_ns, times.sent_ns or crossed_ns, self.before.job)
+        since = times.sent_ns or times.crossed_ns
+        return await self.context.jobs.resumed(self.context.recorder, times.crossed_ns, since, self.before.job)
 
     async def _found(self, goal: Target, seen: Observation, wanted: Collection[HostName]) -> None:
         """Journal the present state and the target; nothing was changed before."""
@@ -253,7 +252,8 @@ class Up:
             if any(name in self.lab.devices for name in seen.errors):
                 seen.complete()  # one that answered then may be the cause
             as_saved(self.expected, now)
-        store, owned = self.context.store, self.context.store.owned(self.context.slice) | self._adopted(seen)
+        store = self.context.store
+        owned = store.owned(self.context.slice) | self.context.adopted(seen.settings)
         try:
             goal = target(self.plan, self.lab, seen.settings, owned)
             seen_taps(self.plan, goal.links)
@@ -266,12 +266,6 @@ class Up:
         refuse_shared(goal.change.kept, owned, store.owners(self.context.key))
         return goal.sparing(self.context.lost)
 
-    def _adopted(self, seen: Observation) -> frozenset[Setting]:
-        """The other owners' circuits that the operator named to take over. Raises: Missing - there is no such circuit."""
-        context = self.context
-        owned, owners = context.store.owned(context.slice), context.store.owners(context.key)
-        return adopted(context.adopt, seen.settings, owned, owners, again=context.resumes) if context.adopt else frozenset()
-
     def _take_over(self, goal: Target, seen: Observation) -> None:
         """Adopt what the operator named. Raises: Interlock - a host that is needed carries another owner's plan."""
         context = self.context
@@ -280,7 +274,7 @@ class Up:
         active, owners = {h: hello.active for h, hello in seen.hellos.items()}, generation_owners(context.store, context.key)
         refuse_taken(hosts, self.lab.hosts, active, owners, own)
         if context.adopt and context.who is not None:
-            found = adopt(context.store, context.key, context.who, context.run.id, self._adopted(seen), context.adopt)
+            found = adopt(context.store, context.key, context.who, context.run.id, context.adopted(seen.settings), context.adopt)
             self.notes += [f"adopted {line}" for line in found]
             self.taken_over = "; ".join(found)
 
@@ -324,7 +318,8 @@ class Up:
         with recorder.phase("observe") as phase:
             seen = await session.observe()
             phase.detail = f"{counted(len(seen.settings), 'device')}, {counted(len(seen.hellos), 'host')}"
-        if stale := [host for host in self.hosts.unready() if host in self.context.hosts()]:
+        locked = set(self.context.hosts())
+        if stale := [host for host in self.hosts.unready() if host in locked]:
             with recorder.phase("provision", f"{counted(len(stale), 'host')}, through Ansible") as phase:
                 phase.detail = f"{counted(len(await self.hosts.provision(stale)), 'host')}, through Ansible"
                 seen = replace(seen, hellos=dict(self.hosts.hellos))
@@ -361,6 +356,7 @@ class Up:
         elif self.current is not None and self.slots != slot_facts(self.current.links):  # it is like the slot before it
             self.move.generation = self.current.generation
             self._record_up(goal, sha, self.current.run)
+        recorder = self.context.recorder
         balance = await self._equalise(goal, seen.settings)
         job = await self._job(launch=launch_job, changed=False)
         self.notes += ended(job) if self.confirming is None else (*ended(job), "nothing was changed, nothing has to be confirmed")
@@ -371,8 +367,8 @@ class Up:
             plan=self.plan.name,
             lab=self.lab.name,
             nothing_to_do=not writes and turned is None and (job is None or job.run != self.context.run.id),
-            phases=tuple(self.context.recorder.phases),
-            parts=tuple(self.context.recorder.parts),
+            phases=tuple(recorder.phases),
+            parts=tuple(recorder.parts),
             diff=diff(goal.change, self.context.session.traits, self.lab),
             writes=writes,
             job=job,

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import count
 
 from optics import Circuit, DeviceName, HostName, HostPort, Link, Locked, Missing, TestbedError
 from optics.plain import counted
@@ -40,6 +41,7 @@ from orchestrator.store.keys import key_of, slice_of
 from orchestrator.store.locks import locks_of
 from orchestrator.store.records import CurrentPlan
 from orchestrator.store.scope import reach
+from orchestrator.store.verbs import BACKGROUND
 from orchestrator.verify.degraded import sides
 
 LOOK_S = 10.0
@@ -314,7 +316,7 @@ class Guard:
         if self.watched is None:
             return "no plan is up"
         scope, this = reach(self.lab, self.watched.hosts), (socket.gethostname(), os.getpid())
-        there = [x for x in self.locks.listed() if movers or x.owner != self.locks.who.owner or x.role not in ("schedule", "adapt")]
+        there = [x for x in self.locks.listed() if movers or x.owner != self.locks.who.owner or x.role not in BACKGROUND]
         there = [x for x in there if x.kind == "run" and x.state == "active" and (x.host, x.pid) != this]
         if words := next((str(x) for x in there if x.scope.overlaps(scope)), ""):
             return words
@@ -394,10 +396,8 @@ class Guard:
         first = why.splitlines()[0] if why else ""
         self.say("host lost", f"{host} does not answer: {first}; its neighbours still report their carriers", host=host)
         self._state(self.file.state.state)
-        tries = 0
-        while True:
+        for tries in count():
             await asyncio.sleep(RECONNECT_S[min(tries, len(RECONNECT_S) - 1)])
-            tries += 1
             answer = (await self.hosts.connect([host], self.patience_s))[host]
             if not isinstance(answer, Hello) or not answer.installed:
                 continue

@@ -54,7 +54,7 @@ async def restart(jobs: Jobs, command: Command, record: JobRecord, why: str, beg
     job = launched(record, lab)
     current = store.current(jobs.slice)
     turner = own_turner(lab, settings, store)
-    async with holding(lab, command, reach(lab, job.needed), f"guard restarts {record.name}", "guard", within=turner) as lock:
+    async with holding(lab, command, reach(lab, job.needed), "job restart", record.name, within=turner) as lock:
         now = store.latest_job(jobs.slice)
         if now is None or now.id != record.id or now.state in FINISHED:
             raise Locked(f"job {record.name} was stopped or launched again meanwhile", hint="testbed job status")

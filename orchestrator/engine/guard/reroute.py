@@ -98,8 +98,8 @@ class Rerouter:
         """
         began_ns = time.monotonic_ns()
         hosts = self.session.hosts
-        scope, why = reach(self.lab, watched.hosts), f"{GUARD} {watched.current.plan_name}"
-        async with holding(self.lab, replace(self.command, progress=Silent()), scope, why, "guard") as held:
+        scope, plan = reach(self.lab, watched.hosts), watched.current.plan_name
+        async with holding(self.lab, replace(self.command, progress=Silent()), scope, GUARD, plan) as held:
             current = self.store.current(self.slice)
             if current is None or (current.run, current.generation) != (watched.current.run, watched.current.generation):
                 return None

@@ -141,7 +141,7 @@ async def _running(command: Command, lab: Lab, plan: Plan) -> AsyncIterator[Cont
     """Take the lock, record the run, keep its journal, open the lab."""
     settings, store = command.settings, command.store
     scope = reach(lab, plan.hosts) | Scope(owners=frozenset({owner_of(slice_of(lab, settings))}))
-    async with holding(lab, command, scope, f"turn {plan.name}", "schedule") as lock:
+    async with holding(lab, command, scope, "turn", plan.name) as lock:
         waiting = Confirmations(store, slice_of(lab, settings), who(settings)).pending()
         if waiting is not None:
             raise TestbedError(str(waiting), hint="testbed confirm")
@@ -255,7 +255,7 @@ async def _launched(turner: Turner, job: Job, command: Command) -> None:
     words = f"{NOT_LAUNCHED}: the turner ended meanwhile"
     try:
         own = context.lock.lock if context.lock is not None else None
-        async with holding(lab, command, reach(lab, job.hosts), "job launch", "job", within=own):
+        async with holding(lab, command, reach(lab, job.hosts), "job launch", within=own):
             status = await context.jobs.ensure(context.run.id, job, context.recorder, changed=True, launch=True)
         assert status is not None
         words = f"{status.name}: {status.state}"

@@ -215,7 +215,7 @@ def test_routes_move_off_a_dead_link_and_back_and_both_moves_are_runs_with_their
 def test_while_another_run_holds_the_lab_the_guard_stands_back_and_then_takes_up_its_plan(bench: Bench) -> None:
     async def story() -> None:
         scope = reach(HERE, HERE.hosts)
-        async with holding(HERE, Command(Silent(), bench.store, bench.settings), scope, "up other"):
+        async with holding(HERE, Command(Silent(), bench.store, bench.settings), scope, "up", "other"):
             newest = bench.store.history(limit=1)[0].id
             bench.hosts.light(LINKS[2], False)
             # the lock is this process's, as the guard's own would be: another process's stands in the same table
