@@ -1,4 +1,4 @@
-"""A temporary folder with a short path for Ansible's working files; one left by a killed command is removed by the next."""
+"""A folder of working files for one command; one left by a killed command is removed by the next."""
 
 from __future__ import annotations
 
@@ -10,33 +10,37 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
+LOCK = ".lock"
+"""A file, not the folder: NFS locks only what is open for writing (flock(2))."""
+
 
 class Workplace:
     """The folder `path`, this user's alone, from now until `close`.
 
-    It is in a folder of the user's in XDG_RUNTIME_DIR or the temporary directory: a socket's path has 108 bytes (unix(7)), which a
-    state directory may exceed. The kernel releases its lock when this process ends, however that happens.
+    It is in `home`; without one in a folder of the user's in XDG_RUNTIME_DIR or the temporary directory: a socket's path has 108
+    bytes (unix(7)), which a state directory may exceed. The kernel releases its lock when this process ends, however that happens,
+    on whichever machine or in whichever container that shares the folder. Nobody waits for a lock: who holds it may be stopped.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, home: Path | None = None) -> None:
         base = Path(os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir())
-        home = base / f"testbed-{os.geteuid()}"
+        home = home or base / f"testbed-{os.geteuid()}"
         with suppress(FileExistsError):
             home.mkdir(mode=0o700)
         self._fd = -1
         found = home.lstat()
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
-            self.path = Path(tempfile.mkdtemp(prefix="testbed-", dir=base))  # another user took the name
-            return
-        at_home = os.open(home, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            fcntl.flock(at_home, fcntl.LOCK_EX)  # no other process may take a new folder for an abandoned one before it is locked
+        if stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o077:
             for left in home.iterdir():
-                _remove_if_left(left)
-            self.path = Path(tempfile.mkdtemp(prefix="", dir=home))
-            self._fd = _locked(self.path)
-        finally:
-            os.close(at_home)
+                if (fd := _locked(left)) >= 0:
+                    shutil.rmtree(left, ignore_errors=True)
+                    os.close(fd)
+            for _ in range(5):  # another command may take a new folder for an abandoned one before it is locked
+                self.path = Path(tempfile.mkdtemp(prefix="", dir=home))
+                if (fd := _locked(self.path)) >= 0:
+                    self._fd = fd
+                    return
+                shutil.rmtree(self.path, ignore_errors=True)
+        self.path = Path(tempfile.mkdtemp(prefix="testbed-", dir=base))  # another user took the name, or files cannot be locked
 
     def close(self) -> None:
         """Remove the folder; safe to call twice."""
@@ -46,22 +50,17 @@ class Workplace:
             self._fd = -1
 
 
-def _remove_if_left(folder: Path) -> None:
-    fd = _locked(folder)
-    if fd >= 0:
-        shutil.rmtree(folder, ignore_errors=True)
-        os.close(fd)
-
-
 def _locked(folder: Path) -> int:
-    """A descriptor that holds the folder's lock; -1 if another process holds it, or the folder no longer exists."""
+    """A descriptor that holds the folder's lock; -1 if another process holds it, or the folder is no longer there."""
     try:
-        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        fd = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError:
         return -1
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.path.samestat(os.fstat(fd), (folder / LOCK).lstat()):
+            return fd
     except OSError:
-        os.close(fd)
-        return -1
-    return fd
+        pass
+    os.close(fd)
+    return -1

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from optics.errors import Missing, TestbedError, TimedOut
-from orchestrator.processes import Daemon, process_mark
+from orchestrator.processes import Daemon, lock_holder, process_mark
 
 PORT = 28086
 START_S = 300.0  # as long as a command may take: one that starts is waited for, one that dies is not
@@ -190,10 +190,21 @@ def _free(*wanted: int) -> int:
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """Two simultaneous commands start one server, not two."""
+    """Two simultaneous commands start one server, not two. Raises: TimedOut - the other does not get on with it, as if stopped."""
     fd = os.open(folder / "influxd.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    give_up = time.monotonic() + START_S
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX)
+        while True:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > give_up:
+                    holder = lock_holder(fd)
+                    who = f"process {holder.pid}" if holder else "another command"
+                    words = f"influxd: {who} has been starting it for over {START_S:.0f} s"
+                    raise TimedOut(words, hint="it may be stopped: let it go on (kill -CONT), or end it") from None
+                time.sleep(0.05)
         yield
     finally:
         os.close(fd)

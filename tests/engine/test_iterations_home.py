@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import json
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,7 +12,7 @@ from typing import cast
 import pytest
 
 from optics import Refused
-from orchestrator.engine.change.iterations import bring_home, saves, sent, whole_bytes
+from orchestrator.engine.change.iterations import append, bring_home, saves, sent, whole_bytes
 from orchestrator.hosts import ClockReading, Tail
 from orchestrator.session import Session
 from orchestrator.store.records import JobRecord
@@ -179,3 +180,12 @@ def test_what_a_checkpoint_costs_is_spread_over_the_iterations_between_two() -> 
     records = [{"iter": n, **({"save_ms": 12.0} if n % 10 == 1 and n > 1 else {})} for n in range(1, 42)]
     assert saves(records) == {"each_ms": 12.0, "every": 10.0, "iteration_ms": 1.2}
     assert saves(records[:10]) is None
+
+
+def test_lines_that_another_command_is_writing_are_left_to_it(tmp_path: Path) -> None:
+    """It may be stopped in the middle of it (Ctrl-Z): nobody waits for it."""
+    file = tmp_path / "iterations.jsonl"
+    with file.open("ab") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        assert not append(file, 0, b"{}\n")
+    assert append(file, 0, b"{}\n") and file.read_bytes() == b"{}\n" and not append(file, 0, b"{}\n")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -15,6 +18,8 @@ KILLED = (
     "import os, signal; from orchestrator.hosts.workplace import Workplace\n"
     "(Workplace().path / 'ansible-local-1').mkdir(); os.kill(os.getpid(), signal.SIGKILL)"
 )
+
+ANOTHER = "from orchestrator.hosts.workplace import Workplace\nprint(Workplace().path)"
 
 
 @pytest.fixture(autouse=True)
@@ -45,6 +50,39 @@ def test_what_a_killed_command_left_goes_with_the_next_and_what_is_in_use_stays(
     assert left(base) == sorted([ours.path.name, third.path.name])
     ours.close()
     third.close()
+
+
+def test_a_command_that_is_stopped_anywhere_keeps_no_other_waiting(base: Path) -> None:
+    """Ctrl-Z in an unlucky moment: whatever a stopped process has open and locked, others get a folder at once."""
+    first = Workplace()
+    (home,) = base.iterdir()
+    held = [os.open(path, os.O_RDONLY) for path in (home, first.path, first.path / ".lock")]
+    for fd in held[:2]:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+    second = subprocess.run([sys.executable, "-c", ANOTHER], capture_output=True, text=True, timeout=30, check=True).stdout
+    assert second.strip() and Path(second.strip()) != first.path and first.path.is_dir()
+    for fd in held:
+        os.close(fd)
+    first.close()
+
+
+def test_a_new_folder_that_another_command_takes_for_an_abandoned_one_is_made_again(
+    base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = []
+
+    def robbed(*words: object, **more: str) -> str:
+        made.append(mkdtemp(**more))
+        if len(made) < 3:
+            shutil.rmtree(made[-1])
+        return made[-1]
+
+    mkdtemp = tempfile.mkdtemp
+    monkeypatch.setattr(tempfile, "mkdtemp", robbed)
+    work = Workplace()
+    assert work.path == Path(made[2]) and work.path.is_dir() and len(made) == 3
+    work.close()
+    assert left(base) == []
 
 
 def test_a_name_that_somebody_else_took_is_not_trusted(base: Path, tmp_path: Path) -> None:

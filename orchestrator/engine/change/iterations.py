@@ -104,9 +104,12 @@ async def ahead_ns_of(session: Session, rank: RankName) -> int:
 
 
 def append(file: Path, offset: int, piece: bytes) -> bool:
-    """Append `piece` if the end is still at `offset`; false if another command fetched the same lines meanwhile."""
+    """Append `piece` if the end is still at `offset`; false if another command fetched the same lines meanwhile, or does now."""
     with file.open("ab") as end:
-        fcntl.flock(end, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(end, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
         if end.seek(0, 2) != offset:
             return False
         end.write(piece)

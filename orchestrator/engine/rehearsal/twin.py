@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
-import shutil
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -18,6 +14,7 @@ from optics.plain import counted
 from orchestrator import emulated
 from orchestrator.engine.rehearsal.findings import Event
 from orchestrator.engine.rehearsal.inventory import Ways, texts
+from orchestrator.hosts.workplace import Workplace
 from orchestrator.inventory.lab import Lab
 from orchestrator.session import load_lab
 from orchestrator.settings import InfluxSettings, Settings, private_dir
@@ -78,7 +75,8 @@ def running_twin(
 
     Raises: Missing - it does not start; with its own message.
     """
-    folder, lock = _folder(settings)
+    place = Workplace(private_dir(settings.state_dir / FOLDER))
+    folder = place.path
     try:
         for part in ("inventory", "lab"):
             private_dir(folder / part)
@@ -108,43 +106,4 @@ def running_twin(
                 raise Missing(f"the twin does not start: {words}", hint=lacks + alone) from None
             yield Twin(own.inventory, load_lab(own.inventory), own)
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
-        os.close(lock)
-
-
-def _folder(settings: Settings) -> tuple[Path, int]:
-    """A new folder and a descriptor that holds its lock. What rehearsals left whose process was killed is removed.
-
-    The kernel releases a lock when its process ends, on whichever machine or in whichever container that shares this state.
-    Files are locked, not folders: NFS locks only what is open for writing (flock(2)).
-    """
-    kept = private_dir(settings.state_dir / FOLDER)
-    whole = _opened(settings.state_dir / f"{FOLDER}.lock")
-    try:
-        fcntl.flock(whole, fcntl.LOCK_EX)  # nobody may take a new folder for an abandoned one before it is locked
-        for left in kept.iterdir():
-            _remove_if_left(left)
-        folder = Path(tempfile.mkdtemp(prefix="", dir=kept))
-        lock = _opened(folder / "lock")
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        return folder, lock
-    finally:
-        os.close(whole)
-
-
-def _remove_if_left(folder: Path) -> None:
-    try:
-        lock = _opened(folder / "lock")
-    except OSError:  # it is being removed
-        return
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        shutil.rmtree(folder, ignore_errors=True)
-    except BlockingIOError:
-        pass
-    finally:
-        os.close(lock)
-
-
-def _opened(path: Path) -> int:
-    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        place.close()
