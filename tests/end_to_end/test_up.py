@@ -231,7 +231,9 @@ def test_a_second_writer_is_locked_out_and_told_by_whom(lab: Lab) -> None:
     plan = lab.plan("ring", ring((1, 2)))
     first = lab.command("up", "--topology", plan)
     wait_for(lab.holders)
+    first.send_signal(signal.SIGSTOP)  # however slow the second is
     answer = lab.up(plan)
+    first.send_signal(signal.SIGCONT)
     first.communicate(timeout=60)
     assert answer.exit_code == 4 and "up ring" in answer.envelope["message"]
 

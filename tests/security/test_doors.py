@@ -53,7 +53,8 @@ async def asked(path: Path, uid: int) -> dict[str, Any]:
 @needs_root
 async def test_a_stranger_is_refused_even_if_he_can_open_the_socket(monkeypatch: pytest.MonkeyPatch) -> None:
     folder = Path(f"/tmp/testbed-door-{os.getpid()}")
-    folder.mkdir(mode=0o755)
+    folder.mkdir()
+    folder.chmod(0o755)
     lab = SimpleNamespace(servers={}, glass={}, config=SimpleNamespace(hosts={}, seed=1))
     door = await asyncio.start_unix_server(control.Control(lab).talk, folder / "s")  # type: ignore[arg-type]
     (folder / "s").chmod(0o777)

@@ -261,7 +261,7 @@ def test_a_job_trains_over_datagrams_and_turns(tmp_path: Path) -> None:
     seen = records(tmp_path)
     assert len(seen) == 6 and all(each["lost_share"] == 0 and "resent_bytes" in each for each in seen)
     wire, size = (sum(int(str(each[name])) for each in seen) for name in ("wire_bytes", "bytes"))
-    assert 1.2 < wire / size < 1.7, "4/3, headers, and what is sent when the last sum is there already"
+    assert 1.1 < wire / size < 1.7, "4/3, headers; what is sent after a sum counts for the next, of the last one not"
 
 
 def test_what_datagrams_lack_is_refused() -> None:

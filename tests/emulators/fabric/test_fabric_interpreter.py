@@ -38,6 +38,8 @@ def place() -> Iterator[Path]:
     (place / "pythons" / "3.11" / "bin" / "python3").write_text("a python\n")
     (place / "pythons" / "latest").symlink_to("3.11")
     (place / "secret").write_text("a secret\n")
+    for made in place.rglob("*"):  # open to all, whatever the umask is
+        made.chmod(0o755)
     place.chmod(0o700)
     yield place
     shutil.rmtree(folder)
