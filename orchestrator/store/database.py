@@ -37,6 +37,8 @@ class Database:
         (shared_file if shared else private_file)(path)
         self._lock = threading.RLock()
         self.fences: dict[str, Fence] = {}
+        self.unreleased: set[str] = set()
+        """Locks of this process that could not be released, as on a full disk: they are by the next change of locks."""
         reading = read_only(path)
         self._db = sqlite3.connect(
             _to_read(path) if reading else path, timeout=10.0, isolation_level=None, check_same_thread=False, uri=reading

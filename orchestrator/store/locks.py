@@ -12,7 +12,7 @@ import socket
 import sqlite3
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import fields, replace
 
 from optics.errors import Locked, Missing, StoreFailed
@@ -159,7 +159,7 @@ class Locks:
     def seen(self) -> list[Lock]:
         """As `listed`, without writing to the store what has expired or whose process has ended."""
         rows = self.store.read("SELECT * FROM locks WHERE lab=? AND state IN ('active','waiting') ORDER BY seq", (self.lab,))
-        return settle([_lock(row) for row in rows], time.time(), _gone)[0]
+        return settle([_lock(row) for row in rows if row["id"] not in self.store.unreleased], time.time(), _gone)[0]
 
     def get(self, lock: str) -> Lock | None:
         """One lock by its id, ended or not."""
@@ -185,8 +185,11 @@ class Locks:
             if found.rowcount:
                 self._note(db, now, "clock set", "", f"by {moved:+.0f} s; held and waiting locks keep their duration")
         rows = db.execute("SELECT * FROM locks WHERE lab=? AND state IN ('active','waiting') ORDER BY seq", (self.lab,))
-        live, changed = settle([_lock(row) for row in rows], now, _gone)
-        for lock in changed:
+        locks = [_lock(row) for row in rows]
+        late = [lock for lock in locks if lock.id in self.store.unreleased]
+        ended = [replace(lock, state="released", ended=now, ended_by=self.who.user, why="late") for lock in late]
+        live, changed = settle([lock for lock in locks if lock not in late], now, _gone)
+        for lock in (*ended, *changed):
             self._write(db, lock)
             what = "activated" if lock.state == "active" else lock.state
             self._note(db, now if lock.ended is None else lock.ended, what, lock.id, lock.why or lock.reason)
@@ -294,8 +297,10 @@ async def hold(
             lock = found
         yield HeldLock(locks, lock)
     finally:
-        with suppress(StoreFailed):  # it then ends with this process
+        try:
             locks.release(lock.id)
+        except StoreFailed:  # it ends with this process, if not before
+            locks.store.unreleased.add(lock.id)
 
 
 def _gone(lock: Lock) -> bool:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from optics import Locked, Missing, Port
+from optics import Locked, Missing, Port, StoreFailed
 from orchestrator.processes import process_alive, process_mark
 from orchestrator.store import clock as clockset
 from orchestrator.store.audit import Who, audit
@@ -133,6 +133,31 @@ def test_a_stolen_lock_stops_its_run_before_the_next_step(store: Store, holder: 
     assert "up ring-12" in stolen.why and "ann is at sea" in stolen.why
     steps = store.steps(f"{time.strftime('%Y-%m-%d')}-0001")
     assert [s.state for s in steps] == ["done", "planned"]
+
+
+@pytest.mark.parametrize("others", [False, True])
+def test_a_lock_that_a_full_disk_kept_from_being_released_is_by_the_next_request_of_its_process(
+    store: Store, monkeypatch: pytest.MonkeyPatch, others: bool
+) -> None:
+    """A process that lives on (a guard, the watch over a change to be confirmed) would wait for its own lock without end."""
+    ann = Locks(store, "lab", Who("ann", "ann"))
+
+    async def change(wait_s: float = 0.0) -> str:
+        async with hold(ann, WHOLE, "rollback", wait_s=wait_s) as held:
+            monkeypatch.setattr(ann, "_end", full)
+            return held.id
+
+    def full(*_: object) -> None:
+        raise StoreFailed("the disk is full")
+
+    first = asyncio.run(change())
+    monkeypatch.undo()
+    assert ann.seen() == []
+    if others:
+        assert ann.listed() == []
+    second = asyncio.run(change(0.5))
+    assert second != first
+    assert [one.what for one in audit(store, "lab") if one.subject == first] == ["released", "locked"]
 
 
 def test_a_reservation_outlives_its_process_and_ends_at_its_time(store: Store) -> None:
