@@ -100,6 +100,18 @@ async def test_a_step_that_fails_during_the_rollback_too_is_tried_once_more(benc
     assert now(bench) == was
 
 
+async def test_what_a_rollback_could_not_do_twice_is_listed_whole(bench: Bench) -> None:
+    was = await before(bench)
+    wrong(bench, ("hosts: confirm", "refused"), ("ocs1: apply", "refused"), ("ocs1: apply", "refused"))
+    with pytest.raises(HandsNeeded) as failed:
+        await bench.up(TWO)
+    had, has = was[0]["ocs1"], bench.switches["ocs1"].held
+    true = {f"{c.ingress.label}->{c.egress.label} was there and is not" for c in had - has}
+    true |= {f"{c.ingress.label}->{c.egress.label} is there and was not" for c in has - had}
+    listed = {line.partition(" (")[0] for line in failed.value.left if "ocs1: apply refused" in line}
+    assert len(true) > 2 and listed == {f"ocs1: {line}" for line in true} and bench.switches["ocs2"].held == was[0]["ocs2"]
+
+
 async def test_a_device_that_does_not_come_back_is_for_hands_and_all_others_go_back(bench: Bench) -> None:
     was = await before(bench)
     wrong(bench, ("ocs1", "gone"))
