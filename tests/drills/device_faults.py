@@ -16,7 +16,8 @@ from typing import Any
 from emulators.faults import COMMAND_FAULTS
 from optics import HandsNeeded, NotVerified, Port, RolledBack, TestbedError
 from orchestrator.engine import verbs as engine
-from tests.drills.bench import BOOT_S, Bench, Pair, opened, plan_text
+from tests.drills.bench import BOOT_S, Bench, opened, plan_text
+from tests.drills.switches import Pair
 
 STAY = (("gpu01:p3", "gpu03:p3"), ("gpu01:p4", "gpu03:p4"))
 HERE = (("gpu01:p1", "gpu02:p1"), ("gpu03:p1", "gpu04:p1"), ("gpu02:p2", "gpu03:p2"), ("gpu01:p2", "gpu04:p2"), *STAY)
