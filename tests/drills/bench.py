@@ -137,14 +137,13 @@ def inventory(folder: Path, hosts: int, ports: int, devices: Mapping[str, tuple[
 class Bench:
     """The lab, and whoever stands before it. Use `opened`."""
 
-    def __init__(self, folder: Path, hosts: int, ports: int, drivers: Iterable[str]) -> None:
+    def __init__(self, folder: Path, hosts: int, ports: int) -> None:
         self.folder, self.servers = folder, dict[str, DeviceServer]()
         self.lit: dict[str, frozenset[Pair]] = {}
-        self.drivers = {f"ocs{n}": driver for n, driver in enumerate(drivers, 1)}
+        self.drivers = {f"ocs{n}": driver for n, driver in enumerate(DRIVERS, 1)}
         self.size = (hosts, ports)
         self.lives = 0
         self.living: set[str] = set()
-        self.processes: list[Process] = []
 
     async def start(self) -> None:
         for name, driver in self.drivers.items():
@@ -194,7 +193,6 @@ class Bench:
         process = process or Process("")
         process.mark = f"life-{self.lives}"
         self.living.add(process.mark)
-        self.processes.append(process)
         token = NOW.set(process)
         others = asyncio.all_tasks()
         try:
@@ -333,9 +331,9 @@ def _wrapped(bench: Bench) -> Iterator[None]:
 
 
 @asynccontextmanager
-async def opened(folder: Path, *, hosts: int = 3, ports: int = 4, drivers: Iterable[str] = DRIVERS) -> AsyncIterator[Bench]:
+async def opened(folder: Path, *, hosts: int = 3, ports: int = 4) -> AsyncIterator[Bench]:
     """A bench that runs as long as the body."""
-    bench = Bench(folder, hosts, ports, drivers)
+    bench = Bench(folder, hosts, ports)
     await bench.start()
     try:
         with _wrapped(bench):

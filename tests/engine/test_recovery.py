@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -25,7 +24,7 @@ from orchestrator.store.records import CurrentPlan
 from orchestrator.store.store import Store
 from orchestrator.verify.state import Unfinished
 from tests.engine.fleet import LAB, SLICE, Bench, plan_text, ring
-from tests.engine.test_rollback import DETOUR, RING, TWO, before, now
+from tests.engine.test_rollback import RING, TWO, before, now, wrong
 
 
 @pytest.fixture
@@ -35,79 +34,32 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
         yield Bench(store, tmp_path)
 
 
-async def wanted(folder: Path, text: str) -> tuple[tuple[Any, ...], int]:
-    """How everything is after a good change, and how many requests it takes."""
-    folder.mkdir()
-    with Store(folder / "store.sqlite3", durable=False) as store:
-        bench = Bench(store, folder)
-        await before(bench)
-        await bench.up(text)
-        return now(bench), len(bench.points.names)
-
-
-@pytest.mark.parametrize("expired", [False, pytest.param(True, marks=pytest.mark.long)], ids=["at once", "after the timed revert"])
+@pytest.mark.parametrize("way", ["resume", "rollback"])
 @pytest.mark.parametrize(
-    ("text", "every"),
-    [(TWO, 3), pytest.param(TWO, 1, marks=pytest.mark.long), pytest.param(DETOUR, 1, marks=pytest.mark.long)],
-    ids=["two", "two, every request", "detour"],
+    ("step", "how", "expired"),
+    [("ocs2: apply", "killed after", False), ("hosts: confirm", "killed before", False), ("hosts: confirm", "killed before", True)],
+    ids=["between devices", "before it was confirmed", "after the timed revert"],
 )
-async def test_killed_at_any_step_both_ways_on_converge(tmp_path: Path, text: str, every: int, expired: bool) -> None:
-    """S4: before and after every request (or every third) that changes something; then resumed, and separately rolled back."""
-    goal, steps = await wanted(tmp_path / "good", text)
-    for k in range(1, steps + 1, every):
-        for how in ("killed before", "killed after"):
-            for way in ("resume", "rollback"):
-                folder = tmp_path / f"{k}-{how}-{way}"
-                folder.mkdir()
-                with Store(folder / "store.sqlite3", durable=False) as store:
-                    bench = Bench(store, folder)
-                    was = await before(bench)
-                    bench.points.fail = {k: how}
-                    died = await bench.killed(bench.up(text))
-                    bench.points.fail = {}
-                    if expired:
-                        for host in bench.fleet.all.values():
-                            if host.pending:
-                                host.active, host.pending = host.pending_to, False
-                    (left,) = left_behind(store, SLICE, await bench.session.observe())
-                    assert left.run == died.id and left.undo == f"testbed rollback {died.id}"
-                    if way == "resume":
-                        await bench.up(text)
-                        assert now(bench) == goal, (k, how)
-                    else:
-                        await bench.back(before_of(store.journalled(died.id)[0]))
-                        assert now(bench) == was, (k, how)
-                    assert not bench.pending()
-
-
-async def test_a_rollback_that_was_killed_goes_on_to_the_same_state(tmp_path: Path) -> None:
-    folder = tmp_path / "count"
-    folder.mkdir()
-    with Store(folder / "store.sqlite3", durable=False) as store:
-        bench = Bench(store, folder)
-        await before(bench)
+async def test_killed_half_way_both_ways_on_converge(bench: Bench, step: str, how: str, expired: bool, way: str) -> None:
+    """S4: resumed, or rolled back, also once hosts have gone back by themselves."""
+    was = await before(bench)
+    await bench.up(TWO)
+    goal = now(bench)
+    await bench.up(RING)
+    wrong(bench, (step, how))
+    died = await bench.killed(bench.up(TWO))
+    for host in bench.fleet.all.values() if expired else ():
+        if host.pending:
+            host.active, host.pending = host.pending_to, False
+    (left,) = left_behind(bench.store, SLICE, await bench.session.observe())
+    assert left.run == died.id and left.undo == f"testbed rollback {died.id}"
+    if way == "resume":
         await bench.up(TWO)
-        bench.points.names.clear()
-        record = store.get("last")
-        assert record is not None
-        await bench.back(before_of(store.journalled(record.id)[0]))
-        steps = len(bench.points.names)
-    for k in range(1, steps + 1):
-        folder = tmp_path / str(k)
-        folder.mkdir()
-        with Store(folder / "store.sqlite3", durable=False) as store:
-            bench = Bench(store, folder)
-            was = await before(bench)
-            await bench.up(TWO)
-            record = store.get("last")
-            assert record is not None
-            to = before_of(store.journalled(record.id)[0])
-            bench.points.names.clear()
-            bench.points.fail = {k: "killed after"}
-            await bench.killed(bench.back(to))
-            bench.points.fail = {}
-            await bench.back(to)
-            assert now(bench) == was, k
+        assert now(bench) == goal
+    else:
+        await bench.back(before_of(bench.store.journalled(died.id)[0]))
+        assert now(bench) == was
+    assert not bench.pending()
 
 
 async def test_going_back_to_no_plan_takes_everything_of_ours_away(bench: Bench) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from drivers.api import Ready, at_once
-from optics import Change, Missing, Outcome, RolledBack, Setting, TimedOut
+from optics import Change, Interrupted, Missing, Outcome, RolledBack, Setting, TimedOut
 from orchestrator.cli import render
 from orchestrator.engine import verbs as engine
 from orchestrator.engine.change.run import before_run
@@ -217,6 +217,21 @@ async def test_a_rollback_that_dies_leads_to_the_same_state_again(bench: Bench) 
     await dies_half_way(bench, engine.rollback, None)
     await bench.verb(engine.rollback, None)
     assert bench.held() == bench.wanted(TWO_LINKS) and (await bench.status()).ok
+
+
+@pytest.mark.parametrize(("verb", "leads_to"), [(engine.down, []), (engine.rollback, TWO_LINKS)], ids=["down", "rollback"])
+async def test_a_way_back_that_is_interrupted_says_how_far_it_got_and_goes_on(bench: Bench, verb: Any, leads_to: Any) -> None:
+    await bench.up(plan_text("two", TWO_LINKS))
+    await bench.up(plan_text("other", OTHER))
+    process, held = Process(""), bench.held()
+    task = asyncio.create_task(bench.verb(verb, *([None] if leads_to else []), process=process))
+    process.act = lambda name: bench.held() != held and not task.cancelling() and task.cancel()  # type: ignore[assignment]
+    with pytest.raises(Interrupted, match="interrupted half way") as ended:
+        await task
+    (left,) = (await bench.status()).unfinished
+    assert f"to go on: testbed resume {left.run}" in ended.value.hint and not bench.locked()
+    await bench.verb(engine.resume, left.run)
+    assert bench.held() == bench.wanted(leads_to) and not (await bench.status()).unfinished and not bench.owing()
 
 
 async def test_light_that_a_device_had_lost_before_is_not_asked_for_by_a_rollback(bench: Bench) -> None:

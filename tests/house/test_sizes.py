@@ -55,7 +55,6 @@ LARGER: Mapping[str, int] = {
     "emulators/spectrum.py:SpectralPlant": 40,
     "orchestrator/engine/schedule/turner.py:Turner": 29,
     "orchestrator/views/live/picture.py:Picture": 27,
-    "tests/drills/two_owners.py:TwoOwners": 31,
     "tests/engine/fleet.py:Fleet": 32,
     "workloads/turns.py:Turns": 28,
     "tests/sim/lab.py:World": 35,
