@@ -39,6 +39,12 @@ class Judge:
     def obeyed(self, host: str, op: str, request: Mapping[str, Any]) -> None:
         """An agent is about to do what a run asks of it: one of the fenced operations."""
 
+    def struck(self) -> None:
+        """One of the fates of the story has just happened."""
+
+    def begins(self, actor: Actor, verb: str) -> None:
+        """A command begins."""
+
     def ended(self, actor: Actor, verb: str, came: Any) -> None:
         """A command has ended; `came`: its report, its error, or "killed"."""
 
@@ -279,36 +285,3 @@ class Outcome(Judge):
             ran = self.routes.get((name, before["generations"][name]))
             if found.armed or found.pending or ran != self.rules(name):  # perhaps staged anew, with another number
                 self.broken(f"S7: {run['id']} was rolled back: {name} ran {before['generations'][name]}: {found.summary()}")
-
-
-class Status(Judge):
-    """`status` at rest says what is so."""
-
-    def __init__(self, world: World) -> None:
-        super().__init__(world)
-        self.quiet = False
-
-    def rest(self, when: str) -> None:
-        self.quiet = True
-
-    def ended(self, actor: Actor, verb: str, came: Any) -> None:
-        if verb != "status" or not self.quiet or not hasattr(came, "devices"):
-            return
-        world, owner = self.world, getattr(actor, "owner", "")
-        row = world.reader.execute("SELECT plan_text, generation FROM current WHERE lab=?", (world.slice(owner),)).fetchone()
-        links = [(link["a"], link["b"]) for link in json.loads(row["plan_text"])["links"]] if row else []
-        goal, own = world.wanted(links), world.owned(owner)
-        for device in came.devices:
-            name = device.name
-            said, missing = set(device.missing), {f"{a}->{b}" for a, b in goal[name] - world.held(name)}
-            ours = own[name] & world.held(name)
-            if not device.ok or device.ours != len(ours) or said != missing:
-                self.broken(f"of {owner}: {device}; missing are {missing}, ours {ours}")
-        for host in came.hosts:
-            agent = world.hosts[host.name].agent
-            if agent is None or host.generation != agent.generations.active:
-                self.broken(f"of {owner}: {host}")
-        for name in {end.partition(":")[0] for link in links for end in link}:
-            agent = world.hosts[name].agent
-            if agent is not None and agent.generations.active != row["generation"] and not came.drift:
-                self.broken(f"of {owner}: {name} runs {agent.generations.active}, not {row['generation']}, and status is silent")

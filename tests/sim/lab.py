@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import random
 import re
 import sqlite3
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,8 @@ DRIVERS = {"ocs1": "polatis-scpi", "ocs2": "calient-tl1"}
 HOSTS, PORTS, FOREIGN = 4, 4, 15
 """The ports with number FOREIGN carry a circuit of somebody else's, on every device."""
 OWNERS = ("ann", "bob")
+LOOKER = "eve"
+"""An operator who owns nothing, and looks."""
 
 
 class Violation(AssertionError):
@@ -75,6 +78,9 @@ def inventory(folder: Path, ports: Mapping[str, int]) -> None:
 class World(StandIns, Hooks):
     """See the module. judges: told of everything that happens; `bad` is the first violation that one of them names."""
 
+    endless: Collection[str] = ()
+    """Verbs that go on until they are stopped."""
+
     def __init__(self, loop: SimLoop, seed: str, folder: Path) -> None:
         self.loop, self.seed, self.folder = loop, seed, folder
         self.rng = random.Random(f"world/{seed}")
@@ -89,6 +95,8 @@ class World(StandIns, Hooks):
         self.disturbed: dict[str, float] = {}
         """When a device or host last lost something by itself."""
         self.disk_full = False
+        self.calm_since = math.inf
+        """Since when nothing goes wrong any more."""
         self.ends: Counter[str] = Counter()
         self.judges: list[Judge] = []
         self.bad = ""
@@ -209,6 +217,11 @@ class World(StandIns, Hooks):
         point(f"before {device}")
         return partial(point, f"after {device}")
 
+    def struck(self) -> None:
+        """Something has gone wrong by itself, just now."""
+        for judge in self.judges:
+            judge.struck()
+
     # ---- light
 
     def _on_glass(self, device: str, lit: Any, now: float) -> None:
@@ -301,6 +314,8 @@ class World(StandIns, Hooks):
                 done.set_result(came)
 
         self.loop.note(f"START {actor}")
+        for judge in self.judges:
+            judge.begins(actor, verb.__name__)
         task = self.loop.start(actor, life())
         task.add_done_callback(ended, context=self.loop.context(actor))
         came = await done
@@ -328,6 +343,11 @@ class World(StandIns, Hooks):
     def held(self, device: str) -> set[Pair]:
         """The circuits a device holds, by its own mirrors."""
         return set(self.plants[device].pairs())
+
+    @staticmethod
+    def words(circuits: Iterable[Pair]) -> set[str]:
+        """Circuits of a device as `status` shows them."""
+        return {f"{a}->{b}" for a, b in circuits}
 
     def owned(self, owner: str) -> dict[str, set[Pair]]:
         """The circuits that the store says an owner has."""

@@ -253,6 +253,11 @@ MUTANTS = {
             plot="stillness",
         ),
         Mutant(
+            "status-believes-store",
+            "`status` says what devices hold, not what they should",
+            (("orchestrator/engine/status.py", "goal - among(goal, held)\n", "goal - among(goal, held | own)\n"),),
+        ),
+        Mutant(
             "down-touches-others",
             "`down` touches no host that runs another owner's routes",
             (

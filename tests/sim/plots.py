@@ -20,7 +20,7 @@ from tests.sim.judges import Judge
 from tests.sim.lab import DRIVERS, HOSTS, OWNERS, World
 from tests.sim.loop import Actor
 from tests.sim.seams import Interlock, Missing, Settings, verbs
-from tests.sim.story import Fate, Story, Typed
+from tests.sim.story import LOOKS, Fate, Story, Typed
 
 TRUNKS = (11, 12)
 """Ports of both devices with a trunk to the other."""
@@ -315,7 +315,7 @@ def decisions(seed: str, without: Collection[str] = ()) -> tuple[list[Typed], li
     """As `story.decisions`, of the seed's plot."""
     plot, draw = plot_of(seed), random.Random(f"plot/{seed}")
     typed, fates = story.decisions(seed)
-    typed = [plot.reword(draw, one) for one in typed]
+    typed = [one if one.shell == LOOKS else plot.reword(draw, one) for one in typed]
     fates = [found for one in fates if (found := plot.befalls(draw, one)) is not None]
     spared = [replace(one, doom=("", 0)) if one.kill in without else one for one in typed]
     return [one for one in spared if one.name not in without], [one for one in fates if one.name not in without]
