@@ -27,11 +27,15 @@ class Judge:
         """A promise was broken."""
         self.world.broken(f"{type(self).__name__}: {words}")
 
+    def watches(self, actor: Actor) -> bool:
+        """Whether `stepped` is to be called for this process; asked once."""
+        return True
+
     def stepped(self, actor: Actor) -> None:
-        """A callback of a process has run. Called 1500 times a seed: be quick."""
+        """A callback of a process has run."""
 
     def committed(self, actor: Actor) -> None:
-        """A process has changed the store."""
+        """A process has changed the store: the tables `self.world.touched`."""
 
     def sends(self, actor: Actor, device: str, line: str, writes: bool) -> None:
         """A command is about to send a line to a device. writes: one that changes what it holds."""
@@ -62,10 +66,11 @@ class NoCollision(Judge):
         self.stamps: dict[str, tuple[float | None, float | None]] = {}
         self.switches = {actor: (name, world.plants[name]) for name, actor in world.switches.items()}
 
+    def watches(self, actor: Actor) -> bool:
+        return actor in self.switches
+
     def stepped(self, actor: Actor) -> None:
-        if (found := self.switches.get(actor)) is None:
-            return
-        name, plant = found
+        name, plant = self.switches[actor]
         if plant.version == self.versions.get(name):
             return
         self.versions[name] = plant.version
@@ -103,6 +108,8 @@ class Journal(Judge):
         self.begun: set[tuple[str, int]] = set()
 
     def committed(self, actor: Actor) -> None:
+        if "steps" not in self.world.touched:
+            return
         doing = self.world.reader.execute("SELECT run, seq FROM steps WHERE state='doing'").fetchall()
         for run in {row["run"] for row in doing if (row["run"], row["seq"]) not in self.begun}:
             if not self.world.reader.execute("SELECT 1 FROM locks WHERE run=? AND state='active'", (run,)).fetchone():
@@ -196,8 +203,12 @@ class Outcome(Judge):
         self.routes: dict[tuple[str, int | None], object] = {}
         """What hosts ran when a run began, by host and generation."""
         self.judged: set[object] = set()
+        self.fresh: set[Actor] = set()
+        """Processes whose run has not yet noted what was before it."""
 
     def committed(self, actor: Actor) -> None:
+        if actor not in self.fresh and self.world.touched.isdisjoint(("runs", "steps")):
+            return
         reader, now = self.world.reader, self.world.loop.now
         query = "SELECT id, verb, owner, status, before, target FROM runs WHERE pid=? ORDER BY rowid DESC LIMIT 1"
         run = reader.execute(query, (actor.pid,)).fetchone()
@@ -206,7 +217,10 @@ class Outcome(Judge):
         if (began := self.began.get(run["id"])) is None:
             began = self.began[run["id"]] = now
         if run["before"] == "null":
+            self.fresh.add(actor)
             self.routes |= {(name, self.active(name)): self.rules(name) for name in self.world.hosts}
+        else:
+            self.fresh.discard(actor)
         if (
             run["id"] in self.judged
             or not reader.execute("SELECT 1 FROM locks WHERE run=? AND state='active'", (run["id"],)).fetchone()

@@ -8,8 +8,8 @@ import math
 import random
 import re
 import sqlite3
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Set
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,7 @@ from tests.sim.seams import (
 Judge = Any
 """Of `tests.sim.judges`, which builds on this module."""
 
+LINES = re.compile(r"[\n;]")
 SETTLE_S, BOOT_S, SILENCE_S, PATIENCE_S, LINK_S = 0.02, 1.0, 0.6, 1.0, 0.6
 DRIVERS = {"ocs1": "polatis-scpi", "ocs2": "calient-tl1"}
 HOSTS, PORTS, FOREIGN = 4, 4, 15
@@ -99,8 +100,13 @@ class World(StandIns, Hooks):
         """Since when nothing goes wrong any more."""
         self.ends: Counter[str] = Counter()
         self.judges: list[Judge] = []
+        self.told: dict[str, list[Callable[..., None]]] = defaultdict(list)
+        self.touched: Set[str] = frozenset()
+        """Tables of the store that the last commit has written to."""
         self.bad = ""
         self._store: Store | None = None
+        self._settings: dict[tuple[str, float], Settings] = {}
+        self._slices: dict[str, str] = {}
         self._reader: sqlite3.Connection | None = None
         self.disk_os, self.disk_open = DiskOs(self._disk), opener(self._disk)
 
@@ -133,9 +139,9 @@ class World(StandIns, Hooks):
         for path in self.inventory.iterdir():
             self.desk.keep(path)
         self.judges = [judge(self) for judge in judges]
-        self.watchers = [judge for judge in self.judges if "stepped" in vars(type(judge))]
+        self.told = {hook: self._of(hook) for hook in ("committed", "sends", "obeyed", "struck", "begins", "ended")}
         self.net.sending = self._sending
-        self.loop.after_step = self._after_step
+        self.loop.watch = self._watchers
 
     def close(self) -> None:
         for opened in (self._reader, self._store):
@@ -146,17 +152,21 @@ class World(StandIns, Hooks):
 
     def broken(self, words: str) -> None:
         """Note what was broken: raised by the loop, not inside the process that did it, which would only roll back."""
-        self.bad = self.bad or words
+        if not self.bad:
+            self.bad = words
+            self.loop.failure = Violation(words)
 
-    def _after_step(self, actor: Actor) -> None:
-        if self.bad:
-            raise Violation(self.bad)
-        for judge in self.watchers:
-            judge.stepped(actor)
+    def _of(self, hook: str) -> list[Callable[..., None]]:
+        """The judges that have this method, without those that only inherit it from `Judge`."""
+        own = [[vars(c) for c in type(judge).__mro__ if c.__name__ != "Judge"] for judge in self.judges]
+        return [getattr(judge, hook) for judge, classes in zip(self.judges, own, strict=True) if any(hook in c for c in classes)]
+
+    def _watchers(self, actor: Actor) -> tuple[Callable[[Actor], None], ...]:
+        return tuple(stepped for stepped in self._of("stepped") if stepped.__self__.watches(actor))  # type: ignore[attr-defined]
 
     def obeyed(self, host: str, op: str, request: Mapping[str, Any]) -> None:
-        for judge in self.judges:
-            judge.obeyed(host, op, request)
+        for tell in self.told["obeyed"]:
+            tell(host, op, request)
 
     def rest(self, when: str) -> None:
         """Nothing runs and no fault is left: everything must be as the program says. Raises: Violation."""
@@ -197,9 +207,10 @@ class World(StandIns, Hooks):
             raise full(store.path, "database or disk is full")
         point("before commit")
 
-    def committed(self, store: Any) -> None:
-        for judge in self.judges:
-            judge.committed(ACTOR.get(self.loop.sea))
+    def committed(self, store: Any, tables: Set[str]) -> None:
+        actor, self.touched = ACTOR.get(self.loop.sea), tables
+        for tell in self.told["committed"]:
+            tell(actor)
         point("after commit")
 
     def claimed(self, claim: Any) -> None:
@@ -210,17 +221,18 @@ class World(StandIns, Hooks):
         if device is None or not actor.mortal:
             return lambda: None
         if not actor.dead:
-            for line in re.split(r"[\n;]", data.decode("latin-1")):
+            writes = self.servers[device].dialect.writes.search
+            for line in LINES.split(data.decode("latin-1")):
                 if line.strip():
-                    for judge in self.judges:
-                        judge.sends(actor, device, line, bool(self.servers[device].dialect.writes.search(line)))
+                    for tell in self.told["sends"]:
+                        tell(actor, device, line, bool(writes(line)))
         point(f"before {device}")
         return partial(point, f"after {device}")
 
     def struck(self) -> None:
         """Something has gone wrong by itself, just now."""
-        for judge in self.judges:
-            judge.struck()
+        for tell in self.told["struck"]:
+            tell()
 
     # ---- light
 
@@ -271,13 +283,17 @@ class World(StandIns, Hooks):
     # ---- operators
 
     def settings(self, owner: str, wait_s: float = 0.0) -> Settings:
-        f = self.folder
-        return Settings(
-            self.inventory, 60.0, f, f / "data", f / "state", f / "cache", f / "locks", owner, owner, wait_s=wait_s, sample_hz=0
-        )
+        if (owner, wait_s) not in self._settings:
+            f = self.folder
+            self._settings[owner, wait_s] = Settings(
+                self.inventory, 60.0, f, f / "data", f / "state", f / "cache", f / "locks", owner, owner, wait_s=wait_s, sample_hz=0
+            )
+        return self._settings[owner, wait_s]
 
     def slice(self, owner: str) -> str:
-        return slice_of(self.lab, self.settings(owner))
+        if owner not in self._slices:
+            self._slices[owner] = slice_of(self.lab, self.settings(owner))
+        return self._slices[owner]
 
     @property
     def store(self) -> Store:
@@ -314,8 +330,8 @@ class World(StandIns, Hooks):
                 done.set_result(came)
 
         self.loop.note(f"START {actor}")
-        for judge in self.judges:
-            judge.begins(actor, verb.__name__)
+        for tell in self.told["begins"]:
+            tell(actor, verb.__name__)
         task = self.loop.start(actor, life())
         task.add_done_callback(ended, context=self.loop.context(actor))
         came = await done
@@ -329,8 +345,8 @@ class World(StandIns, Hooks):
         self.ends[f"{verb.__name__} {end}"] += 1
         said = str(came).replace(str(self.folder), "") if isinstance(came, BaseException) else ""
         self.loop.note(f"END {actor} {end} {said}")
-        for judge in self.judges:
-            judge.ended(actor, verb.__name__, came)
+        for tell in self.told["ended"]:
+            tell(actor, verb.__name__, came)
         return came
 
     def exit(self, actor: Actor) -> None:

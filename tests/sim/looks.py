@@ -54,16 +54,19 @@ class Status(Judge):
         self.store(look)
         self.disturbed(look)
 
+    def watches(self, actor: Actor) -> bool:
+        return actor in self.world.switches.values() or actor.name in self.agents
+
     def stepped(self, actor: Actor) -> None:
-        if not self.looks:
-            return
         for look in self.looks.values():
-            if actor in self.world.switches.values():
-                self.device(look, actor.name)
-            elif (host := self.agents.get(actor.name)) is not None:
+            if (host := self.agents.get(actor.name)) is not None:
                 self.host(look, host)
+            else:
+                self.device(look, actor.name)
 
     def committed(self, actor: Actor) -> None:
+        if self.world.touched.isdisjoint(("held", "current")):
+            return
         for look in self.looks.values():
             self.store(look)
 

@@ -296,7 +296,8 @@ class Story:
         for owner in draw.sample(OWNERS, 2):
             if not self.unfinished(owner):
                 await self.now(owner, survey.status)
-        await self.now(LOOKER, survey.status)
+        if draw.random() < 0.25:
+            await self.now(LOOKER, survey.status)
         for owner in draw.sample(OWNERS, 2):
             await self.now(owner, verbs.down)
             world.rest(f"after down of {owner}")
