@@ -37,6 +37,8 @@ from tests.sim.seams import (
     slice_of,
 )
 
+Circuit = tuple[Any, ...]
+"""Ingress and egress, and of a route of wavelengths its lowest and highest MHz."""
 Judge = Any
 """Of `tests.sim.judges`, which builds on this module."""
 
@@ -79,6 +81,8 @@ def inventory(folder: Path, ports: Mapping[str, int]) -> None:
 class World(StandIns, Hooks):
     """See the module. judges: told of everything that happens; `bad` is the first violation that one of them names."""
 
+    drivers: Mapping[str, str] = DRIVERS
+    """Of each device."""
     endless: Collection[str] = ()
     """Verbs that go on until they are stopped."""
 
@@ -115,10 +119,8 @@ class World(StandIns, Hooks):
         return ACTOR.get().disk  # type: ignore[attr-defined]
 
     async def start(self, judges: list[Callable[[World], Judge]]) -> None:
-        for name, driver in DRIVERS.items():
-            more: dict[str, Any] = {"settle_s": SETTLE_S, "boot_s": BOOT_S, "size": "16x16"}
-            more |= {"row_delay_s": 0.0, "bulk_settle_s": SETTLE_S} if driver == "calient-tl1" else {}
-            plant, dialect = device_from_config(name, driver, more)
+        for name, driver in self.drivers.items():
+            plant, dialect = device_from_config(name, driver, self.build(driver))
             self.plants[name] = plant
             self.servers[name] = server = DeviceServer(name, dialect, plant, on_glass=self._on_glass)
             self.switches[name] = self.loop.actor(name, self.loop.sea.machine)
@@ -142,6 +144,11 @@ class World(StandIns, Hooks):
         self.told = {hook: self._of(hook) for hook in ("committed", "sends", "obeyed", "struck", "begins", "ended")}
         self.net.sending = self._sending
         self.loop.watch = self._watchers
+
+    def build(self, driver: str) -> dict[str, Any]:
+        """What the emulator of a device is told."""
+        more: dict[str, Any] = {"settle_s": SETTLE_S, "boot_s": BOOT_S, "size": "16x16"}
+        return more | ({"row_delay_s": 0.0, "bulk_settle_s": SETTLE_S} if driver == "calient-tl1" else {})
 
     def close(self) -> None:
         for opened in (self._reader, self._store):
@@ -222,7 +229,7 @@ class World(StandIns, Hooks):
             return lambda: None
         if not actor.dead:
             writes = self.servers[device].dialect.writes.search
-            for line in LINES.split(data.decode("latin-1")):
+            for line in self.lines(device, data.decode("latin-1")):
                 if line.strip():
                     for tell in self.told["sends"]:
                         tell(actor, device, line, bool(writes(line)))
@@ -233,6 +240,10 @@ class World(StandIns, Hooks):
         """Something has gone wrong by itself, just now."""
         for tell in self.told["struck"]:
             tell()
+
+    def lines(self, device: str, text: str) -> list[str]:
+        """The commands in what is sent to a device."""
+        return LINES.split(text)
 
     # ---- light
 
@@ -356,25 +367,30 @@ class World(StandIns, Hooks):
 
     # ---- the truth
 
-    def held(self, device: str) -> set[Pair]:
+    def held(self, device: str) -> set[Circuit]:
         """The circuits a device holds, by its own mirrors."""
         return set(self.plants[device].pairs())
 
-    @staticmethod
-    def words(circuits: Iterable[Pair]) -> set[str]:
-        """Circuits of a device as `status` shows them."""
-        return {f"{a}->{b}" for a, b in circuits}
+    def shown(self, device: str) -> list[frozenset[Circuit]]:
+        """What a device may show now: its mirrors as commanded, or those that have come to rest."""
+        return [frozenset(self.held(device)), self.plants[device].glass(self.loop.now)]
 
-    def owned(self, owner: str) -> dict[str, set[Pair]]:
+    @staticmethod
+    def words(circuits: Iterable[Circuit]) -> set[str]:
+        """Circuits of a device as the program shows them."""
+        return {f"{a}->{b}" + ("@{:.4f}-{:.4f}THz".format(*(at / 1e6 for at in slot)) if slot else "") for a, b, *slot in circuits}
+
+    def owned(self, owner: str) -> dict[str, set[Circuit]]:
         """The circuits that the store says an owner has."""
-        found: dict[str, set[Pair]] = {name: set() for name in self.servers}
-        for row in self.reader.execute("SELECT device, ingress, egress FROM held WHERE lab=?", (self.slice(owner),)):
-            found[row["device"]].add((row["ingress"], row["egress"]))
+        found: dict[str, set[Circuit]] = {name: set() for name in self.servers}
+        query = "SELECT device, ingress, egress, low_mhz, high_mhz FROM held WHERE lab=?"
+        for device, *ports, low_mhz, high_mhz in self.reader.execute(query, (self.slice(owner),)):
+            found[device].add((*ports, low_mhz, high_mhz) if high_mhz else tuple(ports))
         return found
 
-    def wanted(self, links: Any) -> dict[str, set[Pair]]:
+    def wanted(self, links: Any) -> dict[str, set[Circuit]]:
         """The circuits that duplex links need, read off the cables."""
-        found: dict[str, set[Pair]] = {name: set() for name in self.servers}
+        found: dict[str, set[Circuit]] = {name: set() for name in self.servers}
         for a, b in links:
             for one, other in ((a, b), (b, a)):
                 found[self.cables[one].enters.device].add((self.cables[one].enters.label, self.cables[other].leaves.label))

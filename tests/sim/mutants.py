@@ -208,6 +208,18 @@ MUTANTS = {
             plot="trunks",
         ),
         Mutant(
+            "others-wavelengths-blocked",
+            "a change of some wavelengths leaves those of others as they are",
+            (
+                (
+                    "drivers/finisar_serial.py",
+                    "        staged = dict(seen)\n",
+                    "        staged = {channel: Entry(entry.port, BLOCKED_DB) for channel, entry in seen.items()}\n",
+                ),
+            ),
+            plot="roadm",
+        ),
+        Mutant(
             "disowned-in-doubt",
             "light that a device may still make keeps its owner",
             ((APPLY, "(isinstance(answer, TestbedError) and device not in context.written)", "isinstance(answer, TestbedError)"),),
