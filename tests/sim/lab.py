@@ -8,15 +8,17 @@ import math
 import random
 import re
 import sqlite3
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Set
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from tests.drills.switches import Pair, labels, made_by_hand
-from tests.sim.agents import Hooks, SimHost
+from tests.sim.agents import SimHost
 from tests.sim.desk import Desk
+from tests.sim.judged import Judge, Judged
+from tests.sim.judged import Violation as Violation
 from tests.sim.kernel import DiskOs, opener
 from tests.sim.loop import ACTOR, Actor, Killed, SimLoop, point
 from tests.sim.net import Net
@@ -26,7 +28,6 @@ from tests.sim.seams import (
     DeviceServer,
     Settings,
     Silent,
-    StandIns,
     Store,
     TestbedError,
     device_from_config,
@@ -39,8 +40,6 @@ from tests.sim.seams import (
 
 Circuit = tuple[Any, ...]
 """Ingress and egress, and of a route of wavelengths its lowest and highest MHz."""
-Judge = Any
-"""Of `tests.sim.judges`, which builds on this module."""
 
 LINES = re.compile(r"[\n;]")
 SETTLE_S, BOOT_S, SILENCE_S, PATIENCE_S, LINK_S = 0.02, 1.0, 0.6, 1.0, 0.6
@@ -50,10 +49,6 @@ HOSTS, PORTS, FOREIGN = 4, 4, 15
 OWNERS = ("ann", "bob")
 LOOKER = "eve"
 """An operator who owns nothing, and looks."""
-
-
-class Violation(AssertionError):
-    """A promise was broken."""
 
 
 def inventory(folder: Path, ports: Mapping[str, int]) -> None:
@@ -78,7 +73,7 @@ def inventory(folder: Path, ports: Mapping[str, int]) -> None:
         (folder / f"{file}.yml").write_text("\n".join(lines) + "\n")
 
 
-class World(StandIns, Hooks):
+class World(Judged):
     """See the module. judges: told of everything that happens; `bad` is the first violation that one of them names."""
 
     drivers: Mapping[str, str] = DRIVERS
@@ -87,7 +82,8 @@ class World(StandIns, Hooks):
     """Verbs that go on until they are stopped."""
 
     def __init__(self, loop: SimLoop, seed: str, folder: Path) -> None:
-        self.loop, self.seed, self.folder = loop, seed, folder
+        super().__init__(loop)
+        self.seed, self.folder = seed, folder
         self.rng = random.Random(f"world/{seed}")
         self.net = loop.net = Net(loop, seed)
         self.desk = Desk(loop, folder, seed)
@@ -103,11 +99,6 @@ class World(StandIns, Hooks):
         self.calm_since = math.inf
         """Since when nothing goes wrong any more."""
         self.ends: Counter[str] = Counter()
-        self.judges: list[Judge] = []
-        self.told: dict[str, list[Callable[..., None]]] = defaultdict(list)
-        self.touched: Set[str] = frozenset()
-        """Tables of the store that the last commit has written to."""
-        self.bad = ""
         self._store: Store | None = None
         self._settings: dict[tuple[str, float], Settings] = {}
         self._slices: dict[str, str] = {}
@@ -140,10 +131,8 @@ class World(StandIns, Hooks):
         self._lights()
         for path in self.inventory.iterdir():
             self.desk.keep(path)
-        self.judges = [judge(self) for judge in judges]
-        self.told = {hook: self._of(hook) for hook in ("committed", "sends", "obeyed", "struck", "begins", "ended")}
+        self.appoint([judge(self) for judge in judges])
         self.net.sending = self._sending
-        self.loop.watch = self._watchers
 
     def build(self, driver: str) -> dict[str, Any]:
         """What the emulator of a device is told."""
@@ -154,33 +143,6 @@ class World(StandIns, Hooks):
         for opened in (self._reader, self._store):
             if opened is not None:
                 opened.close()
-
-    # ---- judges
-
-    def broken(self, words: str) -> None:
-        """Note what was broken: raised by the loop, not inside the process that did it, which would only roll back."""
-        if not self.bad:
-            self.bad = words
-            self.loop.failure = Violation(words)
-
-    def _of(self, hook: str) -> list[Callable[..., None]]:
-        """The judges that have this method, without those that only inherit it from `Judge`."""
-        own = [[vars(c) for c in type(judge).__mro__ if c.__name__ != "Judge"] for judge in self.judges]
-        return [getattr(judge, hook) for judge, classes in zip(self.judges, own, strict=True) if any(hook in c for c in classes)]
-
-    def _watchers(self, actor: Actor) -> tuple[Callable[[Actor], None], ...]:
-        return tuple(stepped for stepped in self._of("stepped") if stepped.__self__.watches(actor))  # type: ignore[attr-defined]
-
-    def obeyed(self, host: str, op: str, request: Mapping[str, Any]) -> None:
-        for tell in self.told["obeyed"]:
-            tell(host, op, request)
-
-    def rest(self, when: str) -> None:
-        """Nothing runs and no fault is left: everything must be as the program says. Raises: Violation."""
-        for judge in self.judges:
-            judge.rest(when)
-        if self.bad:
-            raise Violation(self.bad)
 
     @property
     def reader(self) -> sqlite3.Connection:
@@ -235,11 +197,6 @@ class World(StandIns, Hooks):
                         tell(actor, device, line, bool(writes(line)))
         point(f"before {device}")
         return partial(point, f"after {device}")
-
-    def struck(self) -> None:
-        """Something has gone wrong by itself, just now."""
-        for tell in self.told["struck"]:
-            tell()
 
     def lines(self, device: str, text: str) -> list[str]:
         """The commands in what is sent to a device."""
