@@ -182,6 +182,7 @@ MUTANTS = {
             "one run at a time changes the plan of an owner",
             ((LOCKING, "    scope = Scope(owners=frozenset(map(owner_of, keys)))\n", "    scope = Scope()\n"),),
             plot="crowd",
+            most=600,
         ),
         Mutant(
             "unfinished-not-locked",
@@ -295,6 +296,7 @@ MUTANTS = {
                     "        if self.active is not None and self.holds",
                 ),
             ),
+            most=600,
         ),
         Mutant(
             "hold-without-end",
