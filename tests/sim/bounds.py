@@ -26,6 +26,8 @@ class Covered(Judge):
         self.begun: set[tuple[str, int]] = set()
 
     def committed(self, actor: Actor) -> None:
+        if "steps" not in self.world.touched:
+            return
         query = "SELECT run, seq, subject, intent FROM steps WHERE state='doing' AND kind='device'"
         for row in self.world.reader.execute(query).fetchall():
             if (row["run"], row["seq"]) in self.begun:
@@ -70,6 +72,9 @@ class OthersRoutes(Judge):
         if op == "clear":
             others = {number for number in found.staged if whose.get(number) != run["owner"]}
             self.kept.append((found, others, f"{host} clears what {run['id']} of {run['owner']} asks"))
+
+    def watches(self, actor: Actor) -> bool:
+        return actor.name.startswith("agent-")
 
     def stepped(self, actor: Actor) -> None:
         while self.kept:

@@ -10,6 +10,7 @@ import os
 import random
 import secrets
 import time
+from asyncio import tasks
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from unittest.mock import patch
@@ -59,6 +60,8 @@ def simulated(loop: SimLoop, seed: str) -> Iterator[None]:
         with ExitStack() as patches:
             for (module, name), value in new.items():
                 patches.enter_context(patch.object(module, name, value))
+            # every task is hashed and kept there, for `asyncio.all_tasks`, which nobody asks
+            patches.enter_context(patch.object(tasks._all_tasks, "add", lambda task: None))  # type: ignore[attr-defined]
             yield
     finally:
         random.setstate(state)

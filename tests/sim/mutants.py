@@ -182,6 +182,7 @@ MUTANTS = {
             "one run at a time changes the plan of an owner",
             ((LOCKING, "    scope = Scope(owners=frozenset(map(owner_of, keys)))\n", "    scope = Scope()\n"),),
             plot="crowd",
+            most=600,
         ),
         Mutant(
             "unfinished-not-locked",
@@ -206,6 +207,18 @@ MUTANTS = {
                 ),
             ),
             plot="trunks",
+        ),
+        Mutant(
+            "others-wavelengths-blocked",
+            "a change of some wavelengths leaves those of others as they are",
+            (
+                (
+                    "drivers/finisar_serial.py",
+                    "        staged = dict(seen)\n",
+                    "        staged = {channel: Entry(entry.port, BLOCKED_DB) for channel, entry in seen.items()}\n",
+                ),
+            ),
+            plot="roadm",
         ),
         Mutant(
             "disowned-in-doubt",
@@ -253,6 +266,11 @@ MUTANTS = {
             plot="stillness",
         ),
         Mutant(
+            "status-believes-store",
+            "`status` says what devices hold, not what they should",
+            (("orchestrator/engine/status.py", "goal - among(goal, held)\n", "goal - among(goal, held | own)\n"),),
+        ),
+        Mutant(
             "down-touches-others",
             "`down` touches no host that runs another owner's routes",
             (
@@ -278,6 +296,7 @@ MUTANTS = {
                     "        if self.active is not None and self.holds",
                 ),
             ),
+            most=600,
         ),
         Mutant(
             "hold-without-end",
