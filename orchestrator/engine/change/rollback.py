@@ -362,7 +362,8 @@ class Rollback:
         for line in differences(held, self.to, held.keys(), foreign):
             words = next((words for what, words in self.said.items() if line.startswith(what)), "")
             self._left(line + (f" ({words})" if words else ""))
-        context.disown_lost(held)
+        # What was there and is not is told, and keeps its owner: a device that restarts may light it again.
+        context.disown_lost({device: there | self.to.owned[device] for device, there in held.items()})
         hellos = await self._hellos()
         same = [h for h, hello in hellos.items() if hello.active == self.generations[h]]
         for host in sorted(hellos.keys() - set(same)):
