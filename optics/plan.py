@@ -275,6 +275,11 @@ class Acceptance:
     min_busbw_share: float | None = None
 
 
+Mode: TypeAlias = Literal["live", "restart", "keep"]
+"""What becomes of a running job when another plan comes up: it takes over its rings while it runs (`transition.live: require`),
+is launched again (`never`), or stays as it is."""
+
+
 @dataclass(frozen=True, slots=True)
 class TransitionPolicy:
     """How a change is made. drain: move traffic off circuits before they go dark. revert_after_s: hosts undo an unconfirmed

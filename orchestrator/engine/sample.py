@@ -23,6 +23,7 @@ from orchestrator.session import Command, Session, load_lab, open_session
 from orchestrator.settings import Settings
 from orchestrator.store.keys import key_of, slice_of
 from orchestrator.store.locks import locks_of
+from orchestrator.store.options import RunOptions
 from orchestrator.store.store import Store
 from orchestrator.telemetry.journal import Journal
 from orchestrator.verify.power import measure, record_light
@@ -71,7 +72,7 @@ async def sample(command: Command, *, hz: float, seconds: float | None) -> Sampl
             inventory=command.inventory,
             user=settings.user,
             owner=settings.owner,
-            options={"hz": hz},
+            options=RunOptions(hz=hz),
         )
         run_dir = settings.run_dir(run.id)
         with run, Journal(run_dir, run.id, lab.name) as journal:

@@ -6,6 +6,7 @@ from optics import Circuit, CrossConnect, DeviceName, HostPort, Link, LinkKind, 
 from optics.plan import Plan, Schedule
 from orchestrator.fabric import circuits as light
 from orchestrator.fabric.transition import per_device
+from orchestrator.fabric.up_state import SlotsMade
 from orchestrator.inventory.lab import Lab
 from orchestrator.plan.reader import read_plan
 
@@ -56,19 +57,19 @@ def link_data(link: Link) -> dict[str, str | int]:
 def stored_plan(text: str, name: str, stored: object, lab: Lab) -> Plan:
     """The plan that is up, as it is written; of one with a schedule, the slot that is `stored`. Raises: as `read_plan`."""
     plan = read_plan(text, name, lab)
-    slot = stored.get("slot", 0) if isinstance(stored, dict) else 0
-    return plan if plan.schedule is None else plan.slot(slot if isinstance(slot, int) else 0)
+    made = slots_made(stored)
+    return plan if plan.schedule is None else plan.slot(made.slot if made is not None else 0)
 
 
-def slot_facts(stored: object) -> dict[str, object]:
-    """What is stored of a schedule: `slot`, the one that is up, and `made`, those that were verified; empty without one."""
-    return {key: stored[key] for key in ("slot", "made") if key in stored} if isinstance(stored, dict) else {}
+def slots_made(stored: object) -> SlotsMade | None:
+    """What is stored of a schedule; None without one."""
+    return SlotsMade.of_json(stored) if isinstance(stored, dict) and "slot" in stored else None
 
 
 def unmade(schedule: Schedule, stored: object) -> tuple[int, ...]:
     """The slots that were not made and verified yet when this was stored."""
-    made = slot_facts(stored).get("made")
-    return tuple(slot for slot in range(len(schedule.slots)) if not isinstance(made, list) or slot not in made)
+    made = slots_made(stored)
+    return tuple(slot for slot in range(len(schedule.slots)) if made is None or slot not in made.made)
 
 
 def stored_links(stored: object) -> tuple[Link, ...]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
-from orchestrator.results import Json
+from orchestrator.results import Json, to_json
+from orchestrator.store.options import NO_OPTIONS, RunOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,7 @@ class RunRecord:
     summary: Mapping[str, Json]
     owner: str = ""
     token: int = 0
-    options: Mapping[str, Json] = field(default_factory=dict)
+    options: RunOptions = NO_OPTIONS
     seconds: float | None = None
     resolved_by: str = ""
     begun: bool = False
@@ -48,11 +49,15 @@ class RunRecord:
         """Its verb and plan."""
         return f"{self.verb} {self.plan_name}".rstrip()
 
+    def to_json(self) -> dict[str, Json]:
+        """All of it but the plan's text."""
+        values = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "plan_text"}
+        return {name: to_json(value) for name, value in (values | {"options": self.options.to_json()}).items()}
+
     @property
     def avoid(self) -> tuple[str, ...]:
         """The words of its `--avoid`."""
-        words = self.options.get("avoid")
-        return tuple(map(str, words)) if isinstance(words, list) else ()
+        return self.options.asked.avoid
 
     @property
     def may_have_begun(self) -> bool:

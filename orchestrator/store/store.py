@@ -11,7 +11,7 @@ import os
 import socket
 import sqlite3
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 
 from optics import CrossConnect, Locked, Port, Setting, Slot, SpectralRoute
@@ -19,6 +19,7 @@ from orchestrator.processes import process_alive, process_mark
 from orchestrator.results import Json, to_json
 from orchestrator.store.database import Database, next_number
 from orchestrator.store.keys import lab_of, owner_of
+from orchestrator.store.options import NO_OPTIONS, RunOptions
 from orchestrator.store.records import Belonging, CurrentPlan, JobRecord, RunRecord, StepRecord
 from orchestrator.store.run import Run
 
@@ -39,7 +40,7 @@ class Store(Database):
         inventory: str | Path = "",
         user: str = "",
         owner: str = "",
-        options: Mapping[str, object] | None = None,
+        options: RunOptions = NO_OPTIONS,
     ) -> Run:
         """Begin a run on a lab; its id is the local date and a number, `2026-11-21-0007`, its token higher than any before.
 
@@ -68,7 +69,7 @@ class Store(Database):
                 "status": "running",
                 "owner": owner or user,
                 "token": token,
-                "options": json.dumps(to_json(options or {})),
+                "options": json.dumps(options.to_json()),
             }
             marks = ",".join(f":{name}" for name in values)
             db.execute(f"INSERT INTO runs({','.join(values)}) VALUES({marks})", values)
@@ -288,4 +289,6 @@ def _run(row: sqlite3.Row) -> RunRecord:
     values["begun"] = values.pop("before") != "null"
     if values["status"] == "running" and not _alive(row):
         values["status"] = "died"
-    return RunRecord(**{**values, "summary": json.loads(values["summary"]), "options": json.loads(values["options"])})
+    return RunRecord(
+        **{**values, "summary": json.loads(values["summary"]), "options": RunOptions.of_json(json.loads(values["options"]))}
+    )

@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 from optics import HostName, Infeasible, NotVerified, Refused, RolledBack, TestbedError, Unreachable
-from optics.plan import Job, TransitionPolicy
+from optics.plan import Job, Mode, TransitionPolicy
 from orchestrator.deadline import Limit, deadline
 from orchestrator.engine.change.attempt import Attempt
-from orchestrator.engine.change.decision import Decision, Mode
+from orchestrator.engine.change.decision import Decision
 from orchestrator.engine.change.iterations import last_before, turned_at
 from orchestrator.engine.change.job_record import TURNING, facts, layout_of, pause_of, spec_of, turning
 from orchestrator.engine.change.run import before_run
@@ -31,6 +31,7 @@ from orchestrator.hosts.api import JobState, Tail
 from orchestrator.hosts.launch import job_name, layout
 from orchestrator.inventory.programs import Iterations, Program
 from orchestrator.plan.reader import read_plan
+from orchestrator.store.options import RunOptions, UpOptions
 from orchestrator.store.records import JobRecord
 from orchestrator.store.store import Store
 from orchestrator.telemetry import MEASUREMENTS, Journal, Silent, read
@@ -124,8 +125,7 @@ class Living(Bench):
         """The job of `ONE`, launched by an earlier run."""
         self.fleet.__class__ = Ranks
         self.ranks = self.fleet  # type: ignore[assignment]
-        job = read_plan(plan_text("x", *ring(), job=ONE), "x", self.lab).job
-        assert job is not None
+        job = read_plan(plan_text("x", *ring(), job=ONE), "x", self.lab).job or pytest.fail("it has a job")
         self.ranks.with_job(layout(job, self.lab))
         run = self.store.new_run("up", "made-1", owner="ann", user="ann")
         with run:
@@ -140,11 +140,11 @@ class Living(Bench):
         return record
 
     async def change(self, text: str, mode: Mode | None = None) -> Any:
-        plan = read_plan(text, "plan.json", self.lab)
-        run, context = self.context(plan_name=plan.name, plan_text=text, plan_sha=plan.sha256)
+        plan, asked = read_plan(text, "plan.json", self.lab), RunOptions(UpOptions(job=mode))
+        run, context = self.context("up", asked, plan_name=plan.name, plan_text=text, plan_sha=plan.sha256)
         with run, Journal(context.run_dir, run.id, self.lab.name) as journal:
             context.recorder, context.sample_hz, context.limit = Recorder(Silent(), journal), 0.0, self.limit
-            report = await Up(context, plan, text, job_mode=mode).carry_out(launch_job=True)
+            report = await Up(context, plan, text).carry_out()
             run.finish("ok")
         return report
 

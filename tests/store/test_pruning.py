@@ -13,6 +13,7 @@ from optics import CrossConnect, Port
 from orchestrator.engine import prune as pruning
 from orchestrator.settings import Settings, load
 from orchestrator.store.keys import slice_key
+from orchestrator.store.options import RunOptions
 from orchestrator.store.store import Store
 from orchestrator.telemetry.influx_api import Target
 from orchestrator.verify import doctor
@@ -36,7 +37,7 @@ def store(settings: Settings) -> Iterator[Store]:
 
 def ran(store: Store, settings: Settings, verb: str = "up", *, status: str = "ok", begun: bool = True, **more: object) -> str:
     """One run that left a journal."""
-    run = store.new_run(verb, "lab", user=str(more.pop("user", "ann")), owner="ann", options=more)
+    run = store.new_run(verb, "lab", user=str(more.pop("user", "ann")), owner="ann", options=RunOptions(**more))
     if begun:
         run.found({}, {})
     with run.step("device", "ocs1", "apply"):

@@ -22,6 +22,7 @@ from optics import CrossConnect, Locked, Missing, Port, Slot, SpectralRoute, Sto
 from orchestrator.store.generations import generation_owners, next_generation
 from orchestrator.store.keys import lab_key, slice_key
 from orchestrator.store.light import add_light, light_history
+from orchestrator.store.options import RunOptions, UpOptions
 from orchestrator.store.records import Belonging, LightPoint
 from orchestrator.store.runs import named
 from orchestrator.store.schema import SCHEMA
@@ -336,14 +337,14 @@ def test_a_new_stores_tokens_are_higher_than_a_lost_ones(store: Store, tmp_path:
 
 
 def test_what_a_run_found_and_wanted_is_on_disk_with_its_options(store: Store) -> None:
-    run = store.new_run("up", "lab", options={"launch_job": False})
+    run = store.new_run("up", "lab", options=RunOptions(UpOptions(launch_job=False), resumes="r"))
     assert store.journalled(run.id) == (None, None)
     run.found({"settings": [A]}, {"settings": [B]})
     with Store(store.path) as other:
         before, target = other.journalled(run.id)
         record = other.get(run.id)
     assert before != target and before is not None
-    assert record is not None and record.begun and record.options == {"launch_job": False}
+    assert record is not None and record.begun and record.options == RunOptions(UpOptions(launch_job=False), resumes="r")
 
 
 def test_a_step_of_a_fenced_run_begins_only_while_the_fence_lets_it(store: Store) -> None:

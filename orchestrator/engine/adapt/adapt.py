@@ -42,6 +42,7 @@ from orchestrator.plan.stored import stored_links
 from orchestrator.results import Json
 from orchestrator.session import Command, load_lab
 from orchestrator.store.keys import slice_of
+from orchestrator.store.options import RunOptions
 from orchestrator.store.records import CurrentPlan
 from orchestrator.verify.ladder import ladder
 
@@ -92,7 +93,7 @@ async def adapt(command: Command, *, notify: Notify, options: AdaptOptions) -> A
         )
     with StateFile(ADAPTER, ADAPTER.path(settings, key), ADAPTER.own(settings, options.log)) as file:
         endless = replace(command, settings=replace(settings, timeout_s=math.inf))
-        async with ChangeRun("adapt", lab, endless).adapting(plan, current.plan_text, {"plan_run": current.run}) as context:
+        async with ChangeRun("adapt", lab, endless).adapting(plan, current.plan_text, RunOptions(plan_run=current.run)) as context:
             adapter = Adapter(context, plan, plan.adapt, current, plan.job.regions, file, notify, options)
             try:
                 await adapter.work()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from optics import HostName
-from optics.plan import Job, TransitionPolicy, ring_steps
+from optics.plan import Job, Mode, TransitionPolicy, ring_steps
 from orchestrator.engine.change.job_record import facts, turning, wanted_job
 from orchestrator.fabric.next_hops import hops
 from orchestrator.inventory.lab import Lab
@@ -26,8 +26,6 @@ FIELD = {"version": "the declaration or the files of job.program", "functions": 
 LEAST_DARK_S = 0.1
 """Shorter darkness costs a job over kernel TCP less than a pause: its connections resume by themselves within 20 to 60 ms."""
 
-Mode = Literal["live", "restart", "keep"]
-"""What `up --job` takes: `live` means `transition.live: require`, `restart` means `never`, `keep` leaves the job as it is."""
 Live = Literal["require", "prefer", "never"]
 LIVE: Mapping[Mode | None, Live] = {"live": "require", "restart": "never"}
 """`up --job` as a policy; without the option the plan's counts."""

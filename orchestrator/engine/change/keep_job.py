@@ -8,9 +8,9 @@ from typing import Any
 
 from optics import HostName, Interlock
 from optics.plain import counted, seconds_text
-from optics.plan import Job, Plan, reached, steps_of
+from optics.plan import Job, Mode, Plan, reached, steps_of
 from optics.ranks import hosts_of
-from orchestrator.engine.change.decision import LIVE, Mode, decide, differing
+from orchestrator.engine.change.decision import LIVE, decide, differing
 from orchestrator.engine.change.job_record import affected, turning
 from orchestrator.plan.target import Target
 from orchestrator.results import JobStatus

@@ -21,7 +21,7 @@ from orchestrator.fabric.lookahead import ahead
 from orchestrator.fabric.move_order import in_order
 from orchestrator.fabric.transition import per_device
 from orchestrator.inventory.lab import Lab
-from orchestrator.plan.stored import slot_facts, stored_circuits, stored_links, stored_plan
+from orchestrator.plan.stored import slots_made, stored_circuits, stored_links, stored_plan
 from orchestrator.plan.target import Target
 from orchestrator.results import EqualiseReport, JobStatus
 from orchestrator.session import Observation
@@ -53,7 +53,8 @@ class Restore(Up):
         assert current is not None
         lab = context.session.lab
         plan = stored_plan(current.plan_text, current.plan_name, current.links, lab)
-        super().__init__(context, plan, current.plan_text, slots=slot_facts(current.links))
+        super().__init__(context, plan, current.plan_text)
+        self.slots = slots_made(current.links)
         self.turn = Turn(context, self.plan.transition, "never" if self.plan.transition.live == "never" else "prefer")
         self.to, self.links = to, current.links
         self.unfit = ""

@@ -119,7 +119,7 @@ class OnLab:
         """As `Acts.start`, by `up`. Raises: as that."""
         name = f"job {job.number} of the queue"
         try:
-            report = await verbs.up(self._as(job), PlanText(job.plan_text, name), dry_run=False, launch_job=True)
+            report = await verbs.up(self._as(job), PlanText(job.plan_text, name))
         except Unreachable:
             await self._find_silent(job.hosts)
             raise

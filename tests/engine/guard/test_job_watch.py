@@ -35,6 +35,7 @@ from orchestrator.settings import Settings, load
 from orchestrator.store.audit import audit
 from orchestrator.store.keys import key_of, slice_of
 from orchestrator.store.locks import locks_of
+from orchestrator.store.options import RunOptions
 from orchestrator.store.recoveries import recoveries
 from orchestrator.store.scope import reach
 from orchestrator.store.store import Store
@@ -645,13 +646,12 @@ async def test_an_eviction_does_without_a_shadow_whose_host_is_dead_too(
     current = {"plan_name": "ring", "plan_sha": "x", "plan_text": json.dumps(body), "links": {"links": []}, "generation": 1}
     bench.store.set_current(bench.slice, "r0", **current)
     await bench.launch()
-    asked: list[Mapping[str, Any]] = []
+    asked: list[RunOptions] = []
 
     class Change:
-        def __init__(self, *_: object) -> None:
-            pass
+        def __init__(self, *_: object) -> None: ...
 
-        async def up(self, plan: Any, text: str, options: Mapping[str, Any]) -> UpReport:
+        async def up(self, plan: Any, text: str, options: RunOptions) -> UpReport:
             asked.append(options)
             return UpReport("r2", plan.name, "lab")
 
@@ -662,8 +662,8 @@ async def test_an_eviction_does_without_a_shadow_whose_host_is_dead_too(
     monkeypatch.setattr(recover, "ChangeRun", Change)
     monkeypatch.setattr(recover, "_silent", dead)
     await recover.evict.__wrapped__(bench.command, {"gpu02": "gpu05"}, lost=["gpu02"])  # type: ignore[attr-defined]
-    gone = ["gpu02", *(silent if not linked else [])]
-    assert [(options["lost"], options["spared"]) for options in asked] == [(gone, True)], "a host of links must answer"
+    gone = ("gpu02", *(silent if not linked else ()))
+    assert [(options.lost, options.spared) for options in asked] == [(gone, True)], "a host of links must answer"
 
 
 async def test_a_training_that_comes_back_after_another_one_keeps_its_checkpoints(bench: Bench) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,6 +25,7 @@ from orchestrator.engine.verbs import launched_again
 from orchestrator.results import JobStatus
 from orchestrator.session import Command
 from orchestrator.store.locks import locks_of
+from orchestrator.store.options import RunOptions, UpOptions
 from orchestrator.store.records import JobRecord
 from orchestrator.store.scope import Scope
 from orchestrator.telemetry.progress import Silent
@@ -339,9 +341,9 @@ def test_a_plan_without_a_schedule_does_not_turn(tmp_path: Path, monkeypatch: py
 @pytest.mark.parametrize("option", ["--confirm-within", "--avoid", "--relabel", "--job"])
 def test_what_needs_a_fabric_that_stays_as_it_is_is_refused(bench: Bench, option: str) -> None:
     command = Command(Silent(), bench.store, bench.settings)
-    named = {option.removeprefix("--").replace("confirm-within", "confirm_s"): 1}
+    given: dict[str, Any] = {option.removeprefix("--").replace("confirm-within", "confirm_s"): 1}
     with pytest.raises(Infeasible, match=f"{option} cannot be used with a plan whose circuits move by a schedule"):
-        asyncio.run(up_slots(command, HERE, bench.plan, bench.text, named))
+        asyncio.run(up_slots(command, HERE, bench.plan, bench.text, RunOptions(UpOptions(**given))))
 
 
 def test_no_host_is_moved_out_of_a_plan_whose_slots_turn(bench: Bench) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from orchestrator.settings import Settings
 from orchestrator.store.keys import slice_key
+from orchestrator.store.options import RunOptions, UpOptions
 from orchestrator.store.run import Run
 from orchestrator.store.store import Store
 from orchestrator.telemetry import Journal, environment
@@ -76,7 +77,7 @@ class Lab:
             plan_text=json.dumps(plan),
             inventory="/nowhere",
             user="ann",
-            options={"rollback": True},
+            options=RunOptions(UpOptions()),
         )
         self._found(run, before, lab, job=found_job)
         folder = self.settings.run_dir(run.id)

@@ -25,6 +25,7 @@ from orchestrator.engine.scenario.runner import leave
 from orchestrator.results import DownReport, JobStatus, UpReport
 from orchestrator.session import Command, load_lab
 from orchestrator.store.keys import slice_of
+from orchestrator.store.options import UpOptions
 from orchestrator.telemetry import Journal
 from tests.house.repository import ROOT
 from tests.views.report.conftest import Typed
@@ -50,7 +51,7 @@ class Engine:
         if (error := self.fail.pop(len(self.said), None)) is not None:
             raise error
 
-    async def up(self, command: Command, plan: Path, **options: Any) -> UpReport:
+    async def up(self, command: Command, plan: Path, options: UpOptions) -> UpReport:
         name = json.loads(plan.read_text())["name"]
         self._next(f"up {name}")
         same, self.up_now = self.up_now == name, name
