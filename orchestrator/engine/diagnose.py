@@ -13,7 +13,7 @@ from typing import Any
 from optics import HostName, Locked, Missing, TestbedError
 from optics.plain import counted
 from orchestrator.engine.change.iterations import LATEST, bring_home
-from orchestrator.engine.change.job_record import facts, launching, pause_of, ranks_of, unlaunched
+from orchestrator.engine.change.job_record import launching, ranks_of
 from orchestrator.engine.change.locking import holding
 from orchestrator.engine.change.rank_records import sound
 from orchestrator.inventory.lab import Lab
@@ -85,18 +85,18 @@ async def subject(command: Command, session: Session, current: CurrentPlan, reco
     found = Subject(plan, links, circuits, moving=moving, plan_file=file, avoid=run.avoid if run is not None else ())
     if record is None or (record.ended is not None and record.ended < current.since):
         return found
-    name, run_dir = facts(record)[0], command.settings.runs_dir / record.run
+    name, run_dir = record.spec.on_hosts, command.settings.runs_dir / record.run
     records: list[dict[str, Any]] = []
     try:
         records = await bring_home(session, name, record, run_dir)
     except TestbedError:  # the host of rank 0 is gone: what was fetched before
         with suppress(OSError):
             records = sound((run_dir / f"{name}.iterations.jsonl").read_bytes().splitlines())
-    pause = pause_of(record)
+    pause = record.pause
     state = "paused" if pause is not None and pause.until > time.time() else record.state
     if launching(record, launched := command.store.get(record.run)) and launched is not None:
         found = replace(found, moving=moving or f"run {launched.id} ({launched.verb}) is launching job {record.name}")
-    found = replace(found, why=record.detail, unlaunched=bool(unlaunched(record)))
+    found = replace(found, why=record.detail, unlaunched=bool(record.unlaunched))
     ranks = ranks_of(record, session.lab)
     return replace(found, name=record.name, on_hosts=name, state=state, ranks=ranks, usual_ms=usual(records))
 

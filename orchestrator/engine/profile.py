@@ -9,11 +9,10 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from optics import HostName, HostPort, Missing
 from optics.plan import Traffic
-from optics.ranks import hosts_of
 from orchestrator.engine.change.jobs import Jobs
 from orchestrator.engine.change.rank_records import sound
 from orchestrator.fabric.next_hops import hops
@@ -115,7 +114,7 @@ async def job_profile(command: Command, *, iterations: int) -> Profile:
             )
         run_dir = settings.run_dir(record.run)
         jobs = Jobs(session, store, key, settings.runs_dir)
-        hosts = hosts_of(map(str, cast(Any, record.spec)["wanted"]["ranks"]))
+        hosts = record.spec.wanted.hosts
         await session.hosts.connect(hosts)
         first = await _next(jobs, record, 0, command.progress)
         before, began = await session.hosts.counters(hosts), time.monotonic()

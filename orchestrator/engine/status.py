@@ -10,8 +10,8 @@ from dataclasses import replace
 
 from drivers.api import CircuitSwitch, PortHolders
 from optics import DeviceName, HostName, Identity, Interlock, Locked, Missing, Setting, TestbedError
+from optics.leases import FunctionUse
 from optics.plain import counted, seconds_text
-from optics.plan import FunctionUse
 from optics.words import short, sort_key
 from orchestrator.engine.adapt.process import ADAPTER
 from orchestrator.engine.change.functions import Asked

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from optics import HostName, StoreFailed
+from optics import HostName
+from optics.fields import of_fields
 from optics.plan import Mode
 from orchestrator.fabric.up_state import SlotsMade
 from orchestrator.results import Json, to_json
@@ -86,14 +87,12 @@ class RunOptions:
 
     @classmethod
     def of_json(cls, data: Mapping[str, Json]) -> RunOptions:
-        """Read what `to_json` wrote. Raises: StoreFailed - it has an option that this version does not know."""
+        """Read what `to_json` wrote. Raises: StoreFailed - it is not what this version writes."""
         values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in data.items()}
         up = {f.name: values.pop(f.name) for f in fields(UpOptions) if f.name in values}
-        if unknown := values.keys() - {f.name for f in fields(cls) if f.name != "up"}:
-            raise StoreFailed(f"the store has a run with unknown options: {', '.join(sorted(unknown))}", hint="testbed doctor")
         if (slots := values.get("slots")) is not None:
             values["slots"] = SlotsMade.of_json(slots)
-        return cls(up=UpOptions(**up) if up else None, **values)
+        return of_fields(cls, {**values, "up": of_fields(UpOptions, up) if up else None})
 
 
 NO_OPTIONS = RunOptions()

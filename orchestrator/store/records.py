@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 
 from orchestrator.results import Json, to_json
+from orchestrator.store.job_spec import JobSpec, Pause
 from orchestrator.store.options import NO_OPTIONS, RunOptions
 
 
@@ -118,17 +119,27 @@ class CurrentPlan:
 
 @dataclass(frozen=True, slots=True)
 class JobRecord:
-    """One launched job; `lab` is the key of its slice, `spec` is the engine's (JSON)."""
+    """One launched job; `lab` is the key of its slice."""
 
     id: int
     lab: str
     run: str
     name: str
-    spec: Json
+    spec: JobSpec
     state: str
     started: float
     ended: float | None
     detail: str
+
+    @property
+    def pause(self) -> Pause | None:
+        """The latest pause that nothing is known to have ended."""
+        return self.spec.pause if self.ended is None else None
+
+    @property
+    def unlaunched(self) -> str:
+        """Why none of its ranks was begun; empty if they were."""
+        return self.detail if self.spec.unlaunched else ""
 
 
 @dataclass(frozen=True, slots=True)

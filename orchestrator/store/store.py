@@ -18,6 +18,7 @@ from optics import CrossConnect, Locked, Port, Setting, Slot, SpectralRoute
 from orchestrator.processes import process_alive, process_mark
 from orchestrator.results import Json, to_json
 from orchestrator.store.database import Database, next_number
+from orchestrator.store.job_spec import JobSpec
 from orchestrator.store.keys import lab_of, owner_of
 from orchestrator.store.options import NO_OPTIONS, RunOptions
 from orchestrator.store.records import Belonging, CurrentPlan, JobRecord, RunRecord, StepRecord
@@ -228,12 +229,12 @@ class Store(Database):
 
     # -- jobs -------------------------------------------------------------------------------------------------------------------
 
-    def add_job(self, key: str, run: str, name: str, spec: object, state: str = "starting") -> int:
+    def add_job(self, key: str, run: str, name: str, spec: JobSpec, state: str = "starting") -> int:
         """Record a job and return its id; call before launching it."""
         with self.transaction() as db:
             cursor = db.execute(
                 "INSERT INTO jobs(lab,run,name,spec,state,started) VALUES(?,?,?,?,?,?)",
-                (key, run, name, json.dumps(to_json(spec)), state, time.time()),
+                (key, run, name, json.dumps(spec.to_json()), state, time.time()),
             )
             return int(cursor.lastrowid or 0)
 
@@ -241,9 +242,9 @@ class Store(Database):
         """Record a job's state: starting, running, paused, stopped, finished or failed."""
         self.write("UPDATE jobs SET state=?, detail=?, ended=? WHERE id=?", (state, detail, time.time() if ended else None, job))
 
-    def set_job_spec(self, job: int, spec: object) -> None:
-        """Note what a job runs as now; anything `to_json` takes."""
-        self.write("UPDATE jobs SET spec=? WHERE id=?", (json.dumps(to_json(spec)), job))
+    def set_job_spec(self, job: int, spec: JobSpec) -> None:
+        """Note what a job runs as now."""
+        self.write("UPDATE jobs SET spec=? WHERE id=?", (json.dumps(spec.to_json()), job))
 
     def latest_job(self, key: str) -> JobRecord | None:
         """The job launched last on the slice."""
@@ -262,7 +263,7 @@ def _current(row: sqlite3.Row) -> CurrentPlan:
 
 
 def _job(row: sqlite3.Row) -> JobRecord:
-    return JobRecord(**{**dict(row), "spec": json.loads(row["spec"])})
+    return JobRecord(**{**dict(row), "spec": JobSpec.of_json(json.loads(row["spec"]))})
 
 
 def _route(setting: Setting) -> tuple[str, str, str, int, int]:

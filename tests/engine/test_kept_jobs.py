@@ -24,6 +24,7 @@ from tests.drills import bench as drill
 from tests.drills.bench import plan_text as drill_plan
 from tests.engine.fleet import plan_text, ring
 from tests.engine.test_turn import MOVED, ONE, Living, bench, text
+from tests.jobs import spec
 
 __all__ = ["bench"]
 
@@ -205,7 +206,7 @@ async def test_a_restart_that_was_made_before_its_up_died_is_not_made_again_by_r
             await lab.up(drill_plan("chain", CHAIN), job="restart", process=process)
         with lab.store() as store:
             died = store.history(lab.key, 1)[0].id
-            store.add_job(lab.slice(), died if launched_it else "r0", "mlp", {}, "running")
+            store.add_job(lab.slice(), died if launched_it else "r0", "mlp", spec(), "running")
         monkeypatch.setattr(engine, "ChangeRun", Change)
         await lab.verb(engine.resume, died)
     assert asked == [mode]

@@ -22,6 +22,7 @@ from orchestrator.store.records import StallPoint
 from orchestrator.store.stalls import add_stalls, stall_history
 from orchestrator.store.store import Store
 from tests.engine.fleet import LAB, SLICE, Bench, plan_text, ring
+from tests.jobs import spec
 
 LINE = ring()[:3]
 
@@ -95,8 +96,7 @@ async def refused(bench: Bench, kind: type[TestbedError], words: str) -> None:
 
 async def test_a_running_job_is_not_disturbed(bench: Bench) -> None:
     await bench.up(plan_text("ring", *ring()))
-    spec = {"wanted": {"ranks": ["gpu01", "gpu02"]}, "on_hosts": "mlp.x", "backend": "gloo"}
-    bench.store.set_job(bench.store.add_job(SLICE, "r", "mlp", spec), "running")
+    bench.store.set_job(bench.store.add_job(SLICE, "r", "mlp", spec("gpu01", "gpu02", on_hosts="mlp.x")), "running")
     bench.fleet.jobs["mlp.x"] = "running"
     await refused(bench, Interlock, "job mlp runs")
 

@@ -18,6 +18,7 @@ from orchestrator.store.store import Store
 from orchestrator.telemetry.influx_api import Target
 from orchestrator.verify import doctor
 from tests.disk import room_for
+from tests.jobs import spec
 from tests.telemetry.conftest import fill
 
 KEY = slice_key("lab", "ann")
@@ -68,7 +69,7 @@ def test_what_is_up_half_done_or_needed_to_go_back_stays_however_old(store: Stor
     store.set_current(KEY, up, plan_name="ring", plan_sha="", plan_text="{}", links=[], generation=1)
     holds, launched, compared, dead = (ran(store, settings) for _ in range(4))
     store.own(KEY, holds, [CrossConnect(Port("ocs1", "1"), Port("ocs1", "17"))])
-    store.add_job(KEY, launched, "ddp", {})
+    store.add_job(KEY, launched, "ddp", spec())
     folder = settings.state_dir / "campaigns" / "a-b"
     folder.mkdir(parents=True)
     (folder / "campaign.json").write_text(json.dumps({"slots": [{"runs": [compared]}]}))

@@ -27,6 +27,7 @@ from orchestrator.store.records import Belonging, LightPoint
 from orchestrator.store.runs import named
 from orchestrator.store.schema import SCHEMA
 from orchestrator.store.store import Store
+from tests.jobs import spec
 
 A = CrossConnect(Port("ocs1", "1"), Port("ocs1", "17"))
 B = CrossConnect(Port("ocs3", "1.1.1"), Port("ocs3", "1.1.1"))
@@ -198,10 +199,9 @@ def test_two_runs_never_share_an_id(store: Store) -> None:
 
 
 def test_jobs_are_kept_with_their_state(store: Store) -> None:
-    job = store.add_job("emulated", "r", "ddp-mlp", {"ranks": ["gpu01"]})
-    store.set_job(job, "failed", "rank 3 ended with 1", ended=True)
+    store.set_job(store.add_job("emulated", "r", "ddp-mlp", spec("gpu01")), "failed", "rank 3 ended with 1", ended=True)
     record = store.latest_job("emulated")
-    assert record is not None and (record.name, record.state, record.spec) == ("ddp-mlp", "failed", {"ranks": ["gpu01"]})
+    assert record is not None and (record.name, record.state, record.spec) == ("ddp-mlp", "failed", spec("gpu01"))
     assert record.ended is not None and store.latest_job("other") is None
 
 

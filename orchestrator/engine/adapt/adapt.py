@@ -27,7 +27,7 @@ from orchestrator.engine.adapt.turning import Abandoned, Standing, Turned, Turni
 from orchestrator.engine.background import StateFile, ready
 from orchestrator.engine.change.apply import finish
 from orchestrator.engine.change.context import Context
-from orchestrator.engine.change.job_record import facts, ranks_of
+from orchestrator.engine.change.job_record import ranks_of
 from orchestrator.engine.change.run import ChangeRun
 from orchestrator.engine.change.snapshot import found as snapshot
 from orchestrator.engine.change.snapshot import held_data
@@ -217,7 +217,7 @@ class Adapter:
         record = await context.jobs.running()
         if record is None:
             raise Missing(f"no job of {self.plan.name} runs, so there is no traffic to follow", hint="testbed job launch")
-        self.job, self.ranks = facts(record)[0], ranks_of(record, self.lab)
+        self.job, self.ranks = record.spec.on_hosts, ranks_of(record, self.lab)
         self.members = tuple(sorted(wanted | set(hosts_of(self.ranks))))
         self.macs = self.hosts.macs()
         owned = per_device(store.owned(context.slice))

@@ -10,7 +10,7 @@ from optics import HandsNeeded, Link, Locked, TestbedError
 from orchestrator.engine.change.context import Context
 from orchestrator.engine.change.functions import check
 from orchestrator.engine.change.goal import goal_hosts
-from orchestrator.engine.change.job_record import launched, layout_of, wanted_job, with_layout
+from orchestrator.engine.change.job_record import launched
 from orchestrator.engine.change.rollback import Rollback
 from orchestrator.engine.change.snapshot import NONE, Snapshot, change_back
 from orchestrator.engine.change.turn import Turn
@@ -39,7 +39,7 @@ def as_stored(store: Store, key: str, current: CurrentPlan, lab: Lab) -> Snapsho
     lit = receivers(stored_links(current.links))
     if job is None or job.ended is not None:
         return Snapshot(held, current=current, lit=lit)
-    return Snapshot(held, current=current, lit=lit, job=job.id, layout=layout_of(job))
+    return Snapshot(held, current=current, lit=lit, job=job.id, wanted=job.spec.wanted)
 
 
 class Restore(Up):
@@ -84,14 +84,14 @@ class Restore(Up):
     async def _choose(self, goal: Target, *, launch: bool, dark: bool) -> None:
         """The job that ran gets the rings that it had, if it still runs; no packet switch without room for it stops a rollback."""
         store, record = self.context.store, None if self.to.job is None else self.context.store.job(self.to.job)
-        if record is not None and record.state != "finished" and wanted_job(record).functions:
+        if record is not None and record.state != "finished" and record.spec.wanted.functions:
             try:
-                job = launched(with_layout(record, self.to.layout), self.lab)
+                job = launched(record, self.lab, self.to.wanted)
                 await check(job, self.lab, store.latest_job(self.context.slice))
             except TestbedError as error:
                 self.unfit = str(error).splitlines()[0]
         if self.running is not None and self.running.id == self.to.job:
-            await self.turn.choose(self.running, launched(with_layout(self.running, self.to.layout), self.lab), dark=dark)
+            await self.turn.choose(self.running, launched(self.running, self.lab, self.to.wanted), dark=dark)
 
     async def _job(self, *, launch: bool, changed: bool) -> JobStatus | None:
         context, to = self.context, self.to
@@ -99,7 +99,7 @@ class Restore(Up):
         if self.unfit:
             self.notes.append(f"its job is not resumed: {self.unfit}; once it can be: testbed job launch")
         number = None if self.unfit else to.job
-        return await context.jobs.resume_previous(context.run.id, number, to.layout, context.recorder, sample=context.sample_hz > 0)
+        return await context.jobs.resume_previous(context.run.id, number, to.wanted, context.recorder, sample=context.sample_hz > 0)
 
     async def _failed(self, goal: Target, error: BaseException) -> tuple[Rung, ...]:
         """Read back and try once more, as far as possible. Raises: HandsNeeded - with what is left."""
@@ -119,7 +119,7 @@ class Restore(Up):
             generations,
             self.to.lit,
             self.to.job,
-            self.to.layout,
+            self.to.wanted,
         )
         again = Rollback(context, to, self.move.asked | leaving, self.plan.acceptance.link_up_timeout_s, self.turn)
         undone = await again.carry_out()

@@ -267,7 +267,7 @@ class Rollback:
                 await self.turn.settle()
             self.notes += await turn_back(context, self.to, policy)
             await context.jobs.resume_previous(
-                context.run.id, self.to.job, self.to.layout, context.recorder, sample=context.sample_hz > 0
+                context.run.id, self.to.job, self.to.wanted, context.recorder, sample=context.sample_hz > 0
             )
         except Locked:
             raise

@@ -28,7 +28,6 @@ from orchestrator.engine.change.functions import check
 from orchestrator.engine.change.goal import as_saved, goal_hosts, lacking, rules_sha, settings_word
 from orchestrator.engine.change.impact import Impact
 from orchestrator.engine.change.job_congestion import follow
-from orchestrator.engine.change.job_record import turning
 from orchestrator.engine.change.keep_job import as_asked, ended, together
 from orchestrator.engine.change.left_as_is import stopped, unrecorded
 from orchestrator.engine.change.move import Move
@@ -373,7 +372,7 @@ class Up:
         try:
             await self.turn.finish()
         except TestbedError:
-            self.context.run.unchanged = self.turn.record is None or not turning(self.turn.record)
+            self.context.run.unchanged = self.turn.record is None or not self.turn.record.spec.turning
             raise
 
     async def _verify(self, goal: Target, times: Timeline) -> tuple[Rung, ...]:

@@ -17,7 +17,6 @@ from optics.plan import Shadow
 from optics.ranks import RankName, host_of_rank
 from orchestrator.cli.render import job
 from orchestrator.engine.background import BackgroundState
-from orchestrator.engine.change.job_record import with_pause
 from orchestrator.engine.change.jobs import Jobs, Pause
 from orchestrator.engine.change.locking import holding
 from orchestrator.engine.guard import jobs as watching
@@ -131,7 +130,7 @@ class Bench:
     def end(self, **ends: str) -> None:
         record = self.store.latest_job(self.slice)
         assert record is not None
-        self.hosts.ends |= {(record.spec["on_hosts"], rank): how for rank, how in ends.items()}  # type: ignore[index,call-overload]
+        self.hosts.ends |= {(record.spec.on_hosts, rank): how for rank, how in ends.items()}
 
     async def look(self, times: int = 1) -> str:
         action = None
@@ -234,7 +233,7 @@ async def test_a_job_that_stands_is_restarted_unless_it_has_reason_to(bench: Ben
     if how in ("starts", "holds"):
         bench.hosts.phase = how.removesuffix("s")
     elif how == "paused":
-        bench.store.set_job_spec(record.id, with_pause(record, Pause(1, 1, 1e12)))
+        bench.store.set_job_spec(record.id, replace(record.spec, pause=Pause(1, 1, 1e12)))
     elif how == "moves":
         bench.hosts.age_s = 0.05
     else:
@@ -331,7 +330,7 @@ async def test_a_program_that_evaluates_for_minutes_does_not_hang(bench: Bench) 
     await bench.launch()
     record = bench.store.latest_job(bench.slice)
     assert record is not None
-    bench.store.set_job_spec(record.id, {**record.spec, "wanted": {**cast(Any, record.spec["wanted"]), "program": "mine"}})
+    bench.store.set_job_spec(record.id, replace(record.spec, wanted=replace(record.spec.wanted, program="mine")))
     bench.watch.job, bench.watch.quiet_since = record.id, -1e9
     bench.hosts.age_s = PROGRAM_LEAST_S - 1
     assert await bench.look() == "none"

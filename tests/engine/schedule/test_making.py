@@ -25,6 +25,7 @@ from orchestrator.store.options import RunOptions, UpOptions
 from orchestrator.telemetry.progress import Silent
 from tests.engine.fleet import Killed
 from tests.engine.schedule.fabric import HERE, PAIRS, Bench, plan_text
+from tests.jobs import spec
 
 
 class Made(Bench):
@@ -184,8 +185,7 @@ def test_what_packet_switches_lack_is_known_before_a_slot_is_made_or_turns(tmp_p
 async def test_slots_in_which_two_hosts_of_a_running_job_never_meet_are_refused(
     bench: Made, monkeypatch: pytest.MonkeyPatch, state: str, refused: bool
 ) -> None:
-    spec = {"wanted": {"name": "mlp", "ranks": ["gpu01", "gpu05"]}, "on_hosts": "mlp", "backend": "gloo"}
-    bench.store.add_job(bench.slice, "r1", "mlp", spec, "running")
+    bench.store.add_job(bench.slice, "r1", "mlp", spec("gpu01", "gpu05"), "running")
 
     async def asked(_: Command) -> JobStatus:
         return JobStatus("mlp", state)

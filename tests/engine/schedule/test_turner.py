@@ -31,6 +31,7 @@ from orchestrator.store.scope import Scope
 from orchestrator.telemetry.progress import Silent
 from tests.engine.fleet import Killed
 from tests.engine.schedule.fabric import HERE, PAIRS, Bench, plan_text
+from tests.jobs import spec
 
 
 @pytest.fixture
@@ -287,7 +288,7 @@ def test_a_job_is_launched_and_stopped_while_slots_turn_and_the_hosts_stay_the_t
     did: list[tuple[str, int]] = []
 
     async def start(jobs: Jobs, run: str, wanted: Job, *_: object, **__: object) -> JobStatus:
-        number = jobs.store.add_job(jobs.slice, run, wanted.name, {"on_hosts": "sums", "backend": "gloo", "wanted": {"ranks": []}})
+        number = jobs.store.add_job(jobs.slice, run, wanted.name, spec(name="sums", on_hosts="sums"))
         jobs.store.set_job(number, "running")
         did.append(("launched", bench.fabric.token))
         return status

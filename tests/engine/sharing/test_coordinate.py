@@ -29,6 +29,7 @@ from orchestrator.store.store import Store
 from planner.phases import Phases
 from tests.engine.schedule.fabric import HERE
 from tests.house.repository import ROOT
+from tests.jobs import spec
 
 LINK = "tree rack 1 up"
 
@@ -101,7 +102,7 @@ def test_where_no_job_runs_it_is_said_what_became_of_the_latest(tmp_path: Path) 
         more = {"plan_name": "p", "plan_sha": "", "plan_text": "{}"}
         store.set_current(slice_key(key, "ann"), "r", **more, links={"links": []}, generation=1)
         assert str(none_runs(store, HERE)) == "no job runs on this lab"
-        number = store.add_job(slice_key(key, "ann"), "r", "mlp", {})
+        number = store.add_job(slice_key(key, "ann"), "r", "mlp", spec())
         assert str(none_runs(store, HERE)) == "no job runs on this lab whose phases can be seen: ann:mlp starting"
         store.set_job(number, "finished", ended=True)
         assert str(none_runs(store, HERE)) == "no job runs on this lab: ann:mlp finished"

@@ -13,6 +13,7 @@ from orchestrator.store.options import RunOptions, UpOptions
 from orchestrator.store.run import Run
 from orchestrator.store.store import Store
 from orchestrator.telemetry import Journal, environment
+from tests.jobs import spec
 
 MS = 1_000_000
 START_S = 1_795_000_000
@@ -99,7 +100,7 @@ class Lab:
                 self._move(journal, run.id, links, self.clock.now_ns, dark_ms + n, n + 2)
                 self.clock.now_ns += 700 * MS
             if job_ms is not None and moved:
-                number = self.store.add_job(slice_key(lab, "ann"), run.id, "ddp", {"wanted": {}})
+                number = self.store.add_job(slice_key(lab, "ann"), run.id, "ddp", spec())
                 self.store.set_job(number, "running")
                 crossed = sent + round((dark_ms + 4) * MS)
                 at = self.clock.now_ns

@@ -21,6 +21,7 @@ from orchestrator.store.run import Run
 from orchestrator.store.store import Store
 from orchestrator.telemetry import Journal
 from orchestrator.views.live import Watcher
+from tests.jobs import spec
 
 ROOT = Path(__file__).resolve().parents[3]
 PLAN = ROOT / "examples" / "topoopt-12.json"
@@ -62,7 +63,7 @@ class Told:
     def launched(self, run: Run, at_ms: float, name: str = "ddp") -> int:
         """A job that a run launched."""
         with patch("orchestrator.store.store.time.time", return_value=at_ms / 1e3):
-            job = self.store.add_job(self.slice, run.id, name, {"wanted": {}})
+            job = self.store.add_job(self.slice, run.id, name, spec())
         self.store.set_job(job, "running")
         return job
 
