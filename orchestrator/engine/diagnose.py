@@ -17,7 +17,7 @@ from orchestrator.engine.change.job_record import launching, ranks_of
 from orchestrator.engine.change.locking import holding
 from orchestrator.engine.change.rank_records import sound
 from orchestrator.inventory.lab import Lab
-from orchestrator.plan.stored import stored_circuits, stored_links, stored_plan
+from orchestrator.plan.stored import stored_plan
 from orchestrator.session import Command, Session, load_lab
 from orchestrator.settings import Settings
 from orchestrator.store.keys import slice_of
@@ -77,8 +77,8 @@ def said(verdict: Verdict) -> str:
 
 async def subject(command: Command, session: Session, current: CurrentPlan, record: JobRecord | None) -> Subject:
     """What is diagnosed: the plan that is up, and the latest job if it was launched on it or still runs."""
-    plan = stored_plan(current.plan_text, current.plan_name, current.links, session.lab)
-    links, circuits = stored_links(current.links), stored_circuits(current.links, session.lab)
+    plan = stored_plan(current.plan_text, current.plan_name, current.up.slots, session.lab)
+    links, circuits = current.up.links, current.up.circuits(session.lab)
     run = command.store.get(current.run)
     file = shlex.quote(str((command.settings.run_dir(current.run) / "plan.json").absolute()))
     moving = changing(session.lab, command.settings, command.store)

@@ -20,7 +20,6 @@ from orchestrator.inventory.lab import Lab
 from orchestrator.plan.design.design import PAYLOAD
 from orchestrator.plan.design.periodic import forecast
 from orchestrator.plan.reader import read_plan
-from orchestrator.plan.stored import stored_links
 from orchestrator.results import JobStatus, JsonReport, held_up
 from orchestrator.session import Command, load_lab
 from orchestrator.store.keys import slice_of
@@ -122,7 +121,7 @@ async def job_profile(command: Command, *, iterations: int) -> Profile:
         after, seconds = await session.hosts.counters(hosts), time.monotonic() - began
         made = last.iterations - first.iterations
         peers: dict[HostPort, HostPort] = {}
-        for link in stored_links(current.links):
+        for link in current.up.links:
             peers |= {link.a: link.b, link.b: link.a}
         links = tuple(
             LinkBytes(port.host, peers[port].host, port.number, round((after[port].tx_bytes - c.tx_bytes) * PAYLOAD / made))
@@ -156,7 +155,7 @@ async def count_hops(command: Command, run: str) -> bool:
     current, record = store.current(slice_of(lab, settings)), store.get(run)
     if current is None or record is None or current.plan_text != record.plan_text:
         return False
-    plan, links = read_plan(current.plan_text, current.plan_name, lab), stored_links(current.links)
+    plan, links = read_plan(current.plan_text, current.plan_name, lab), current.up.links
     if plan.schedule is not None:
         return False
     asked: dict[HostName, dict[str, int | None]] = {}

@@ -38,7 +38,6 @@ from orchestrator.plan.avoid import avoiding
 from orchestrator.plan.reader import read_plan
 from orchestrator.plan.relabel import relabelled
 from orchestrator.plan.shadow import seen_taps
-from orchestrator.plan.stored import stored_links
 from orchestrator.plan.target import circuit_rows, dark_time_scale, diff, expected_dark_ms, fingerprint, target
 from orchestrator.results import ALIVE, DownReport, JobStatus, PlanReport, PrewireReport, RelabelReport, UpReport
 from orchestrator.session import Command, PlanText, check_ports, load_lab, load_plan
@@ -121,7 +120,7 @@ async def plan(
         await check_ports(session, goal.change.made)
         interlocks = Interlocks(lab, session.devices, Tagouts(store, key_of(lab), who(command.settings)))
         current = store.current(key)
-        switched = rerouted(stored_links(current.links) if current else (), goal.links, lab)
+        switched = rerouted(current.up.links if current else (), goal.links, lab)
         refused = await interlocks.why_not(goal.change.changes, seen.settings, switched)
     running = store.latest_job(key)
     usual = store.expected_seconds(command.inventory, "up")

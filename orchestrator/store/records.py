@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from typing import Any
 
+from optics.fields import of_fields
+from orchestrator.fabric.up_state import UpState
 from orchestrator.results import Json, to_json
 from orchestrator.store.job_spec import JobSpec, Pause
 from orchestrator.store.options import NO_OPTIONS, RunOptions
@@ -106,15 +109,24 @@ class StepRecord:
 
 @dataclass(frozen=True, slots=True)
 class CurrentPlan:
-    """The plan last brought up on a slice of a lab; `links` as JSON of the engine, `since` wall seconds."""
+    """The plan last brought up on a slice of a lab, and what is up of it; `since` wall seconds."""
 
     run: str
     plan_name: str
     plan_sha: str
     plan_text: str = field(repr=False)
-    links: Json
+    up: UpState
     generation: int
     since: float
+
+    def to_json(self) -> dict[str, Json]:
+        """As a run keeps the plan that was up before it."""
+        return {f.name: getattr(self, f.name) for f in fields(self)} | {"up": self.up.to_json()}
+
+    @classmethod
+    def of_json(cls, data: Mapping[str, Any]) -> CurrentPlan:
+        """Read what `to_json` wrote. Raises: StoreFailed - it is not what this version writes."""
+        return of_fields(cls, {**data, "up": UpState.of_json(data["up"])})
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from optics import CrossConnect, Locked, Port, Setting, Slot, SpectralRoute
+from orchestrator.fabric.up_state import UpState
 from orchestrator.processes import process_alive, process_mark
-from orchestrator.results import Json, to_json
+from orchestrator.results import Json
 from orchestrator.store.database import Database, next_number
 from orchestrator.store.job_spec import JobSpec
 from orchestrator.store.keys import lab_of, owner_of
@@ -202,7 +203,7 @@ class Store(Database):
 
     def current(self, key: str) -> CurrentPlan | None:
         """The current plan of a slice according to this store."""
-        rows = self.read("SELECT run,plan_name,plan_sha,plan_text,links,generation,since FROM current WHERE lab=?", (key,))
+        rows = self.read("SELECT run,plan_name,plan_sha,plan_text,up,generation,since FROM current WHERE lab=?", (key,))
         return _current(rows[0]) if rows else None
 
     def currents(self, lab: str) -> dict[str, CurrentPlan]:
@@ -211,14 +212,14 @@ class Store(Database):
         return {owner_of(row["lab"]): _current(row) for row in rows}
 
     def set_current(
-        self, key: str, run: str, *, plan_name: str, plan_sha: str, plan_text: str, links: object, generation: int, by: str = ""
+        self, key: str, run: str, *, plan_name: str, plan_sha: str, plan_text: str, up: UpState, generation: int, by: str = ""
     ) -> None:
         """Record the plan that was brought up and verified. by: the reporting run, if not `run`. Raises: as that run's fence."""
         with self.transaction() as db:
             self.check_fence(db, by or run)
             db.execute(
                 "INSERT OR REPLACE INTO current VALUES(?,?,?,?,?,?,?,?)",
-                (key, run, plan_name, plan_sha, plan_text, json.dumps(to_json(links)), generation, time.time()),
+                (key, run, plan_name, plan_sha, plan_text, json.dumps(up.to_json()), generation, time.time()),
             )
 
     def clear_current(self, key: str, by: str = "") -> None:
@@ -259,7 +260,7 @@ class Store(Database):
 
 def _current(row: sqlite3.Row) -> CurrentPlan:
     values = {k: v for k, v in dict(row).items() if k != "lab"}
-    return CurrentPlan(**{**values, "links": json.loads(values["links"])})
+    return CurrentPlan.of_json({**values, "up": json.loads(values["up"])})
 
 
 def _job(row: sqlite3.Row) -> JobRecord:

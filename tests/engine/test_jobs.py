@@ -18,6 +18,7 @@ from orchestrator.cli.render import status as shown
 from orchestrator.engine.change.job_record import spec_of
 from orchestrator.engine.change.jobs import Jobs
 from orchestrator.engine.status import _dead, _of_now
+from orchestrator.fabric.up_state import UpState
 from orchestrator.hosts.api import Beat, ClockReading, JobState, RankState, Tail
 from orchestrator.hosts.launch import job_name, rehearse, requests
 from orchestrator.inventory.lab import Lab
@@ -293,7 +294,7 @@ async def test_while_a_job_starts_it_is_said_what_is_waited_for(bench: Bench) ->
 
 
 def current(job: object) -> CurrentPlan:
-    return CurrentPlan("r", "p", "sha", json.dumps({"job": job}), [], 1, 0.0)
+    return CurrentPlan("r", "p", "sha", json.dumps({"job": job}), UpState(), 1, 0.0)
 
 
 def test_a_dead_job_is_not_as_planned_and_a_stopped_one_is_said_to_be() -> None:

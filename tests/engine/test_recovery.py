@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from optics import CrossConnect, HandsNeeded, HostPort, Interlock, Port, RolledBack, Slot, SpectralRoute, Unreachable
+from optics import CrossConnect, HandsNeeded, HostPort, Interlock, Link, Port, RolledBack, Slot, SpectralRoute, Unreachable
+from optics.plan import Job
 from orchestrator.engine.change import rollback as undoing
 from orchestrator.engine.change.jobs import Jobs
 from orchestrator.engine.change.restore import as_stored
 from orchestrator.engine.change.snapshot import Snapshot, before_of, change_back, differences, held_data, held_of
 from orchestrator.engine.change.unfinished import left_behind
 from orchestrator.engine.change.up import Up
-from orchestrator.fabric.up_state import SlotsMade
+from orchestrator.fabric.up_state import SlotsMade, UpState
 from orchestrator.plan.reader import read_plan
-from orchestrator.plan.stored import slots_made
 from orchestrator.plan.target import fingerprint
 from orchestrator.session import Observation
 from orchestrator.store.options import RunOptions, UpOptions
@@ -92,11 +92,11 @@ async def test_a_plan_that_is_restored_keeps_which_of_its_slots_is_up_and_which_
     bench.switches["ocs1"].held = frozenset()
     bench.fleet.light()
     current = bench.store.current(SLICE)
-    assert current is not None and isinstance(current.links, dict)
+    assert current is not None
     slots = SlotsMade(2, (0, 1, 2))
-    current = replace(current, links={**current.links, "slot": 2, "made": [0, 1, 2]})
+    current = replace(current, up=replace(current.up, slots=slots))
     await bench.back(as_stored(bench.store, SLICE, current, bench.lab), "restore")
-    assert (up := bench.store.current(SLICE)) is not None and slots_made(up.links) == slots
+    assert (up := bench.store.current(SLICE)) is not None and up.up.slots == slots
 
 
 async def test_a_device_and_a_host_that_the_change_does_not_need_may_be_down(bench: Bench) -> None:
@@ -168,8 +168,9 @@ def test_the_way_back_never_removes_what_is_not_ours() -> None:
 def test_what_was_found_reads_back_as_it_was_written() -> None:
     held = {"ocs1": frozenset({cross("ocs1", "1", "17")}), "wss1": frozenset({spectral(2.5)})}
     assert held_of(held_data(held)) == held
-    current = CurrentPlan("r", "ring", "s", "{}", {"links": []}, 7, 5.0)
-    state = Snapshot(held, {"ocs1": frozenset()}, current, {"gpu01": 7, "gpu02": None}, (), 3)
+    up = UpState((Link(HostPort("gpu01", 1), HostPort("gpu02", 1)),), slots=SlotsMade(1, (0, 1)))
+    current, job = CurrentPlan("r", "ring", "s", "{}", up, 7, 5.0), Job("mlp", "train", ("gpu01", "gpu02"))
+    state = Snapshot(held, {"ocs1": frozenset()}, current, {"gpu01": 7, "gpu02": None}, (), 3, job)
     assert before_of(state.to_json()) == state
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from optics import CrossConnect, Port
 from orchestrator.engine import prune as pruning
+from orchestrator.fabric.up_state import UpState
 from orchestrator.settings import Settings, load
 from orchestrator.store.keys import slice_key
 from orchestrator.store.options import RunOptions
@@ -66,7 +67,7 @@ def test_what_is_up_half_done_or_needed_to_go_back_stays_however_old(store: Stor
     second = ran(store, settings, resumes=first)
     store.resolve([first], second)
     up = ran(store, settings)
-    store.set_current(KEY, up, plan_name="ring", plan_sha="", plan_text="{}", links=[], generation=1)
+    store.set_current(KEY, up, plan_name="ring", plan_sha="", plan_text="{}", up=UpState(), generation=1)
     holds, launched, compared, dead = (ran(store, settings) for _ in range(4))
     store.own(KEY, holds, [CrossConnect(Port("ocs1", "1"), Port("ocs1", "17"))])
     store.add_job(KEY, launched, "ddp", spec())

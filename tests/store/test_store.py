@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from optics import CrossConnect, Locked, Missing, Port, Slot, SpectralRoute, StoreFailed, TestbedError
+from orchestrator.fabric.up_state import UpState
 from orchestrator.store.generations import generation_owners, next_generation
 from orchestrator.store.keys import lab_key, slice_key
 from orchestrator.store.light import add_light, light_history
@@ -161,7 +162,7 @@ def test_what_is_ours_is_remembered_per_lab(store: Store) -> None:
 def test_the_current_plan_is_what_was_set_last(store: Store) -> None:
     assert store.current("emulated") is None
     for name, generation in (("ring", 3), ("torus", 4)):
-        store.set_current("emulated", "r", plan_name=name, plan_sha="s", plan_text="{}", links=[A], generation=generation)
+        store.set_current("emulated", "r", plan_name=name, plan_sha="s", plan_text="{}", up=UpState(), generation=generation)
     current = store.current("emulated")
     assert current is not None and (current.plan_name, current.generation) == ("torus", 4)
     store.clear_current("emulated")
@@ -313,7 +314,7 @@ def test_what_is_up_belongs_to_an_owner_and_others_can_be_told_whose_it_is(store
     ann, bob = slice_key("lab", "ann"), slice_key("lab", "bob")
     run = store.new_run("up", "lab", plan_name="ring-6", owner="ann")
     store.own(ann, run.id, [A])
-    store.set_current(ann, run.id, plan_name="ring-6", plan_sha="s", plan_text="{}", links=[], generation=1)
+    store.set_current(ann, run.id, plan_name="ring-6", plan_sha="s", plan_text="{}", up=UpState(), generation=1)
     assert store.owned(bob) == frozenset() and store.current(bob) is None
     assert store.owners("lab") == {A: Belonging("ann", run.id, "ring-6")} and store.owners("la") == {}
     assert str(store.owners("lab")[A]) == f"ann (ring-6, run {run.id})"
@@ -341,8 +342,7 @@ def test_what_a_run_found_and_wanted_is_on_disk_with_its_options(store: Store) -
     assert store.journalled(run.id) == (None, None)
     run.found({"settings": [A]}, {"settings": [B]})
     with Store(store.path) as other:
-        before, target = other.journalled(run.id)
-        record = other.get(run.id)
+        (before, target), record = other.journalled(run.id), other.get(run.id)
     assert before != target and before is not None
     assert record is not None and record.begun and record.options == RunOptions(UpOptions(launch_job=False), resumes="r")
 
@@ -427,7 +427,7 @@ def test_who_lost_the_lab_says_nothing_of_it_any_more(store: Store) -> None:
 
     mine = slice_key("lab", "ann")
     newer, old = store.new_run("up", "lab", user="ann"), store.new_run("up", "lab", user="ann")
-    words = {"plan_sha": "", "plan_text": "", "links": [], "generation": 2}
+    words = {"plan_sha": "", "plan_text": "", "up": UpState(), "generation": 2}
     store.set_current(mine, newer.id, plan_name="new", **words)  # type: ignore[arg-type]
     old.fence(gone)
     with pytest.raises(Locked):

@@ -38,7 +38,6 @@ from orchestrator.fabric.transition import per_device
 from orchestrator.hosts.api import Demand
 from orchestrator.hosts.late import START_S
 from orchestrator.plan.reader import read_plan
-from orchestrator.plan.stored import stored_links
 from orchestrator.results import Json
 from orchestrator.session import Command, load_lab
 from orchestrator.store.keys import slice_of
@@ -211,7 +210,7 @@ class Adapter:
         context, store = self.context, self.context.store
         with context.recorder.phase("observe"):
             seen = await self.session.observe()
-            wanted = {port.host for link in stored_links(self.current.links) for port in (link.a, link.b)}
+            wanted = {port.host for link in self.current.up.links for port in (link.a, link.b)}
             seen.needing({*wanted, *self.session.devices})
         await self.hosts.fence(context.run.token, context.hosts())
         record = await context.jobs.running()
@@ -224,7 +223,7 @@ class Adapter:
         before = snapshot(seen.settings, owned, self.current, seen.hellos, record, context.foreign_settings())
         target = {"settings": held_data(before.owned), "generation": self.current.generation, "hosts": sorted(wanted)}
         context.run.found(before.to_json(), target)
-        self.standing = Standing(seen.settings, stored_links(self.current.links), self.current.generation)
+        self.standing = Standing(seen.settings, self.current.up.links, self.current.generation)
         own, _ = split(self.standing.links, self.regions)
         regions = ", ".join(region.name for region in self.regions)
         self.say("adapting", f"{self.plan.name}: {counted(len(own), 'circuit')} of {regions}, every {self.how.every} iterations")

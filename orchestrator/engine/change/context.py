@@ -17,7 +17,6 @@ from orchestrator.engine.change.jobs import Jobs
 from orchestrator.fabric.lightpath import Held, among
 from orchestrator.fabric.transition import per_device
 from orchestrator.hosts import Hello
-from orchestrator.plan.stored import stored_links
 from orchestrator.session import Session
 from orchestrator.store import ownership
 from orchestrator.store.audit import Who
@@ -92,7 +91,7 @@ class Context:
         """The packet-switch ports where the owner's traffic starts or stops if `links` replace those of the plan that is up."""
         current, own = self.store.current(self.slice), self.own_generations()
         following = {host for host, hello in hellos.items() if hello.active in own}
-        return rerouted(stored_links(current.links) if current else (), links, self.session.lab, following)
+        return rerouted(current.up.links if current else (), links, self.session.lab, following)
 
     @property
     def key(self) -> str:

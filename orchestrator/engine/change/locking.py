@@ -10,7 +10,6 @@ from optics.plan import Plan
 from orchestrator.deadline import OUTER
 from orchestrator.engine.change.snapshot import Snapshot, before_of, hosts_of
 from orchestrator.inventory.lab import Lab
-from orchestrator.plan.stored import stored_links
 from orchestrator.session import Command, Session
 from orchestrator.settings import Settings
 from orchestrator.store.confirmations import Confirmations
@@ -49,8 +48,8 @@ def scope_of(
     for each in keys:
         scope |= of_settings(lab, store.owned(each))
     currents = (*map(store.current, keys), to.current if to is not None else None)
-    plans = [found.links for found in currents if found is not None]
-    hosts.update(port.host for links in plans for link in stored_links(links) for port in (link.a, link.b))
+    links = [link for found in currents if found is not None for link in found.up.links]
+    hosts.update(port.host for link in links for port in (link.a, link.b))
     job = store.latest_job(key)
     if job is not None and job.ended is None:
         hosts.update(job.spec.wanted.needed)
@@ -63,7 +62,7 @@ def scope_of(
             was = before_of(before)
             scope |= of_settings(lab, (s for held in was.owned.values() for s in held))
             if was.current is not None:
-                hosts.update(port.host for link in stored_links(was.current.links) for port in (link.a, link.b))
+                hosts.update(port.host for link in was.current.up.links for port in (link.a, link.b))
     if to is not None:
         scope |= of_settings(lab, (s for held in to.owned.values() for s in held))
     return scope | reach(lab, hosts)

@@ -21,7 +21,7 @@ from orchestrator.fabric.lookahead import ahead
 from orchestrator.fabric.move_order import in_order
 from orchestrator.fabric.transition import per_device
 from orchestrator.inventory.lab import Lab
-from orchestrator.plan.stored import slots_made, stored_circuits, stored_links, stored_plan
+from orchestrator.plan.stored import stored_plan
 from orchestrator.plan.target import Target
 from orchestrator.results import EqualiseReport, JobStatus
 from orchestrator.session import Observation
@@ -32,11 +32,11 @@ from orchestrator.verify.report import Rung
 
 def as_stored(store: Store, key: str, current: CurrentPlan, lab: Lab) -> Snapshot:
     """The plan that is up, exactly as in the store: its light paths, their attenuation, the job launched last."""
-    wanted = settings(stored_circuits(current.links, lab))
+    wanted = settings(current.up.circuits(lab))
     exact = {route(s): s for s in store.owned(key)}
     job = store.latest_job(key)
     held = {d: frozenset(exact.get(route(s), s) for s in found) for d, found in wanted.items()}
-    lit = receivers(stored_links(current.links))
+    lit = receivers(current.up.links)
     if job is None or job.ended is not None:
         return Snapshot(held, current=current, lit=lit)
     return Snapshot(held, current=current, lit=lit, job=job.id, wanted=job.spec.wanted)
@@ -52,11 +52,11 @@ class Restore(Up):
         current = to.current
         assert current is not None
         lab = context.session.lab
-        plan = stored_plan(current.plan_text, current.plan_name, current.links, lab)
+        plan = stored_plan(current.plan_text, current.plan_name, current.up.slots, lab)
         super().__init__(context, plan, current.plan_text)
-        self.slots = slots_made(current.links)
+        self.slots = current.up.slots
         self.turn = Turn(context, self.plan.transition, "never" if self.plan.transition.live == "never" else "prefer")
-        self.to, self.links = to, current.links
+        self.to, self.up = to, current.up
         self.unfit = ""
 
     def _goal(self, seen: Observation) -> Target:
@@ -68,11 +68,9 @@ class Restore(Up):
         early = ahead(change, seen.settings, self.lab)
         change = in_order(change, early, seen.settings, self.lab)
         exact = {route(s): s for held in wanted.values() for s in held}
-        circuits = tuple(
-            replace(c, path=tuple(exact.get(route(s), s) for s in c.path)) for c in stored_circuits(self.links, self.lab)
-        )
+        circuits = tuple(replace(c, path=tuple(exact.get(route(s), s) for s in c.path)) for c in self.up.circuits(self.lab))
         lit = live_links({d: held - change.foreign[d] for d, held in seen.settings.items()}, self.lab)
-        return Target(stored_links(self.links), circuits, wanted, change, lit, early)
+        return Target(self.up.links, circuits, wanted, change, lit, early)
 
     def _lit(self, goal: Target) -> Collection[Link]:
         """Those that had light: a device or a fibre may have lost some before."""

@@ -14,7 +14,6 @@ from orchestrator.fabric.lightpath import Held, among, route, routes
 from orchestrator.fabric.transition import Transition, transition
 from orchestrator.hosts import Hello
 from orchestrator.inventory.lab import Lab
-from orchestrator.plan.stored import stored_circuits, stored_links
 from orchestrator.results import Json, to_json
 from orchestrator.store.records import CurrentPlan, JobRecord
 
@@ -44,7 +43,7 @@ class Snapshot:
         return {
             "ours": held_data(self.owned),
             "others": held_data(self.others),
-            "current": to_json(self.current),
+            "current": self.current.to_json() if self.current is not None else None,
             "generations": dict(self.generations),
             "lit": [[p.host, p.number] for p in self.lit],
             "job": self.job,
@@ -58,7 +57,7 @@ def before_of(data: Any) -> Snapshot:
     return Snapshot(
         held_of(data["ours"]),
         held_of(data["others"]),
-        None if current is None else CurrentPlan(**current),
+        None if current is None else CurrentPlan.of_json(current),
         data["generations"],
         tuple(HostPort(*x) for x in data["lit"]),
         data["job"],
@@ -71,7 +70,7 @@ def whole(state: Snapshot, lab: Lab) -> bool:
     if state.current is None:
         return not any(state.owned.values())
     try:
-        wanted = settings(stored_circuits(state.current.links, lab))
+        wanted = settings(state.current.up.circuits(lab))
     except TestbedError:  # the inventory changed since
         return False
     return routes(s for held in state.owned.values() for s in held) == routes(s for held in wanted.values() for s in held)
@@ -88,7 +87,7 @@ def found(
     """The observed state as a snapshot. foreign: other owners' circuits."""
     here = {d: among(held, owned.get(d, NONE)) for d, held in observed.items()}
     unread = {d: held for d, held in owned.items() if d not in observed}
-    ports = receivers(stored_links(current.links)) if current is not None else ()
+    ports = receivers(current.up.links) if current is not None else ()
     lit = tuple(p for p in ports if p.host in hellos and (at := hellos[p.host].ports.get(p.number)) is not None and at.carrier)
     others = {d: held - here[d] - among(held, foreign) for d, held in observed.items()}
     number, wanted = (job.id, job.spec.wanted) if job is not None else (None, None)

@@ -41,11 +41,11 @@ from orchestrator.engine.change.uplinks import told
 from orchestrator.fabric.lightpath import Held
 from orchestrator.fabric.rules import Rules, rules
 from orchestrator.fabric.transition import per_device
+from orchestrator.fabric.up_state import UpState
 from orchestrator.hosts import Hello
 from orchestrator.plan.shadow import seen_taps
-from orchestrator.plan.stored import link_data, path_data, slots_made, stored_links
 from orchestrator.plan.target import Target, dark_time_scale, diff, expected_dark_ms, fingerprint, target
-from orchestrator.results import EqualiseReport, JobStatus, UpReport, to_json
+from orchestrator.results import EqualiseReport, JobStatus, UpReport
 from orchestrator.session import Observation, check_ports
 from orchestrator.store.generations import generation_owners
 from orchestrator.store.ownership import OWNER, adopt, explained, refuse_shared, refuse_taken
@@ -212,12 +212,7 @@ class Up:
             plan_name=self.plan.name,
             plan_sha=self.plan.sha256,
             plan_text=self.text,
-            links={
-                "rules_sha": sha,
-                "links": [link_data(link) for link in goal.links],
-                "paths": [path_data(circuit) for circuit in goal.circuits if len(circuit.path) > 1],
-                **(to_json(self.slots) if self.slots is not None else {}),  # type: ignore[dict-item]
-            },
+            up=UpState.of(goal.links, goal.circuits, sha, self.slots),
             generation=self.move.generation,
             by=self.context.run.id,
         )
@@ -268,7 +263,7 @@ class Up:
     def _all_there(self, goal: Target, seen: Observation) -> None:
         """Note silent devices and hosts that are not needed. Raises: Unreachable and the like - names all that are needed."""
         owned = {s.ingress.device for s in self.context.store.owned(self.context.slice)}
-        old = stored_links(self.current.links) if self.current else ()
+        old = self.current.up.links if self.current else ()
         hosts = goal_hosts(goal) | {p.host for link in old for p in (link.a, link.b)}
         hosts.update(self.plan.job.needed if self.plan.job else ())
         needed = {d for d, held in goal.wanted.items() if held} | owned | hosts.difference(self.context.options.lost)
@@ -317,7 +312,7 @@ class Up:
     def _hosts_follow(self, hellos: Mapping[HostName, Hello], wanted: Mapping[HostName, Rules], sha: str) -> bool:
         """Whether every host runs the generation with exactly these rules, and has no revert pending."""
         known = self.current
-        if known is None or not isinstance(known.links, dict) or known.links.get("rules_sha") != sha:
+        if known is None or known.up.rules_sha != sha:
             return False
         own = self.context.own_generations()
         return all(
@@ -340,7 +335,7 @@ class Up:
             await self._found(goal, seen, wanted)
             await self._turn_first()
             self._record_up(goal, sha)
-        elif self.current is not None and self.slots != slots_made(self.current.links):  # it is like the slot before it
+        elif self.current is not None and self.slots != self.current.up.slots:  # it is like the slot before it
             self.move.generation = self.current.generation
             self._record_up(goal, sha, self.current.run)
         recorder = self.context.recorder

@@ -30,7 +30,6 @@ from orchestrator.fabric.circuits import settings
 from orchestrator.fabric.lightpath import among
 from orchestrator.inventory.lab import Lab
 from orchestrator.plan.avoid import avoiding
-from orchestrator.plan.stored import stored_circuits
 from orchestrator.plan.target import Target, target
 from orchestrator.reading import text_of
 from orchestrator.results import PlanReport, UpReport
@@ -236,7 +235,7 @@ async def _back(inside: Command) -> GoingBack:
 def _drift(up: Standing, lab: Lab, read: Reading) -> list[str]:
     """Where the lab does not hold the circuits of the plan that is up."""
     try:
-        wanted = settings(stored_circuits(up.links, lab))
+        wanted = settings(up.state.circuits(lab))
     except TestbedError:  # the inventory changed since
         return []
     gone = sorted(str(s) for device, held in wanted.items() for s in held - among(held, read.settings.get(device, held)))

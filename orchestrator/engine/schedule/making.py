@@ -46,7 +46,7 @@ async def up_slots(command: Command, lab: Lab, plan: Plan, text: str, options: R
         return UpReport("", plan.name, lab.name, nothing_to_do=True, notes=(f"its slots turn: {there}",))
     slots = len(plan.schedule.slots)
     await check(plan.job if asked.launch_job else None, lab, command.store.latest_job(key))
-    missing = unmade(plan.schedule, current.links if known and current is not None else {})
+    missing = unmade(plan.schedule, current.up.slots if known and current is not None else None)
     done = set(range(slots)) - set(missing)
     earlier = _of_it(command.store, lab, current.run) if known and missing and current is not None else []
     made: list[UpReport] = []

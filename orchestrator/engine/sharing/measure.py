@@ -19,7 +19,7 @@ from orchestrator.hosts import Beat, HostEvent
 from orchestrator.hosts.counters import samples
 from orchestrator.inventory.lab import Lab
 from orchestrator.plan.sharing import Use, use
-from orchestrator.plan.stored import stored_links, stored_plan
+from orchestrator.plan.stored import stored_plan
 from orchestrator.session import Session
 from orchestrator.store.keys import key_of, slice_key
 from orchestrator.store.store import Store
@@ -66,8 +66,8 @@ def tenants(store: Store, lab: Lab) -> list[Tenant]:
         if record is None or record.ended is not None or record.state == "paused":
             continue
         with suppress(TestbedError):
-            plan = stored_plan(current.plan_text, current.plan_name, current.links, lab)
-            used = use(plan, stored_links(current.links), lab)
+            plan = stored_plan(current.plan_text, current.plan_name, current.up.slots, lab)
+            used = use(plan, current.up.links, lab)
             spec = record.spec
             if used is not None:
                 paceable = spec.wanted.workload != "program"

@@ -24,6 +24,7 @@ from orchestrator.engine.guard import policy, recover
 from orchestrator.engine.guard.jobs import JobWatch
 from orchestrator.engine.guard.policy import HANG_LEAST_S, PROGRAM_LEAST_S, Budget
 from orchestrator.engine.status import _job, _lacking
+from orchestrator.fabric.up_state import UpState
 from orchestrator.hosts import Beat
 from orchestrator.hosts.api import Hello, JobState, RankTimes
 from orchestrator.hosts.late import SAVE_S, START_S
@@ -107,7 +108,7 @@ class Bench:
         self.session = Session(HERE, Path("inventory"), {}, cast(Any, self.hosts))
         self.locks = locks_of(HERE, self.settings, self.store)
         self.store.set_current(
-            self.slice, "2026-11-22-0001", plan_name="ring", plan_sha="x", plan_text=TEXT, links={"links": []}, generation=1
+            self.slice, "2026-11-22-0001", plan_name="ring", plan_sha="x", plan_text=TEXT, up=UpState(), generation=1
         )
         self.budget = budget
         self.watch = self.born()
@@ -401,7 +402,7 @@ async def test_hosts_of_a_schedule_are_not_replaced_by_spares(bench: Bench, monk
     asked = _spare(monkeypatch)
     turns = {"pattern": "round-robin", "ports": ["p4"], "hosts": FOUR, "dwell_s": 60}
     text = json.dumps({**json.loads(TEXT), "schedule": turns})
-    bench.store.set_current(bench.slice, "r1", plan_name="ring", plan_sha="x", plan_text=text, links={"links": []}, generation=1)
+    bench.store.set_current(bench.slice, "r1", plan_name="ring", plan_sha="x", plan_text=text, up=UpState(), generation=1)
     await bench.launch()
     for _ in range(3):
         bench.end(gpu02="killed")
@@ -642,8 +643,8 @@ async def test_an_eviction_does_without_a_shadow_whose_host_is_dead_too(
     body = json.loads(TEXT)
     body["job"]["shadow"], body["spares"] = {"host": "gpu06"}, ["gpu05"]
     body["links"] += [{"a": "gpu06", "b": "gpu01"}] if linked else []
-    current = {"plan_name": "ring", "plan_sha": "x", "plan_text": json.dumps(body), "links": {"links": []}, "generation": 1}
-    bench.store.set_current(bench.slice, "r0", **current)
+    current = {"plan_name": "ring", "plan_sha": "x", "plan_text": json.dumps(body), "generation": 1}
+    bench.store.set_current(bench.slice, "r0", up=UpState(), **current)
     await bench.launch()
     asked: list[RunOptions] = []
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,6 +18,7 @@ from orchestrator.engine.background import StateFile
 from orchestrator.engine.change.unfinished import standing
 from orchestrator.engine.schedule import left, making
 from orchestrator.engine.schedule.process import TURNER, TurnState, at_rest
+from orchestrator.fabric.up_state import UpState
 from orchestrator.plan.stored import stored_plan
 from orchestrator.results import JobStatus, UpReport
 from orchestrator.session import Command, Observation
@@ -67,7 +68,7 @@ class Made(Bench):
                     run.finish("failed")
                     raise Killed
                 more = {"plan_name": plan.name, "plan_sha": plan.sha256, "plan_text": text}
-                bench.store.set_current(bench.slice, run.id, **more, links={"links": [], **asdict(slots)}, generation=2)
+                bench.store.set_current(bench.slice, run.id, **more, up=UpState(slots=slots), generation=2)
                 run.finish("ok")
                 bench.store.resolve([one.id for one in bench.store.unfinished(bench.key, bench.settings.owner)], run.id)
                 if slots.slot == bench.killed_after:
@@ -103,8 +104,8 @@ def test_slots_that_an_up_did_not_reach_are_made_by_the_next_one_and_only_they(b
     current = bench.store.current(bench.slice)
     assert current is not None and [slot for slot, _ in bench.asked] == [1]
     assert at_rest(current, HERE) == "do not turn, and 2 of 3 were not made and verified: testbed up with the plan makes them"
-    up = stored_plan(current.plan_text, current.plan_name, current.links, HERE)
-    assert {link.hosts for link in up.links} == set(PAIRS[1])
+    plan = stored_plan(current.plan_text, current.plan_name, current.up.slots, HERE)
+    assert {link.hosts for link in plan.links} == set(PAIRS[1])
     with pytest.raises(Missing, match=r"of round 2 slots of 3 were not made and verified: its `up` did not get so far"):
         asyncio.run(bench.turn())
     bench.kill = None

@@ -73,7 +73,7 @@ def test_one_cycle_brings_every_slot_in_order_and_ends_where_it_began(bench: Ben
         slots = [what for _, what in host.history if what.startswith("slot")]
         assert [s for i, s in enumerate(slots) if not i or s != slots[i - 1]] == ["slot 0", "slot 1", "slot 2", "slot 0"]
     current = bench.store.current(bench.slice)
-    assert current is not None and isinstance(current.links, dict) and current.links["slot"] == 0
+    assert current is not None and current.up.slots is not None and current.up.slots.slot == 0
     assert current.generation == bench.fabric.hosts["gpu01"].active
     assert len(bench.store.owned(bench.slice)) == 4, "only the last slot's circuits stay the owner's"
 
@@ -109,7 +109,7 @@ def test_stopping_leaves_a_whole_slot_that_the_store_knows(bench: Bench) -> None
     report = story(bench, some)
     slot = whole(bench)
     current = bench.store.current(bench.slice)
-    assert current is not None and isinstance(current.links, dict) and current.links["slot"] == slot == report.slot  # type: ignore[attr-defined]
+    assert current is not None and current.up.slots is not None and current.up.slots.slot == slot == report.slot  # type: ignore[attr-defined]
     state = TURNER.read(TURNER.path(bench.settings, bench.slice))
     assert state is not None and (state.state, state.slot, state.slots, state.alive) == ("ended", slot, 3, False)
     assert bench.store.history(bench.key, 1)[-1].status == "ok"
@@ -334,7 +334,7 @@ def test_a_plan_without_a_schedule_does_not_turn(tmp_path: Path, monkeypatch: py
     current = bench.store.current(bench.slice)
     assert current is not None
     more = {"plan_name": "pair", "plan_sha": "x", "plan_text": text}
-    bench.store.set_current(bench.slice, current.run, **more, links=current.links, generation=1)
+    bench.store.set_current(bench.slice, current.run, **more, up=current.up, generation=1)
     with pytest.raises(Missing, match="pair has no schedule, so there is nothing to turn"):
         asyncio.run(bench.turn())
 

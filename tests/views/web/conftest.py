@@ -11,8 +11,8 @@ from unittest.mock import patch
 
 import pytest
 
+from orchestrator.fabric.up_state import UpState
 from orchestrator.plan.reader import read_plan
-from orchestrator.plan.stored import link_data
 from orchestrator.plan.target import target
 from orchestrator.session import load_lab
 from orchestrator.settings import Settings, load
@@ -55,8 +55,9 @@ class Told:
         goal = target(plan, self.lab, dict.fromkeys(self.lab.devices, frozenset()), ())
         run = self.run()
         self.store.own(self.slice, run.id, frozenset().union(*goal.wanted.values()))
-        links = {"links": [link_data(link) for link in goal.links]}
-        self.store.set_current(self.slice, run.id, plan_name="topoopt-12", plan_sha="x", plan_text=text, links=links, generation=1)
+        self.store.set_current(
+            self.slice, run.id, plan_name="topoopt-12", plan_sha="x", plan_text=text, up=UpState(goal.links), generation=1
+        )
         run.finish("ok")
         return run
 

@@ -15,8 +15,8 @@ from rich.console import Console
 
 from optics import CrossConnect, Port, Setting
 from orchestrator.cli.watchscreen import screen
+from orchestrator.fabric.up_state import UpState
 from orchestrator.plan.reader import read_plan
-from orchestrator.plan.stored import link_data
 from orchestrator.plan.target import target
 from orchestrator.session import load_lab
 from orchestrator.store.records import Belonging, CurrentPlan
@@ -371,8 +371,8 @@ def test_ports_at_packet_switches_show_them_and_their_rates(tmp_path: Path) -> N
     assert "p3" not in painted(picture), "no fibre and no plan is there"
     segment = lab.segments["oversubscribed"]
     number = next(iter(segment.ports.values())).number
-    links = {"links": [link_data(link) for link in segment.links(list(segment.ports))]}
-    plan = CurrentPlan("r", "over-tree", "x", "", links, 1, now / 1e3)
+    up = UpState(tuple(segment.links(list(segment.ports))))
+    plan = CurrentPlan("r", "over-tree", "x", "", up, 1, now / 1e3)
     picture.update(Standing(plans={"ann": plan}), now)
     for at, sent in ((0, 0), (500, 2_875_000)):
         picture.count(f"gpu01:p{number}", now + at, sent, 0)
