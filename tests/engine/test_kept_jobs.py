@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from optics import Interlock
-from optics.plan import Mode
+from optics import HostPort, Interlock
+from optics.plan import Mode, Region, TransitionPolicy
 from orchestrator.engine import verbs as engine
 from orchestrator.engine.change.job_record import spec_of
+from orchestrator.engine.change.snapshot import Snapshot
+from orchestrator.engine.change.turn import turn_back
 from orchestrator.engine.change.up import Up
 from orchestrator.engine.guard import recover
 from orchestrator.plan.reader import read_plan
@@ -210,3 +213,13 @@ async def test_a_restart_that_was_made_before_its_up_died_is_not_made_again_by_r
         monkeypatch.setattr(engine, "ChangeRun", Change)
         await lab.verb(engine.resume, died)
     assert asked == [mode]
+
+
+async def test_a_job_that_is_turned_back_has_its_regions_again(bench: Living) -> None:
+    was = bench.job.spec.wanted
+    region = Region("r", was.hosts[:2], (HostPort(was.hosts[0], 1),), "ideal")
+    bench.store.set_job_spec(bench.job.id, replace(bench.job.spec, wanted=replace(was, regions=(region,))))
+    run, context = bench.context("rollback")
+    with run:
+        await turn_back(context, Snapshot({}, job=bench.job.id, wanted=was), TransitionPolicy())
+    assert bench.job.spec.wanted == was and not bench.ranks.launched
