@@ -9,17 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from optics import CrossConnect, HandsNeeded, HostPort, Interlock, Port, RolledBack, Slot, SpectralRoute, Unreachable
+from optics import CrossConnect, HandsNeeded, HostPort, Interlock, Link, Port, RolledBack, Slot, SpectralRoute, Unreachable
+from optics.plan import Job
 from orchestrator.engine.change import rollback as undoing
 from orchestrator.engine.change.jobs import Jobs
 from orchestrator.engine.change.restore import as_stored
 from orchestrator.engine.change.snapshot import Snapshot, before_of, change_back, differences, held_data, held_of
 from orchestrator.engine.change.unfinished import left_behind
 from orchestrator.engine.change.up import Up
+from orchestrator.fabric.up_state import SlotsMade, UpState
 from orchestrator.plan.reader import read_plan
-from orchestrator.plan.stored import slot_facts
 from orchestrator.plan.target import fingerprint
 from orchestrator.session import Observation
+from orchestrator.store.options import RunOptions, UpOptions
 from orchestrator.store.records import CurrentPlan
 from orchestrator.store.store import Store
 from orchestrator.verify.state import Unfinished
@@ -90,11 +92,11 @@ async def test_a_plan_that_is_restored_keeps_which_of_its_slots_is_up_and_which_
     bench.switches["ocs1"].held = frozenset()
     bench.fleet.light()
     current = bench.store.current(SLICE)
-    assert current is not None and isinstance(current.links, dict)
-    slots = {"slot": 2, "made": [0, 1, 2]}
-    current = replace(current, links={**current.links, **slots})
+    assert current is not None
+    slots = SlotsMade(2, (0, 1, 2))
+    current = replace(current, up=replace(current.up, slots=slots))
     await bench.back(as_stored(bench.store, SLICE, current, bench.lab), "restore")
-    assert (up := bench.store.current(SLICE)) is not None and slot_facts(up.links) == slots
+    assert (up := bench.store.current(SLICE)) is not None and up.up.slots == slots
 
 
 async def test_a_device_and_a_host_that_the_change_does_not_need_may_be_down(bench: Bench) -> None:
@@ -166,8 +168,9 @@ def test_the_way_back_never_removes_what_is_not_ours() -> None:
 def test_what_was_found_reads_back_as_it_was_written() -> None:
     held = {"ocs1": frozenset({cross("ocs1", "1", "17")}), "wss1": frozenset({spectral(2.5)})}
     assert held_of(held_data(held)) == held
-    current = CurrentPlan("r", "ring", "s", "{}", {"links": []}, 7, 5.0)
-    state = Snapshot(held, {"ocs1": frozenset()}, current, {"gpu01": 7, "gpu02": None}, (), 3)
+    up = UpState((Link(HostPort("gpu01", 1), HostPort("gpu02", 1)),), slots=SlotsMade(1, (0, 1)))
+    current, job = CurrentPlan("r", "ring", "s", "{}", up, 7, 5.0), Job("mlp", "train", ("gpu01", "gpu02"))
+    state = Snapshot(held, {"ocs1": frozenset()}, current, {"gpu01": 7, "gpu02": None}, (), 3, job)
     assert before_of(state.to_json()) == state
 
 
@@ -205,10 +208,9 @@ async def test_a_plan_without_a_host_that_is_dead_comes_up_and_nobody_waits_for_
     bench.fleet.all["gpu04"].up = False
     with pytest.raises(Unreachable, match="gpu04"):
         await bench.up(three)
-    run, context = bench.context(plan_name="three", plan_text=three)
-    context.lost = frozenset({"gpu04"})
+    run, context = bench.context("up", RunOptions(UpOptions(launch_job=False), lost=("gpu04",)), plan_text=three)
     with run:
-        report = await Up(context, read_plan(three, "plan.json", bench.lab), three).carry_out(launch_job=False)
+        report = await Up(context, read_plan(three, "plan.json", bench.lab), three).carry_out()
     active = bench.generations()
     assert report.made and any("gpu04 does not answer and is not needed" in note for note in report.notes)
     assert len({active[host] for host in ("gpu01", "gpu02", "gpu03")}) == 1 and active["gpu04"] != active["gpu01"]
@@ -230,10 +232,9 @@ async def test_a_plan_comes_up_without_the_host_of_a_shadow_that_its_job_may_do_
     monkeypatch.setattr(Jobs, "ensure", ensure)
     with pytest.raises(Unreachable, match="gpu04"):
         await bench.up(text)
-    run, context = bench.context(plan_name="three", plan_text=text)
-    context.lost, context.spared = frozenset({"gpu04"}), True
+    run, context = bench.context("up", RunOptions(lost=("gpu04",), spared=True), plan_text=text)
     with run:
-        await Up(context, read_plan(text, "plan.json", bench.lab), text).carry_out(launch_job=True)
+        await Up(context, read_plan(text, "plan.json", bench.lab), text).carry_out()
     assert launched == [True]
 
 

@@ -41,7 +41,7 @@ def now(bench: Bench) -> tuple[Any, ...]:
     """What counts: circuits, routes, and what the store says of both."""
     current = bench.store.current(SLICE)
     assert current is None or {g for g in bench.generations().values() if g is not None} == {current.generation}
-    return bench.held(), bench.routes(), bench.store.owned(SLICE), current and (current.plan_name, current.links)
+    return bench.held(), bench.routes(), bench.store.owned(SLICE), current and (current.plan_name, current.up)
 
 
 async def test_a_plan_comes_up_on_the_bench_and_the_second_time_nothing_is_written(bench: Bench) -> None:

@@ -16,7 +16,7 @@ from orchestrator.cli import render
 from orchestrator.engine import verbs as engine
 from orchestrator.engine.change.run import before_run
 from orchestrator.store.store import Store
-from tests.drills.bench import Bench, Killed, Process, opened, plan_text
+from tests.drills.bench import NO_JOB, Bench, Killed, Process, opened, plan_text
 from tests.engine import fleet
 from tests.engine.fleet import Switch
 from tests.engine.test_rollback import RING, TWO, before, now
@@ -196,7 +196,7 @@ async def test_rollback_never_goes_back_to_half_of_the_light(bench: Bench, first
     else:
         path = bench.folder / "half.json"
         path.write_text(plan_text("half", [("gpu02:p3", "gpu03:p3"), ("gpu02:p4", "gpu03:p4")]))
-        await dies_half_way(bench, engine.up, path, dry_run=False, launch_job=False)
+        await dies_half_way(bench, engine.up, path, NO_JOB)
     process = Process("")
     if second == "dies":
         process.act = lambda name: setattr(process, "kill_at", len(process.points) if name == "after hosts arm" else 0)
@@ -213,7 +213,7 @@ async def test_a_rollback_that_dies_leads_to_the_same_state_again(bench: Bench) 
     await bench.up(plan_text("two", TWO_LINKS))
     path = bench.folder / "other.json"
     path.write_text(plan_text("other", OTHER))
-    await dies_half_way(bench, engine.up, path, dry_run=False, launch_job=False)
+    await dies_half_way(bench, engine.up, path, NO_JOB)
     await dies_half_way(bench, engine.rollback, None)
     await bench.verb(engine.rollback, None)
     assert bench.held() == bench.wanted(TWO_LINKS) and (await bench.status()).ok
@@ -251,7 +251,7 @@ async def test_a_second_rollback_does_not_bring_back_what_was_unfinished(bench: 
     first = (await bench.status()).run
     path = bench.folder / "other.json"
     path.write_text(plan_text("other", OTHER))
-    await dies_half_way(bench, engine.up, path, dry_run=False, launch_job=False)
+    await dies_half_way(bench, engine.up, path, NO_JOB)
     await bench.verb(engine.rollback, None)
     with pytest.raises(Missing, match=r"rolled back run \S+, which was unfinished") as refused:
         await bench.verb(engine.rollback, None)

@@ -20,7 +20,7 @@ from tests.sim.judges import Judge
 from tests.sim.lab import DRIVERS, HOSTS, OWNERS, World
 from tests.sim.loop import Actor
 from tests.sim.roadm import AT, RoadmWorld
-from tests.sim.seams import Interlock, Missing, Settings, verbs
+from tests.sim.seams import Interlock, Missing, Settings, UpOptions, verbs
 from tests.sim.story import LOOKS, Fate, Story, Typed
 
 TRUNKS = (11, 12)
@@ -62,7 +62,7 @@ class Plot(Story):
 
     async def perform(self, actor: Actor, typed: Typed) -> None:
         """Carry out one of `words`."""
-        await self.world.command(actor, verbs.up, self.file(typed), wait_s=typed.wait_s, dry_run=False, launch_job=False)
+        await self.world.command(actor, verbs.up, self.file(typed), UpOptions(launch_job=False), wait_s=typed.wait_s)
 
     def file(self, typed: Typed) -> Path:
         """The plan of an `up`."""
@@ -256,8 +256,8 @@ class Confirm(Plot):
         if typed.word == "confirm":
             await self.world.command(actor, verbs.confirm, None, wait_s=typed.wait_s)
             return
-        more: dict[str, Any] = {"dry_run": False, "launch_job": False, "confirm_s": 1.0 + 20.0 * typed.pick}
-        await self.world.command(actor, verbs.up, self.file(typed), wait_s=typed.wait_s, **more)
+        options = UpOptions(launch_job=False, confirm_s=1.0 + 20.0 * typed.pick)
+        await self.world.command(actor, verbs.up, self.file(typed), options, wait_s=typed.wait_s)
 
     async def now(self, owner: str, verb: Any, *words: Any, may: tuple[type[BaseException], ...] = ()) -> Any:
         came = await super().now(owner, verb, *words, may=may)

@@ -71,6 +71,7 @@ from orchestrator.store.generations import generation_owners
 from orchestrator.store.keys import key_of, lab_key, slice_of
 from orchestrator.store.locks import Locks, locks_of
 from orchestrator.store.one_store import StoreClaim
+from orchestrator.store.options import UpOptions
 from orchestrator.store.store import Store
 from orchestrator.telemetry import environment
 from orchestrator.telemetry.progress import Silent
@@ -108,6 +109,7 @@ __all__ = [
     "Store",
     "TestbedError",
     "Unreachable",
+    "UpOptions",
     "attr",
     "attrs",
     "device_from_config",

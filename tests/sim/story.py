@@ -14,7 +14,7 @@ from typing import Any
 
 from tests.sim.lab import HOSTS, LINK_S, LOOKER, OWNERS, PORTS, Violation, World
 from tests.sim.loop import Actor
-from tests.sim.seams import Interlock, Missing, locks_of, survey, verbs
+from tests.sim.seams import Interlock, Missing, UpOptions, locks_of, survey, verbs
 
 SHELLS = [(owner, number) for owner in OWNERS for number in range(2)]
 LOOKS = LOOKER, 0
@@ -178,7 +178,7 @@ class Story:
                 path = world.folder / f"{typed.name}.json"
                 path.write_text(plan_text(f"plan-{typed.name}", typed.links))
                 world.desk.keep(path)
-                await world.command(actor, verbs.up, path, wait_s=typed.wait_s, dry_run=False, launch_job=False)
+                await world.command(actor, verbs.up, path, UpOptions(launch_job=False), wait_s=typed.wait_s)
             case "down":
                 await world.command(actor, verbs.down, wait_s=typed.wait_s)
             case "restore":

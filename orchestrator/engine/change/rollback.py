@@ -44,7 +44,7 @@ from orchestrator.fabric.rules import Rules, rules
 from orchestrator.fabric.transition import per_device
 from orchestrator.hosts import Hello
 from orchestrator.plan.reader import read_plan
-from orchestrator.plan.stored import stored_links, stored_plan
+from orchestrator.plan.stored import stored_plan
 from orchestrator.plan.target import switching_s
 
 TRIES = 2
@@ -233,8 +233,8 @@ class Rollback:
             raise Refused("\n".join(f"{host}: the routes it ran are not known any more" for host in gone))
         if any(not hello.installed for hello in hellos.values()):
             await self.hosts.provision([h for h, hello in hellos.items() if not hello.installed])
-        plan = stored_plan(current.plan_text, current.plan_name, current.links, lab)
-        wanted: Mapping[HostName, Rules] = rules(stored_links(current.links), lab, self.hosts.macs(), plan.routes, plan.rings)
+        plan = stored_plan(current.plan_text, current.plan_name, current.up.slots, lab)
+        wanted: Mapping[HostName, Rules] = rules(current.up.links, lab, self.hosts.macs(), plan.routes, plan.rings)
         number = self.context.next_generation()
         names = [h for h in wanted if h in hellos]
         await self._ask("stage", names, partial(self.hosts.stage, {number: {h: wanted[h] for h in names}}))
@@ -267,7 +267,7 @@ class Rollback:
                 await self.turn.settle()
             self.notes += await turn_back(context, self.to, policy)
             await context.jobs.resume_previous(
-                context.run.id, self.to.job, self.to.layout, context.recorder, sample=context.sample_hz > 0
+                context.run.id, self.to.job, self.to.wanted, context.recorder, sample=context.sample_hz > 0
             )
         except Locked:
             raise
@@ -388,7 +388,7 @@ class Rollback:
                 plan_name=was.plan_name,
                 plan_sha=was.plan_sha,
                 plan_text=was.plan_text,
-                links=was.links,
+                up=was.up,
                 generation=was.generation,
                 by=self.context.run.id,
             )

@@ -33,7 +33,7 @@ from orchestrator.fabric.detour import HOLD_S, FlapDamping, dark_circuits, dead_
 from orchestrator.fabric.lightpath import among
 from orchestrator.fabric.rules import Macs
 from orchestrator.hosts import Hello, HostEvent
-from orchestrator.plan.stored import stored_circuits, stored_links, stored_plan
+from orchestrator.plan.stored import stored_plan
 from orchestrator.results import Json
 from orchestrator.session import Command, Session, load_lab, open_session
 from orchestrator.store.confirmations import Confirmations
@@ -239,9 +239,9 @@ class Guard:
 
     async def _take_up(self, current: CurrentPlan) -> None:
         """Watch this plan from now on."""
-        links = stored_links(current.links)
-        plan = stored_plan(current.plan_text, current.plan_name, current.links, self.lab)
-        self.watched = Watched(current, plan, links, stored_circuits(current.links, self.lab))
+        links = current.up.links
+        plan = stored_plan(current.plan_text, current.plan_name, current.up.slots, self.lab)
+        self.watched = Watched(current, plan, links, current.up.circuits(self.lab))
         self.damping.forget()
         self.dead, self.applied, self.retry_at, self.tries, self.detected_ns = frozenset(), None, 0.0, 0, 0
         circuits = counted(len(self.watched.circuits), "circuit")

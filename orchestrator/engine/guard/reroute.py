@@ -24,6 +24,7 @@ from orchestrator.store.confirmations import Confirmations
 from orchestrator.store.generations import generation_owners, next_generation
 from orchestrator.store.keys import lab_of
 from orchestrator.store.locks import Locks
+from orchestrator.store.options import RunOptions
 from orchestrator.store.records import CurrentPlan
 from orchestrator.store.run import Run
 from orchestrator.store.scope import reach
@@ -125,7 +126,7 @@ class Rerouter:
                 inventory=self.session.inventory,
                 user=self.command.settings.user,
                 owner=self.locks.who.owner,
-                options={"around": names, "plan_run": current.run},
+                options=RunOptions(around=tuple(names), plan_run=current.run),
             )
             held.bind(run)
             with run, Journal(self.command.settings.run_dir(run.id), run.id, self.lab.name) as journal:

@@ -21,8 +21,8 @@ from orchestrator.engine.guard.process import GUARD
 from orchestrator.fabric.circuits import circuits
 from orchestrator.fabric.circuits import settings as settings_of
 from orchestrator.fabric.rules import Macs, Rules
+from orchestrator.fabric.up_state import UpState
 from orchestrator.hosts import Committed, Hello, HostEvent, Probe
-from orchestrator.plan.stored import link_data
 from orchestrator.processes import boot_clock_ns, boot_id
 from orchestrator.session import Command, Session
 from orchestrator.settings import Settings, load
@@ -145,9 +145,9 @@ class Bench:
         self.bring_up()
 
     def bring_up(self, generation: int = PLANNED, links: tuple[Link, ...] = LINKS) -> None:
-        listed = {"links": [link_data(link) for link in links]}
+        listed = UpState(tuple(links))
         self.store.set_current(
-            self.slice, self.run.id, plan_name="ring", plan_sha="x", plan_text=TEXT, links=listed, generation=generation
+            self.slice, self.run.id, plan_name="ring", plan_sha="x", plan_text=TEXT, up=listed, generation=generation
         )
 
     def events(self, kind: str) -> list[dict[str, Any]]:
@@ -231,7 +231,7 @@ def test_while_another_run_holds_the_lab_the_guard_stands_back_and_then_takes_up
                 plan_name="less",
                 plan_sha="x",
                 plan_text=TEXT,
-                links={"links": [link_data(link) for link in LINKS[:2]]},
+                up=UpState(tuple(LINKS[:2])),
                 generation=PLANNED + 1,
             )
             bench.hosts.active = dict.fromkeys(bench.hosts.active, PLANNED + 1)
