@@ -354,6 +354,22 @@ def test_while_a_change_waits_to_be_confirmed_the_hosts_are_left_to_count_down(b
     bench.watch(story)
 
 
+def test_a_guard_that_knows_no_other_host_of_its_plan_says_so_and_goes_on(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The others have not answered since it began, so nobody knows their MAC addresses."""
+    monkeypatch.setattr(guarding, "FIRST_RETRY_S", 0.05)
+    bench.hosts.gone = {"gpu02", "gpu03", "gpu04"}
+
+    async def story() -> None:
+        for port in [port for port in bench.hosts.up if port.host == "gpu01"]:
+            bench.hosts.queue.put_nowait(HostEvent("gpu01", "link", 0, {"port": port.number, "carrier": False}))
+        await bench.until(lambda: bench.events("failed"))
+        assert "no host of ring that answers has a link to another" in bench.events("failed")[0]["words"]
+        bench.hosts.gone.clear()
+        await bench.until(lambda: bench.events("rerouted"))
+
+    bench.watch(story)
+
+
 def test_a_command_that_waits_goes_before_the_guard(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(guarding, "FIRST_RETRY_S", 0.05)
     bench.hosts.deaf = True
