@@ -13,6 +13,7 @@ ROLLBACK, DOWN = "orchestrator/engine/change/rollback.py", "orchestrator/engine/
 LOCKS, LOCKING = "orchestrator/store/locks.py", "orchestrator/engine/change/locking.py"
 SNAPSHOT, CONTEXT = "orchestrator/engine/change/snapshot.py", "orchestrator/engine/change/context.py"
 GENERATIONS, FENCE = "agent/generations.py", "agent/fence.py"
+GUARD, REROUTE = "orchestrator/engine/guard/guard.py", "orchestrator/engine/guard/reroute.py"
 
 
 @dataclass(frozen=True)
@@ -324,6 +325,49 @@ MUTANTS = {
                 ),
             ),
             plot="confirm",
+        ),
+        Mutant(
+            "guard-forgets-who-was-away",
+            "a guard gives a host that comes back the routes of the others",
+            ((GUARD, "        del self.silent[host]\n        self.applied = None\n", "        del self.silent[host]\n"),),
+            plot="guard",
+        ),
+        Mutant(
+            "guard-of-an-older-plan",
+            "a guard routes by the plan that is up once it has the lock",
+            (
+                (
+                    REROUTE,
+                    "            if current is None or (current.run, current.generation) != ("
+                    "watched.current.run, watched.current.generation):\n                return None\n",
+                    "            assert current is None or current\n",
+                ),
+            ),
+            plot="guard",
+        ),
+        Mutant(
+            "guard-outlives-its-plan",
+            "a guard ends with its plan",
+            (
+                (
+                    GUARD,
+                    "            return self.options.stay\n        if known is None",
+                    "            return True\n        if known is None",
+                ),
+            ),
+            plot="guard",
+        ),
+        Mutant(
+            "guard-keeps-dark-links",
+            "traffic does not use a link that has no light one way",
+            (
+                (
+                    "orchestrator/fabric/detour.py",
+                    "frozenset(link for link in links if link.a in dark or link.b in dark)",
+                    "frozenset(link for link in links if link.a in dark and link.b in dark)",
+                ),
+            ),
+            plot="guard",
         ),
     )
 }
