@@ -8,13 +8,19 @@ raises nothing, for it may run inside the process that it judges. `self.world` h
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping
 from typing import Any
 
-from tests.sim.lab import DRIVERS, OWNERS, Pair, World
+from tests.sim.lab import OWNERS, World
 from tests.sim.loop import Actor
 from tests.sim.seams import locks_of
+
+READS = re.compile(r"conn:stat\?|rtrv-crs|rra\?", re.IGNORECASE)
+UNTAGGED = ("polatis-scpi", "finisar-serial")
+LATE_S = 10.0
+"""A command arrives within this time, if at all."""
 
 
 class Judge:
@@ -57,12 +63,17 @@ class Judge:
 
 
 class NoCollision(Judge):
-    """S1: no port is connected while it is in use. S2: a circuit of a stranger's is never touched."""
+    """S1: no port is connected while it is in use. S2: a circuit of a stranger's is never touched, another owner's never taken.
+
+    S12: light that comes has an owner.
+    """
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
         self.versions: dict[str, int] = {}
-        self.held: dict[str, set[Pair]] = {name: world.held(name) for name in world.servers}
+        self.held = {name: world.held(name) for name in world.servers}
+        self.wrote: list[tuple[float, str, str]] = []
+        """When who sent what changes which device: time, device, owner."""
         self.stamps: dict[str, tuple[float | None, float | None]] = {}
         self.switches = {actor: (name, world.plants[name]) for name, actor in world.switches.items()}
 
@@ -90,16 +101,30 @@ class NoCollision(Judge):
         """A circuit that has come has an owner already."""
         held, was = self.world.held(name), self.held[name]
         self.held[name] = held
-        if new := held - was - {self.world.foreign(name)}:
-            known = self.world.owned(OWNERS[0])[name] | self.world.owned(OWNERS[1])[name]
-            if new - known:
-                self.broken(f"S12: {name}: {new - known} comes, and nobody owns it")
+        foreign = {self.world.foreign(name)}
+        new, gone = held - was - foreign, was - held - foreign
+        if not new and not gone:
+            return
+        own = {owner: self.world.owned(owner)[name] for owner in OWNERS}
+        if lost := new.difference(*own.values()):
+            self.broken(f"S12: {name}: {lost} comes, and nobody owns it")
+        now = self.world.loop.now
+        if gone and self.world.disturbed.get(name, -math.inf) < now - LATE_S:
+            self.wrote = [wrote for wrote in self.wrote if wrote[0] > now - LATE_S]
+            did = {owner for _, device, owner in self.wrote if device == name}
+            for owner, his in own.items():
+                if gone & his and did and owner not in did:
+                    self.broken(f"S2: {name}: {did} took {gone & his} of {owner}")
+
+    def sends(self, actor: Actor, device: str, line: str, writes: bool) -> None:
+        if writes:
+            self.wrote.append((self.world.loop.now, device, actor.owner))  # type: ignore[attr-defined]
 
 
 class Journal(Judge):
     """S4: a step begins only under its run's lock, and no byte that changes a device is sent without its step in the journal.
 
-    S5: a command to a Polatis is not sent again before its map was read.
+    S5: a command that the device cannot know again is not sent again before its map was read.
     """
 
     def __init__(self, world: World) -> None:
@@ -119,7 +144,7 @@ class Journal(Judge):
     def sends(self, actor: Actor, device: str, line: str, writes: bool) -> None:
         sent = self.sent.setdefault((actor, device), set())
         if not writes:
-            if re.search(r"conn:stat\?|rtrv-crs", line, re.IGNORECASE):
+            if READS.search(line):
                 sent.clear()
             return
         query = (
@@ -130,7 +155,7 @@ class Journal(Judge):
         if self.world.reader.execute(query, (actor.pid, device)).fetchone() is None:
             self.broken(f"S4: {actor} sends {line!r} to {device}, and no step of it is in the journal")
         words = re.sub(r":\d+:", "::", line)  # without the tag
-        if DRIVERS[device] == "polatis-scpi" and words in sent:
+        if self.world.drivers[device] in UNTAGGED and words in sent:
             self.broken(f"S5: {actor} sends {line!r} to {device} again without having read its map")
         sent.add(words)
 
@@ -257,7 +282,7 @@ class Outcome(Judge):
         device, intent = step["subject"], json.loads(step["intent"])
         if step["error"] or not self.calm(device, began):
             return
-        held = {f"{a}->{b}" for a, b in self.world.held(device)}
+        held = self.world.words(self.world.held(device))
         if (lost := set(intent["add"]) - held) or (still := set(intent["remove"]) & held):
             self.broken(f"S4: {step['run']} has a step of {device} done, and {lost or still} is not so")
 
@@ -287,7 +312,7 @@ class Outcome(Judge):
         world, before, target = self.world, json.loads(run["before"]), json.loads(run["target"])
         own = world.owned(run["owner"])
         for device in world.servers:
-            was = {(one[0], one[1]) for one in before["ours"].get(device, ())}
+            was = {tuple(one[:4]) for one in before["ours"].get(device, ())}
             held = own[device] & world.held(device)
             if self.calm(device, began) and (held != was or own[device] != held):
                 self.broken(f"S7: {run['id']} was rolled back: {device}: {was} before, {held} now, {own[device]} owned")

@@ -8,15 +8,17 @@ import math
 import random
 import re
 import sqlite3
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Set
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from tests.drills.switches import Pair, labels, made_by_hand
-from tests.sim.agents import Hooks, SimHost
+from tests.sim.agents import SimHost
 from tests.sim.desk import Desk
+from tests.sim.judged import Judge, Judged
+from tests.sim.judged import Violation as Violation
 from tests.sim.kernel import DiskOs, opener
 from tests.sim.loop import ACTOR, Actor, Killed, SimLoop, point
 from tests.sim.net import Net
@@ -26,7 +28,6 @@ from tests.sim.seams import (
     DeviceServer,
     Settings,
     Silent,
-    StandIns,
     Store,
     TestbedError,
     device_from_config,
@@ -37,8 +38,8 @@ from tests.sim.seams import (
     slice_of,
 )
 
-Judge = Any
-"""Of `tests.sim.judges`, which builds on this module."""
+Circuit = tuple[Any, ...]
+"""Ingress and egress, and of a route of wavelengths its lowest and highest MHz."""
 
 LINES = re.compile(r"[\n;]")
 SETTLE_S, BOOT_S, SILENCE_S, PATIENCE_S, LINK_S = 0.02, 1.0, 0.6, 1.0, 0.6
@@ -48,10 +49,6 @@ HOSTS, PORTS, FOREIGN = 4, 4, 15
 OWNERS = ("ann", "bob")
 LOOKER = "eve"
 """An operator who owns nothing, and looks."""
-
-
-class Violation(AssertionError):
-    """A promise was broken."""
 
 
 def inventory(folder: Path, ports: Mapping[str, int]) -> None:
@@ -76,14 +73,17 @@ def inventory(folder: Path, ports: Mapping[str, int]) -> None:
         (folder / f"{file}.yml").write_text("\n".join(lines) + "\n")
 
 
-class World(StandIns, Hooks):
+class World(Judged):
     """See the module. judges: told of everything that happens; `bad` is the first violation that one of them names."""
 
+    drivers: Mapping[str, str] = DRIVERS
+    """Of each device."""
     endless: Collection[str] = ()
     """Verbs that go on until they are stopped."""
 
     def __init__(self, loop: SimLoop, seed: str, folder: Path) -> None:
-        self.loop, self.seed, self.folder = loop, seed, folder
+        super().__init__(loop)
+        self.seed, self.folder = seed, folder
         self.rng = random.Random(f"world/{seed}")
         self.net = loop.net = Net(loop, seed)
         self.desk = Desk(loop, folder, seed)
@@ -99,11 +99,6 @@ class World(StandIns, Hooks):
         self.calm_since = math.inf
         """Since when nothing goes wrong any more."""
         self.ends: Counter[str] = Counter()
-        self.judges: list[Judge] = []
-        self.told: dict[str, list[Callable[..., None]]] = defaultdict(list)
-        self.touched: Set[str] = frozenset()
-        """Tables of the store that the last commit has written to."""
-        self.bad = ""
         self._store: Store | None = None
         self._settings: dict[tuple[str, float], Settings] = {}
         self._slices: dict[str, str] = {}
@@ -115,10 +110,8 @@ class World(StandIns, Hooks):
         return ACTOR.get().disk  # type: ignore[attr-defined]
 
     async def start(self, judges: list[Callable[[World], Judge]]) -> None:
-        for name, driver in DRIVERS.items():
-            more: dict[str, Any] = {"settle_s": SETTLE_S, "boot_s": BOOT_S, "size": "16x16"}
-            more |= {"row_delay_s": 0.0, "bulk_settle_s": SETTLE_S} if driver == "calient-tl1" else {}
-            plant, dialect = device_from_config(name, driver, more)
+        for name, driver in self.drivers.items():
+            plant, dialect = device_from_config(name, driver, self.build(driver))
             self.plants[name] = plant
             self.servers[name] = server = DeviceServer(name, dialect, plant, on_glass=self._on_glass)
             self.switches[name] = self.loop.actor(name, self.loop.sea.machine)
@@ -138,42 +131,18 @@ class World(StandIns, Hooks):
         self._lights()
         for path in self.inventory.iterdir():
             self.desk.keep(path)
-        self.judges = [judge(self) for judge in judges]
-        self.told = {hook: self._of(hook) for hook in ("committed", "sends", "obeyed", "struck", "begins", "ended")}
+        self.appoint([judge(self) for judge in judges])
         self.net.sending = self._sending
-        self.loop.watch = self._watchers
+
+    def build(self, driver: str) -> dict[str, Any]:
+        """What the emulator of a device is told."""
+        more: dict[str, Any] = {"settle_s": SETTLE_S, "boot_s": BOOT_S, "size": "16x16"}
+        return more | ({"row_delay_s": 0.0, "bulk_settle_s": SETTLE_S} if driver == "calient-tl1" else {})
 
     def close(self) -> None:
         for opened in (self._reader, self._store):
             if opened is not None:
                 opened.close()
-
-    # ---- judges
-
-    def broken(self, words: str) -> None:
-        """Note what was broken: raised by the loop, not inside the process that did it, which would only roll back."""
-        if not self.bad:
-            self.bad = words
-            self.loop.failure = Violation(words)
-
-    def _of(self, hook: str) -> list[Callable[..., None]]:
-        """The judges that have this method, without those that only inherit it from `Judge`."""
-        own = [[vars(c) for c in type(judge).__mro__ if c.__name__ != "Judge"] for judge in self.judges]
-        return [getattr(judge, hook) for judge, classes in zip(self.judges, own, strict=True) if any(hook in c for c in classes)]
-
-    def _watchers(self, actor: Actor) -> tuple[Callable[[Actor], None], ...]:
-        return tuple(stepped for stepped in self._of("stepped") if stepped.__self__.watches(actor))  # type: ignore[attr-defined]
-
-    def obeyed(self, host: str, op: str, request: Mapping[str, Any]) -> None:
-        for tell in self.told["obeyed"]:
-            tell(host, op, request)
-
-    def rest(self, when: str) -> None:
-        """Nothing runs and no fault is left: everything must be as the program says. Raises: Violation."""
-        for judge in self.judges:
-            judge.rest(when)
-        if self.bad:
-            raise Violation(self.bad)
 
     @property
     def reader(self) -> sqlite3.Connection:
@@ -225,17 +194,16 @@ class World(StandIns, Hooks):
             return lambda: None
         if not actor.dead:
             writes = self.servers[device].dialect.writes.search
-            for line in LINES.split(data.decode("latin-1")):
+            for line in self.lines(device, data.decode("latin-1")):
                 if line.strip():
                     for tell in self.told["sends"]:
                         tell(actor, device, line, bool(writes(line)))
         point(f"before {device}")
         return partial(point, f"after {device}")
 
-    def struck(self) -> None:
-        """Something has gone wrong by itself, just now."""
-        for tell in self.told["struck"]:
-            tell()
+    def lines(self, device: str, text: str) -> list[str]:
+        """The commands in what is sent to a device."""
+        return LINES.split(text)
 
     # ---- light
 
@@ -359,25 +327,30 @@ class World(StandIns, Hooks):
 
     # ---- the truth
 
-    def held(self, device: str) -> set[Pair]:
+    def held(self, device: str) -> set[Circuit]:
         """The circuits a device holds, by its own mirrors."""
         return set(self.plants[device].pairs())
 
-    @staticmethod
-    def words(circuits: Iterable[Pair]) -> set[str]:
-        """Circuits of a device as `status` shows them."""
-        return {f"{a}->{b}" for a, b in circuits}
+    def shown(self, device: str) -> list[frozenset[Circuit]]:
+        """What a device may show now: its mirrors as commanded, or those that have come to rest."""
+        return [frozenset(self.held(device)), self.plants[device].glass(self.loop.now)]
 
-    def owned(self, owner: str) -> dict[str, set[Pair]]:
+    @staticmethod
+    def words(circuits: Iterable[Circuit]) -> set[str]:
+        """Circuits of a device as the program shows them."""
+        return {f"{a}->{b}" + ("@{:.4f}-{:.4f}THz".format(*(at / 1e6 for at in slot)) if slot else "") for a, b, *slot in circuits}
+
+    def owned(self, owner: str) -> dict[str, set[Circuit]]:
         """The circuits that the store says an owner has."""
-        found: dict[str, set[Pair]] = {name: set() for name in self.servers}
-        for row in self.reader.execute("SELECT device, ingress, egress FROM held WHERE lab=?", (self.slice(owner),)):
-            found[row["device"]].add((row["ingress"], row["egress"]))
+        found: dict[str, set[Circuit]] = {name: set() for name in self.servers}
+        query = "SELECT device, ingress, egress, low_mhz, high_mhz FROM held WHERE lab=?"
+        for device, *ports, low_mhz, high_mhz in self.reader.execute(query, (self.slice(owner),)):
+            found[device].add((*ports, low_mhz, high_mhz) if high_mhz else tuple(ports))
         return found
 
-    def wanted(self, links: Any) -> dict[str, set[Pair]]:
+    def wanted(self, links: Any) -> dict[str, set[Circuit]]:
         """The circuits that duplex links need, read off the cables."""
-        found: dict[str, set[Pair]] = {name: set() for name in self.servers}
+        found: dict[str, set[Circuit]] = {name: set() for name in self.servers}
         for a, b in links:
             for one, other in ((a, b), (b, a)):
                 found[self.cables[one].enters.device].add((self.cables[one].enters.label, self.cables[other].leaves.label))

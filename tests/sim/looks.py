@@ -75,9 +75,8 @@ class Status(Judge):
             self.disturbed(look)
 
     def device(self, look: Look, name: str) -> None:
-        """Mirrors as commanded, and those that have come to rest: a device may show either."""
-        look.note("device", name, frozenset(self.world.held(name)))
-        look.note("device", name, frozenset(self.world.plants[name].glass(self.world.loop.now)))
+        for state in self.world.shown(name):
+            look.note("device", name, state)
 
     def host(self, look: Look, name: str) -> None:
         agent = self.world.hosts[name].agent

@@ -140,8 +140,8 @@ class SimLoop(asyncio.BaseEventLoop):
         self.kept: list[object] = []
         """What killed processes were about to do: collected, a coroutine would run its `finally`."""
         self.net: Any = None
-        self.watch: Callable[[Actor], tuple[Callable[[Actor], None], ...]] = lambda actor: ()
-        """Who watches a process."""
+        self.watch: Callable[[Actor], tuple[Callable[[Actor], None], ...]] | None = None
+        """Who watches a process; None: nobody yet."""
         self.failure: Exception | None = None
         """Raised after the callback that set it."""
         self.trace: list[str] | None = [] if trace else None
@@ -280,9 +280,9 @@ class SimLoop(asyncio.BaseEventLoop):
                 except BaseException as error:
                     self.call_exception_handler({"message": f"in {handle!r}", "exception": error, "handle": handle})
                 watchers = actor.watchers
-                if watchers is None:
+                if watchers is None and self.watch is not None:
                     watchers = actor.watchers = self.watch(actor)
-                for watcher in watchers:
+                for watcher in watchers or ():
                     watcher(actor)
                 if self.failure is not None:
                     raise self.failure

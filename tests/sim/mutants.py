@@ -183,6 +183,7 @@ MUTANTS = {
             "one run at a time changes the plan of an owner",
             ((LOCKING, "    scope = Scope(owners=frozenset(map(owner_of, keys)))\n", "    scope = Scope()\n"),),
             plot="crowd",
+            most=600,
         ),
         Mutant(
             "unfinished-not-locked",
@@ -207,6 +208,18 @@ MUTANTS = {
                 ),
             ),
             plot="trunks",
+        ),
+        Mutant(
+            "others-wavelengths-blocked",
+            "a change of some wavelengths leaves those of others as they are",
+            (
+                (
+                    "drivers/finisar_serial.py",
+                    "        staged = dict(seen)\n",
+                    "        staged = {channel: Entry(entry.port, BLOCKED_DB) for channel, entry in seen.items()}\n",
+                ),
+            ),
+            plot="roadm",
         ),
         Mutant(
             "disowned-in-doubt",
@@ -284,6 +297,7 @@ MUTANTS = {
                     "        if self.active is not None and self.holds",
                 ),
             ),
+            most=600,
         ),
         Mutant(
             "hold-without-end",

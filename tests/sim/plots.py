@@ -19,6 +19,7 @@ from tests.sim import lab, story
 from tests.sim.judges import Judge
 from tests.sim.lab import DRIVERS, HOSTS, OWNERS, World
 from tests.sim.loop import Actor
+from tests.sim.roadm import AT, RoadmWorld
 from tests.sim.seams import Interlock, Missing, Settings, verbs
 from tests.sim.story import LOOKS, Fate, Story, Typed
 
@@ -205,6 +206,19 @@ class Trunks(Plot):
         return replace(one, links=((f"gpu{hosts[0]:02d}:p{a}", f"gpu{hosts[1]:02d}:p{b}"),))
 
 
+class Roadm(Plot):
+    """Links over wavelengths of one device: two owners want channels next to each other, or those of the same hosts."""
+
+    world_of = RoadmWorld
+
+    @classmethod
+    def reword(cls, draw: random.Random, one: Typed) -> Typed:
+        first = 1 if one.shell[0] == OWNERS[0] else HOSTS - 1
+        a, b = (first, first + 1) if draw.random() < 0.7 else sorted(draw.sample(range(1, HOSTS + 1), 2))
+        links = ((f"gpu{a:02d}:p{AT}", f"gpu{b:02d}:p{AT}"), *one.links[: draw.randint(0, 1)])
+        return replace(one, word=draw.choice(("up", "up", one.word)), links=links, wait_s=draw.choice((one.wait_s, 30.0)))
+
+
 class Hold(Plot):
     """Plans that replace parts of each other: traffic is drained, or pairs without another path hold still."""
 
@@ -315,6 +329,7 @@ PLOTS: dict[str, type[Plot]] = {
     "silence": Silence,
     "stillness": Stillness,
     "trunks": Trunks,
+    "roadm": Roadm,
     "hold": Hold,
     "confirm": Confirm,
 }
