@@ -13,7 +13,7 @@ ROLLBACK, DOWN = "orchestrator/engine/change/rollback.py", "orchestrator/engine/
 LOCKS, LOCKING = "orchestrator/store/locks.py", "orchestrator/engine/change/locking.py"
 SNAPSHOT, CONTEXT = "orchestrator/engine/change/snapshot.py", "orchestrator/engine/change/context.py"
 GENERATIONS, FENCE = "agent/generations.py", "agent/fence.py"
-GUARD, REROUTE = "orchestrator/engine/guard/guard.py", "orchestrator/engine/guard/reroute.py"
+GUARD = "orchestrator/engine/guard/guard.py"
 
 
 @dataclass(frozen=True)
@@ -344,19 +344,6 @@ MUTANTS = {
             "guard-forgets-who-was-away",
             "a guard gives a host that comes back the routes of the others",
             ((GUARD, "        del self.silent[host]\n        self.applied = None\n", "        del self.silent[host]\n"),),
-            plot="guard",
-        ),
-        Mutant(
-            "guard-of-an-older-plan",
-            "a guard routes by the plan that is up once it has the lock",
-            (
-                (
-                    REROUTE,
-                    "            if current is None or (current.run, current.generation) != ("
-                    "watched.current.run, watched.current.generation):\n                return None\n",
-                    "            assert current is None or current\n",
-                ),
-            ),
             plot="guard",
         ),
         Mutant(
