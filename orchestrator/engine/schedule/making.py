@@ -88,7 +88,7 @@ async def _undo(command: Command, lab: Lab, made: list[UpReport], why: str, erro
     before = before_run(command.store, lab, made[-1].run)  # of all that it completed
     if before is not None:
         command.progress.note(f"{why}; going back")
-        await ChangeRun("rollback", lab, command).back(before, {}, made[-1].run)
+        await ChangeRun("rollback", lab, command).back(before, {"of": made[-1].run}, made[-1].run)
     kind = Interrupted if isinstance(error, asyncio.CancelledError) else RolledBack
     raise kind(f"{why}\nrolled back: everything is as it was before the first slot") from error
 

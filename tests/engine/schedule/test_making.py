@@ -12,7 +12,7 @@ from unittest.mock import ANY
 
 import pytest
 
-from optics import Infeasible, Interlock, Missing, Refused
+from optics import Infeasible, Interlock, Missing, Refused, RolledBack, TimedOut
 from optics.plan import Plan
 from orchestrator.engine import verbs
 from orchestrator.engine.background import StateFile
@@ -263,3 +263,25 @@ def test_an_up_of_a_schedule_waits_for_its_job_as_long_as_its_turner_lives_and_s
     else:
         found = asyncio.run(begin)
         assert making._together([UpReport("r", "round", "lab")], 3, found).notes[-1] == "job mlp: running"
+
+
+def test_a_rollback_of_slots_that_were_made_says_of_which_run_so_that_it_can_be_resumed(
+    bench: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[Mapping[str, Any], str]] = []
+
+    async def up(self: object, plan: Plan, text: str, options: Mapping[str, Any], *, expected: str = "") -> UpReport:
+        if options["slots"]["slot"] == 2:
+            raise TimedOut("gpu01:p1: no carrier")
+        return UpReport(bench.store.new_run("up", bench.key).id, plan.name, HERE.name)
+
+    async def back(self: object, before: object, options: Mapping[str, Any], run: str) -> None:
+        asked.append((options, run))
+
+    monkeypatch.setattr(making.ChangeRun, "up", up)
+    monkeypatch.setattr(making.ChangeRun, "back", back, raising=False)
+    monkeypatch.setattr(making, "before_run", lambda *_: object())
+    with pytest.raises(RolledBack):
+        bench.up()
+    [(options, run)] = asked
+    assert options == {"of": run}
