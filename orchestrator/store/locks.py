@@ -257,6 +257,12 @@ class HeldLock:
         self.locks.bind(self.lock.id, run.id, run.token)
         run.fence(lambda db: still_held(db, self.lock.id, run.id))
 
+    def check(self, run: str) -> None:
+        """Raises: Locked - `run` does not hold it any more."""
+        rows = self.locks.store.read("SELECT * FROM locks WHERE id=?", (self.lock.id,))
+        if not rows or rows[0]["state"] != "active":
+            raise lost(_lock(rows[0]) if rows else None, run)
+
     def extend(self, scope: Scope) -> bool:
         """Also hold `scope`; False if it was held already. Raises: Locked."""
         if self.lock.scope.covers(scope):

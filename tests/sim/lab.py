@@ -185,6 +185,9 @@ class World(Judged):
     def claimed(self, claim: Any) -> None:
         ACTOR.get().on_death.append(claim.release)
 
+    def in_background(self, file: Any) -> None:
+        ACTOR.get().on_death.append(lambda: file._fd < 0 or file.__exit__(None, None, None))
+
     def _sending(self, actor: Actor, port: int, data: bytes) -> Callable[[], object]:
         device = self.devices_by_port.get(port)
         if device is None or not actor.mortal:

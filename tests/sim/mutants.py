@@ -13,6 +13,7 @@ ROLLBACK, DOWN = "orchestrator/engine/change/rollback.py", "orchestrator/engine/
 LOCKS, LOCKING = "orchestrator/store/locks.py", "orchestrator/engine/change/locking.py"
 SNAPSHOT, CONTEXT = "orchestrator/engine/change/snapshot.py", "orchestrator/engine/change/context.py"
 GENERATIONS, FENCE = "agent/generations.py", "agent/fence.py"
+GUARD = "orchestrator/engine/guard/guard.py"
 
 
 @dataclass(frozen=True)
@@ -338,6 +339,36 @@ MUTANTS = {
                 ),
             ),
             plot="confirm",
+        ),
+        Mutant(
+            "guard-forgets-who-was-away",
+            "a guard gives a host that comes back the routes of the others",
+            ((GUARD, "        del self.silent[host]\n        self.applied = None\n", "        del self.silent[host]\n"),),
+            plot="guard",
+        ),
+        Mutant(
+            "guard-outlives-its-plan",
+            "a guard ends with its plan",
+            (
+                (
+                    GUARD,
+                    "            return self.options.stay\n        if known is None",
+                    "            return True\n        if known is None",
+                ),
+            ),
+            plot="guard",
+        ),
+        Mutant(
+            "guard-keeps-dark-links",
+            "traffic does not use a link that has no light one way",
+            (
+                (
+                    "orchestrator/fabric/detour.py",
+                    "frozenset(link for link in links if link.a in dark or link.b in dark)",
+                    "frozenset(link for link in links if link.a in dark and link.b in dark)",
+                ),
+            ),
+            plot="guard",
         ),
     )
 }

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -35,10 +35,22 @@ class Plot(Story):
     """What `perform` carries out."""
     plan: ClassVar[Mapping[str, Mapping[str, object]]] = {}
     """What every plan has beside the usual."""
+    judges: tuple[Callable[[World], Judge], ...] = ()
+    """Judges of this plot alone."""
 
     def __init__(self, world: World, seed: str, without: Collection[str] = ()) -> None:
         super().__init__(world, seed, without)
-        self.typed, self.fates = decisions(seed, without)
+        self.typed, self.fates = self.decided(seed, without)
+
+    @classmethod
+    def decided(cls, seed: str, without: Collection[str] = ()) -> tuple[list[Typed], list[Fate]]:
+        """As `story.decisions`, of this plot."""
+        draw = random.Random(f"plot/{seed}")
+        typed, fates = story.decisions(seed)
+        typed = [one if one.shell == LOOKS else cls.reword(draw, one) for one in typed]
+        fates = [found for one in fates if (found := cls.befalls(draw, one)) is not None]
+        spared = [replace(one, doom=("", 0)) if one.kill in without else one for one in typed]
+        return [one for one in spared if one.name not in without], [one for one in fates if one.name not in without]
 
     @classmethod
     def reword(cls, draw: random.Random, one: Typed) -> Typed:
@@ -321,24 +333,3 @@ PLOTS: dict[str, type[Plot]] = {
     "hold": Hold,
     "confirm": Confirm,
 }
-
-
-def plot_of(seed: str) -> type[Plot]:
-    """The plot of a seed. Raises: KeyError."""
-    return PLOTS[seed.rpartition("-")[0]]
-
-
-def decisions(seed: str, without: Collection[str] = ()) -> tuple[list[Typed], list[Fate]]:
-    """As `story.decisions`, of the seed's plot."""
-    plot, draw = plot_of(seed), random.Random(f"plot/{seed}")
-    typed, fates = story.decisions(seed)
-    typed = [one if one.shell == LOOKS else plot.reword(draw, one) for one in typed]
-    fates = [found for one in fates if (found := plot.befalls(draw, one)) is not None]
-    spared = [replace(one, doom=("", 0)) if one.kill in without else one for one in typed]
-    return [one for one in spared if one.name not in without], [one for one in fates if one.name not in without]
-
-
-def names(seed: str) -> list[str]:
-    """The names of its decisions."""
-    typed, fates = decisions(seed)
-    return [*(one.name for one in typed), *(one.kill for one in typed if one.doom[1]), *(one.name for one in fates)]

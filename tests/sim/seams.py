@@ -36,6 +36,7 @@ from agent.netlink import (
     mac_bytes,
     u32,
 )
+from agent.probes import Probes
 from emulators.families import device_from_config
 from emulators.server import DeviceServer
 from optics import (
@@ -51,8 +52,11 @@ from orchestrator import processes
 from orchestrator import session as sessions
 from orchestrator.engine import status as survey
 from orchestrator.engine import verbs
+from orchestrator.engine.background import STOP_S, StateFile
 from orchestrator.engine.change import apply, move, rollback
 from orchestrator.engine.change import run as changes
+from orchestrator.engine.guard.guard import GuardOptions, guard
+from orchestrator.engine.guard.process import GUARD
 from orchestrator.engine.schedule import process as turning
 from orchestrator.hosts import facts as facts_of
 from orchestrator.hosts import fleet, ssh
@@ -85,9 +89,11 @@ __all__ = [
     "FENCED",
     "GETLINK",
     "GETRULE",
+    "GUARD",
     "NEWNEIGH",
     "NEWROUTE",
     "NEWRULE",
+    "STOP_S",
     "U32",
     "VAR",
     "Command",
@@ -95,6 +101,7 @@ __all__ = [
     "Failure",
     "Fence",
     "Generations",
+    "GuardOptions",
     "HandsNeeded",
     "Interlock",
     "Lab",
@@ -102,6 +109,7 @@ __all__ = [
     "Locks",
     "Missing",
     "Play",
+    "Probes",
     "RolledBack",
     "Server",
     "Settings",
@@ -116,6 +124,7 @@ __all__ = [
     "facts",
     "full",
     "generation_owners",
+    "guard",
     "key_of",
     "links",
     "load_lab",
@@ -180,6 +189,9 @@ class StandIns:
 
     def claimed(self, claim: StoreClaim) -> None:
         """A process shares the file that says which store keeps the lab."""
+
+    def in_background(self, file: StateFile[Any]) -> None:
+        """A process of a kind of which there is one has its file."""
 
 
 _PURE: dict[tuple[Any, ...], Any] = {}
@@ -253,6 +265,17 @@ def replaced(by: StandIns) -> Iterator[None]:
         acquire(self)
         by.claimed(self)
 
+    enter, leave = StateFile.__enter__, StateFile.__exit__
+
+    def entered(self: StateFile[Any]) -> StateFile[Any]:
+        enter(self)
+        by.in_background(self)
+        return self
+
+    def gone(self: StateFile[Any], *words: Any) -> None:
+        leave(self, *words)
+        self._fd = -1
+
     def left(self: Database, *words: Any) -> None:
         stores.exit(self, *words)
 
@@ -265,6 +288,8 @@ def replaced(by: StandIns) -> Iterator[None]:
             (sqlite3, "connect", stores.open),
             (database, "private_file", stores.private),
             (StoreClaim, "acquire", claim),
+            (StateFile, "__enter__", entered),
+            (StateFile, "__exit__", gone),
             (processes, "_proc", by.proc),
             (os, "fsync", by.synced),
             (sessions, "read_lab", _once(read_lab, _texts)),

@@ -16,13 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from tests.sim.bounds import Covered, Kept, OthersRoutes, Overtaken
+from tests.sim.catalogue import decisions, plot_of
 from tests.sim.clocks import CPU, simulated
 from tests.sim.judges import Fencing, Journal, Judge, NoCollision, Outcome, Ownership, Quiet
 from tests.sim.lab import Violation, World
 from tests.sim.lockjudge import LockModel
 from tests.sim.looks import Ends, Status
 from tests.sim.loop import Deadlock, Killed, SimLoop
-from tests.sim.plots import InTime, decisions, plot_of
+from tests.sim.plots import InTime
 from tests.sim.seams import replaced
 
 JUDGES: list[Callable[[World], Judge]] = [
@@ -65,7 +66,7 @@ def run(seed: str, *, trace: bool = False, without: Collection[str] = ()) -> Fou
     loop.set_exception_handler(unexpected)
 
     async def main() -> None:
-        await world.start(JUDGES)
+        await world.start([*JUDGES, *plot.judges])
         await plot(world, seed, without).tell()
 
     gc.disable()

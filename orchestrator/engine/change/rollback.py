@@ -191,11 +191,13 @@ class Rollback:
         return f"{counted(len(moved), 'host')} restored" if moved else "all as before"
 
     def _diverged(self, hellos: Mapping[HostName, Hello]) -> dict[tuple[str, int | None], list[HostName]]:
-        """Hosts that do not run what they ran, or have a revert pending: by the request to send and the generation it concerns."""
+        """Hosts that do not run what they ran, or will change by themselves: by the request to send, and of which generation."""
         own = self.context.own_generations()
         found: dict[tuple[str, int | None], list[HostName]] = {}
         for host, hello in sorted(hellos.items()):
             was = self.generations[host]
+            if hello.armed in own:
+                found.setdefault(("disarm", None), []).append(host)
             if hello.active == was:
                 if was is None or hello.pending_s is None:
                     continue
@@ -217,6 +219,8 @@ class Rollback:
         for (what, was), names in diverged.items():
             if what == "stage":
                 gone += names
+            elif what == "disarm":
+                await self._ask("disarm", names, partial(self.hosts.disarm, names))
             elif what == "clear" or was is None:
                 await self._ask("clear", names, partial(self.hosts.clear, names, own))
             elif what == "confirm":
@@ -370,6 +374,9 @@ class Rollback:
             words = self.said.get(f"{host}: ", "")
             line = f"{host}: runs generation {hellos[host].active}, {self.generations[host]} was active before"
             self._left(line + (f" ({words})" if words else ""))
+        for host in sorted(h for h in same if hellos[h].armed in context.own_generations()):
+            words = self.said.get(f"{host}: ", "")
+            self._left(f"{host}: commits generation {hellos[host].armed} once it has light" + (f" ({words})" if words else ""))
         number = sum(len(s & self.to.owned[d]) for d, s in held.items())
         there = f"{counted(number, 'own setting')} on {counted(len(held), 'device')} read back"
         if not number:

@@ -29,8 +29,8 @@ from orchestrator.settings import Settings, load
 from orchestrator.store.confirmations import Awaited, Confirmations
 from orchestrator.store.generations import generation_owners, next_generation
 from orchestrator.store.keys import key_of, slice_of
-from orchestrator.store.locks import who
-from orchestrator.store.scope import reach
+from orchestrator.store.locks import hold, locks_of, who
+from orchestrator.store.scope import Scope, reach
 from orchestrator.store.store import Store
 from orchestrator.telemetry.progress import Silent
 from tests.engine.glasslab import Glass
@@ -352,3 +352,77 @@ def test_while_a_change_waits_to_be_confirmed_the_hosts_are_left_to_count_down(b
         await bench.until(lambda: bench.events("rerouted"))
 
     bench.watch(story)
+
+
+def test_a_guard_that_knows_no_other_host_of_its_plan_says_so_and_goes_on(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The others have not answered since it began, so nobody knows their MAC addresses."""
+    monkeypatch.setattr(guarding, "FIRST_RETRY_S", 0.05)
+    bench.hosts.gone = {"gpu02", "gpu03", "gpu04"}
+
+    async def story() -> None:
+        for port in [port for port in bench.hosts.up if port.host == "gpu01"]:
+            bench.hosts.queue.put_nowait(HostEvent("gpu01", "link", 0, {"port": port.number, "carrier": False}))
+        await bench.until(lambda: bench.events("failed"))
+        assert "no host of ring that answers has a link to another" in bench.events("failed")[0]["words"]
+        bench.hosts.gone.clear()
+        await bench.until(lambda: bench.events("rerouted"))
+
+    bench.watch(story)
+
+
+def test_a_command_that_waits_goes_before_the_guard(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guarding, "FIRST_RETRY_S", 0.05)
+    bench.hosts.deaf = True
+    turns = counted_turns(monkeypatch)
+
+    async def story() -> None:
+        bench.hosts.light(LINKS[2], False)
+        await bench.until(lambda: bench.events("failed"))
+        locks, theirs = locks_of(HERE, bench.settings, bench.store), Scope(owners=frozenset({"bob"}))
+        async with hold(locks, theirs, "up theirs"):
+            waits = locks.take("run", reach(HERE, HERE.hosts) | theirs, "up mine", queue=True)
+            assert waits.state == "waiting"
+            with bench.store.transaction() as db:  # both are of other processes
+                db.execute("UPDATE locks SET pid=1, process='', host='elsewhere'")
+            await bench.until(lambda: bench.events("standing back"))
+            turns.clear()
+            await asyncio.sleep(0.5)
+            assert len(turns) < 20 and not bench.events("on again")
+            with bench.store.transaction() as db:
+                db.execute("UPDATE locks SET state='released'")
+        bench.hosts.deaf = False
+        await bench.until(lambda: bench.events("rerouted"))
+
+    bench.watch(story)
+
+
+def test_a_guard_waits_for_the_next_event_once_what_failed_is_not_wanted_any_more(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guarding, "FIRST_RETRY_S", 0.3)
+    bench.hosts.deaf = True
+    turns = counted_turns(monkeypatch)
+
+    async def story() -> None:
+        bench.hosts.light(LINKS[2], False)
+        await bench.until(lambda: bench.events("failed"))
+        bench.hosts.light(LINKS[2], True)
+        await asyncio.sleep(0.5)
+        turns.clear()
+        await asyncio.sleep(0.5)
+        assert len(turns) < 20 and len(bench.events("failed")) == 1
+
+    bench.watch(story)
+
+
+def counted_turns(monkeypatch: pytest.MonkeyPatch) -> list[None]:
+    """How often the guard looks for something to do: a few times a second."""
+    turns: list[None] = []
+    turn = Guard._turn
+
+    async def counted(self: Guard) -> bool:
+        turns.append(None)
+        return await turn(self)
+
+    monkeypatch.setattr(Guard, "_turn", counted)
+    return turns

@@ -174,6 +174,29 @@ def test_stopping_while_a_device_does_not_come_back_tries_it_no_more(bench: Benc
     assert state is not None and state.state == "ended"
 
 
+@pytest.mark.parametrize("repairing", [False, True])
+def test_a_turner_whose_lock_was_taken_moves_no_light_any_more(bench: Bench, repairing: bool) -> None:
+    [switch] = bench.fabric.devices.values()
+    held = []
+
+    async def robbed(task: asyncio.Task[object]) -> None:
+        await bench.until(lambda: min(counts(bench)) >= 1)
+        if repairing:
+            switch.broken = [Refused("ocs1: still restarting")] * 1000
+            await bench.until(lambda: any(event["event"] == "repairing" for event in bench.said))
+        locks = locks_of(HERE, bench.settings, bench.store)
+        [lock] = locks.listed()
+        locks.steal(lock.id, "because")
+        switch.broken.clear()
+        held.append(switch.held)
+        await asyncio.wait([task], timeout=10.0)
+
+    assert isinstance(story(bench, robbed), Locked)
+    assert switch.held == held[0]
+    state = TURNER.read(TURNER.path(bench.settings, bench.slice))
+    assert state is not None and state.state == "ended" and "no longer holds the lab" in state.error
+
+
 def test_a_late_turn_is_left_out_and_nothing_of_it_happens(bench: Bench) -> None:
     [switch] = bench.fabric.devices.values()
 
