@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from tests.sim.lab import OWNERS, World
+from tests.sim.lab import OWNERS, World, words
 from tests.sim.loop import Actor
 from tests.sim.seams import locks_of
 
@@ -282,7 +282,7 @@ class Outcome(Judge):
         device, intent = step["subject"], json.loads(step["intent"])
         if step["error"] or not self.calm(device, began):
             return
-        held = self.world.words(self.world.held(device))
+        held = words(self.world.held(device))
         if (lost := set(intent["add"]) - held) or (still := set(intent["remove"]) & held):
             self.broken(f"S4: {step['run']} has a step of {device} done, and {lost or still} is not so")
 

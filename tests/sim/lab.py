@@ -335,11 +335,6 @@ class World(Judged):
         """What a device may show now: its mirrors as commanded, or those that have come to rest."""
         return [frozenset(self.held(device)), self.plants[device].glass(self.loop.now)]
 
-    @staticmethod
-    def words(circuits: Iterable[Circuit]) -> set[str]:
-        """Circuits of a device as the program shows them."""
-        return {f"{a}->{b}" + ("@{:.4f}-{:.4f}THz".format(*(at / 1e6 for at in slot)) if slot else "") for a, b, *slot in circuits}
-
     def owned(self, owner: str) -> dict[str, set[Circuit]]:
         """The circuits that the store says an owner has."""
         found: dict[str, set[Circuit]] = {name: set() for name in self.servers}
@@ -355,3 +350,8 @@ class World(Judged):
             for one, other in ((a, b), (b, a)):
                 found[self.cables[one].enters.device].add((self.cables[one].enters.label, self.cables[other].leaves.label))
         return found
+
+
+def words(circuits: Iterable[Circuit]) -> set[str]:
+    """Circuits of a device as the program shows them."""
+    return {f"{a}->{b}" + ("@{:.4f}-{:.4f}THz".format(*(at / 1e6 for at in slot)) if slot else "") for a, b, *slot in circuits}

@@ -11,7 +11,7 @@ from itertools import product
 from typing import Any
 
 from tests.sim.judges import Judge
-from tests.sim.lab import World
+from tests.sim.lab import World, words
 from tests.sim.loop import Actor
 
 END_S = 1800.0
@@ -139,7 +139,7 @@ class Status(Judge):
         said = set(device.missing), set(device.foreign), device.ours
         held, owned, wanted = (look.seen[part, name] for part in ("device", "owned", "wanted"))
         for h, o, w in product(held, owned, wanted):
-            if said == (world.words(w - h), world.words(h - o - w), len(h & o)):
+            if said == (words(w - h), words(h - o - w), len(h & o)):
                 return
         self.broken(f"of {look.owner}: {device}, and there was {held}, owned {owned}, wanted {wanted}")
 
