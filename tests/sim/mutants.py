@@ -236,7 +236,7 @@ MUTANTS = {
         Mutant(
             "rollback-to-half-a-state",
             "a rollback of a run that went on with another's half state goes back to before both",
-            ((RUN, "first_of(store, record, half=half)", "first_of(store, record, half=False)"),),
+            ((RUN, "first_of(store, first, half=True)", "first_of(store, first, half=False)"),),
             plot="hurry",
         ),
         Mutant(
