@@ -15,6 +15,8 @@ from optics import Change, Interrupted, Missing, Outcome, RolledBack, Setting, T
 from orchestrator.cli import render
 from orchestrator.engine import verbs as engine
 from orchestrator.engine.change.run import before_run
+from orchestrator.engine.change.snapshot import found
+from orchestrator.fabric.transition import per_device
 from orchestrator.store.store import Store
 from tests.drills.bench import NO_JOB, Bench, Killed, Process, opened, plan_text
 from tests.engine import fleet
@@ -207,6 +209,25 @@ async def test_rollback_never_goes_back_to_half_of_the_light(bench: Bench, first
     assert report.plan == "two" and bench.held() == bench.wanted(TWO_LINKS)
     status = await bench.status()
     assert status.ok and status.plan == "two" and not status.unfinished and not bench.owing()
+
+
+async def test_a_rollback_of_several_slots_goes_back_to_before_the_half_that_the_first_began_with(fake: fleet.Bench) -> None:
+    """The last slot found the one before it whole, the first found what another plan's run had left when it died."""
+    store, own = fake.store, {"owner": fleet.OWNER, "user": fleet.OWNER}
+    await fake.up(RING)
+    current = store.current(fleet.SLICE)
+    assert current is not None
+    ring = per_device(store.owned(fleet.SLICE))
+    half = {device: held for device, held in ring.items() if device == "ocs1"}
+    runs = []
+    for plan, owned, up in (("other", {}, None), ("slots", half, None), ("slots", ring, current)):
+        run = store.new_run("up", fleet.LAB, plan_name=plan, plan_sha=plan, **own)
+        run.found(found(owned, owned, up, {}, None).to_json(), {})
+        run.finish("failed" if plan == "other" else "ok")
+        store.resolve(runs, run.id)
+        runs.append(run.id)
+    to = before_run(store, fake.lab, runs[-1])
+    assert to is not None and not any(to.owned.values())
 
 
 async def test_a_rollback_that_dies_leads_to_the_same_state_again(bench: Bench) -> None:

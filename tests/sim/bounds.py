@@ -28,7 +28,7 @@ class Covered(Judge):
     def committed(self, actor: Actor) -> None:
         if "steps" not in self.world.touched:
             return
-        query = "SELECT run, seq, subject, intent FROM steps WHERE state='doing' AND kind='device'"
+        query = "SELECT run, seq, subject, intent FROM steps WHERE state='doing' AND kind='device' AND subject<>'all'"
         for row in self.world.reader.execute(query).fetchall():
             if (row["run"], row["seq"]) in self.begun:
                 continue
@@ -92,6 +92,8 @@ class Kept(Judge):
 
     def obeyed(self, host: str, op: str, request: Mapping[str, Any]) -> None:
         agent, number = self.world.hosts[host].agent, request.get("generation")
+        if op == "slots.load":
+            self.good.update((host, slot["generation"]) for slot in request["slots"])
         if number is None or agent is None:
             return
         if (op == "confirm" and agent.generations.active == number) or (op == "commit" and request.get("revert_after_s") is None):

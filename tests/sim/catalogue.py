@@ -8,8 +8,9 @@ from tests.sim import plots
 from tests.sim.guards import Guards
 from tests.sim.plots import Plot
 from tests.sim.story import Fate, Typed
+from tests.sim.turners import Turners
 
-PLOTS: dict[str, type[Plot]] = {**plots.PLOTS, "guard": Guards}
+PLOTS: dict[str, type[Plot]] = {**plots.PLOTS, "guard": Guards, "turn": Turners}
 
 
 def plot_of(seed: str) -> type[Plot]:

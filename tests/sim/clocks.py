@@ -52,6 +52,7 @@ def simulated(loop: SimLoop, seed: str) -> Iterator[None]:
         (time, "localtime"): lambda at=None: gmtime(wall() if at is None else at),
         (time, "strftime"): lambda form, at=None: strftime(form, gmtime(wall()) if at is None else at),
         (os, "getpid"): lambda: ACTOR.get(loop.sea).pid or me,
+        (os, "getppid"): lambda: getattr(ACTOR.get(loop.sea), "parent", 1),
         (secrets, "token_hex"): lambda n=32: f"{rng.getrandbits(8 * n):0{2 * n}x}",
         (gc, "collect"): lambda *which: 0,
     }

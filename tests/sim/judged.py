@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import sqlite3
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any
 
 from tests.sim.agents import Hooks
-from tests.sim.loop import Actor, SimLoop
+from tests.sim.loop import ACTOR, Actor, SimLoop
 from tests.sim.seams import StandIns
 
 Judge = Any
@@ -65,3 +67,20 @@ class Judged(StandIns, Hooks):
             judge.rest(when)
         if self.bad:
             raise Violation(self.bad)
+
+    def in_background(self, file: Any) -> None:
+        ACTOR.get().on_death.append(lambda: file._fd < 0 or file.__exit__(None, None, None))
+
+    # ---- plans that are up
+
+    def links_of(self, row: sqlite3.Row) -> list[tuple[str, str]]:
+        """The links of the plan that a row of `current` says is up."""
+        return [(link["a"], link["b"]) for link in json.loads(row["plan_text"])["links"]]
+
+    def any_slot(self, row: sqlite3.Row | None) -> bool:
+        """Whether the plan of a row of `current` has several sets of links, of which one is lit when nothing moves."""
+        return False
+
+    def moving(self, owner: str) -> bool:
+        """Whether an owner's light moves by itself, so that nobody says what it should be now."""
+        return False

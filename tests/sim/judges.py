@@ -152,6 +152,8 @@ class Journal(Judge):
             " AND steps.kind='device' AND steps.subject=? AND steps.state='doing'"
         )
         self.world.loop.note(f"{actor} -> {device} {line}")
+        if actor in self.world.turning:
+            return
         if self.world.reader.execute(query, (actor.pid, device)).fetchone() is None:
             self.broken(f"S4: {actor} sends {line!r} to {device}, and no step of it is in the journal")
         words = re.sub(r":\d+:", "::", line)  # without the tag
@@ -251,7 +253,8 @@ class Outcome(Judge):
             or not reader.execute("SELECT 1 FROM locks WHERE run=? AND state='active'", (run["id"],)).fetchone()
         ):
             return
-        for step in reader.execute("SELECT * FROM steps WHERE run=? AND state='done' AND kind='device'", (run["id"],)).fetchall():
+        query = "SELECT * FROM steps WHERE run=? AND state='done' AND kind='device' AND subject<>'all'"
+        for step in reader.execute(query, (run["id"],)).fetchall():
             if (run["id"], step["seq"]) not in self.judged:
                 self.judged.add((run["id"], step["seq"]))
                 self.done(step, began)
@@ -288,8 +291,10 @@ class Outcome(Judge):
 
     def ok(self, run: Any, began: float) -> None:
         world, owner = self.world, run["owner"]
-        row = world.reader.execute("SELECT plan_text, generation FROM current WHERE lab=?", (world.slice(owner),)).fetchone()
-        links = [(link["a"], link["b"]) for link in json.loads(row["plan_text"])["links"]] if row else []
+        row = world.reader.execute("SELECT * FROM current WHERE lab=?", (world.slice(owner),)).fetchone()
+        links = world.links_of(row) if row else []
+        if run["verb"] == "rollback" and world.any_slot(row):
+            return  # to a slot in which a turner died: `status` tells of it
         goal, own, words = world.wanted(links), world.owned(owner), f"{run['id']} ({run['verb']} of {owner}) is ok"
         for device in world.servers:
             held = own[device] & world.held(device)

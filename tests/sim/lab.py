@@ -80,6 +80,8 @@ class World(Judged):
     """Of each device."""
     endless: Collection[str] = ()
     """Verbs that go on until they are stopped."""
+    turning: Collection[Actor] = ()
+    """Processes whose effects are steps of the journal together, a minute of them each."""
 
     def __init__(self, loop: SimLoop, seed: str, folder: Path) -> None:
         super().__init__(loop)
@@ -184,9 +186,6 @@ class World(Judged):
 
     def claimed(self, claim: Any) -> None:
         ACTOR.get().on_death.append(claim.release)
-
-    def in_background(self, file: Any) -> None:
-        ACTOR.get().on_death.append(lambda: file._fd < 0 or file.__exit__(None, None, None))
 
     def _sending(self, actor: Actor, port: int, data: bytes) -> Callable[[], object]:
         device = self.devices_by_port.get(port)

@@ -6,7 +6,6 @@ A look takes a while, and the lab changes under it: each part of what it says mu
 from __future__ import annotations
 
 import asyncio
-import json
 from itertools import product
 from typing import Any
 
@@ -88,13 +87,15 @@ class Status(Judge):
     def store(self, look: Look) -> None:
         """The owner's plan and circuits as the store has them."""
         world = self.world
-        query = "SELECT plan_name, plan_text, generation FROM current WHERE lab=?"
+        query = "SELECT * FROM current WHERE lab=?"
         row = world.reader.execute(query, (world.slice(look.owner),)).fetchone()
-        links = [(link["a"], link["b"]) for link in json.loads(row["plan_text"])["links"]] if row else []
+        links = world.links_of(row) if row else []
         look.note("plan", "", (row["plan_name"], row["generation"], links) if row else ("", None, links))
-        wanted, owned = world.wanted(links), world.owned(look.owner)
+        wanted, owned, moving = world.wanted(links), world.owned(look.owner), world.moving(look.owner)
         for name in world.servers:
             look.note("wanted", name, wanted[name])
+            if moving:
+                look.note("wanted", name, set())
             look.note("owned", name, owned[name])
 
     def disturbed(self, look: Look) -> None:
@@ -148,7 +149,7 @@ class Status(Judge):
         _, generation, links = look.seen["plan", ""][0]
         for name in {end.partition(":")[0] for link in links for end in link}:
             there = look.seen.get(("host", name), [])
-            if len(there) == 1 and there[0] != generation and name not in look.silent and not came.drift:
+            if len(there) == 1 and there[0] != generation and name not in look.silent and not (came.drift or came.slots):
                 self.broken(f"of {look.owner}: {name} runs {there[0]}, not {generation}, and status is silent")
 
 

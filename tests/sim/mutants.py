@@ -14,6 +14,7 @@ LOCKS, LOCKING = "orchestrator/store/locks.py", "orchestrator/engine/change/lock
 SNAPSHOT, CONTEXT = "orchestrator/engine/change/snapshot.py", "orchestrator/engine/change/context.py"
 GENERATIONS, FENCE = "agent/generations.py", "agent/fence.py"
 GUARD = "orchestrator/engine/guard/guard.py"
+TURNER, TURN = "orchestrator/engine/schedule/turner.py", "orchestrator/engine/schedule/verb.py"
 
 
 @dataclass(frozen=True)
@@ -235,7 +236,7 @@ MUTANTS = {
         Mutant(
             "rollback-to-half-a-state",
             "a rollback of a run that went on with another's half state goes back to before both",
-            ((RUN, "first_of(store, record, half=half)", "first_of(store, record, half=False)"),),
+            ((RUN, "first_of(store, first, half=True)", "first_of(store, first, half=False)"),),
             plot="hurry",
         ),
         Mutant(
@@ -369,6 +370,30 @@ MUTANTS = {
                 ),
             ),
             plot="guard",
+        ),
+        Mutant(
+            "turner-without-lock",
+            "a turner whose lock was taken moves no light any more",
+            ((TURNER, "        context.lock.check(context.run.id)", "        context.lock.check"),),
+            plot="turn",
+        ),
+        Mutant(
+            "slots-of-nobody",
+            "the circuits of all slots have an owner before they turn",
+            ((TURN, "    store.own(context.slice, context.run.id, settings)\n", ""),),
+            plot="turn",
+        ),
+        Mutant(
+            "schedule-left-on-hosts",
+            "hosts stay confirmed in their slot once a turner has ended",
+            (
+                (
+                    TURNER,
+                    "            await self.watch.hosts.stop_slots([h for h in self.hosts if h in self.watch.hosts.attached()])\n",
+                    "",
+                ),
+            ),
+            plot="turn",
         ),
     )
 }

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from agent import basics, fence, generations
+from agent import basics, fence, generations, slots
 from agent.basics import VAR, Failure, unpack
 from agent.daemon import Server
 from agent.fence import FENCED, Fence
@@ -37,6 +37,7 @@ from agent.netlink import (
     u32,
 )
 from agent.probes import Probes
+from agent.slots import Slots
 from emulators.families import device_from_config
 from emulators.server import DeviceServer
 from optics import (
@@ -50,14 +51,19 @@ from optics import (
 )
 from orchestrator import processes
 from orchestrator import session as sessions
+from orchestrator.engine import background, verbs
 from orchestrator.engine import status as survey
-from orchestrator.engine import verbs
-from orchestrator.engine.background import STOP_S, StateFile
+from orchestrator.engine.background import MOVERS, STOP_S, StateFile
 from orchestrator.engine.change import apply, move, rollback
 from orchestrator.engine.change import run as changes
 from orchestrator.engine.guard.guard import GuardOptions, guard
 from orchestrator.engine.guard.process import GUARD
 from orchestrator.engine.schedule import process as turning
+from orchestrator.engine.schedule import turner
+from orchestrator.engine.schedule.left import stop_left
+from orchestrator.engine.schedule.making import begin
+from orchestrator.engine.schedule.process import TURNER
+from orchestrator.engine.schedule.verb import TurnOptions, turn
 from orchestrator.hosts import facts as facts_of
 from orchestrator.hosts import fleet, ssh
 from orchestrator.hosts.facts import facts
@@ -90,10 +96,12 @@ __all__ = [
     "GETLINK",
     "GETRULE",
     "GUARD",
+    "MOVERS",
     "NEWNEIGH",
     "NEWROUTE",
     "NEWRULE",
     "STOP_S",
+    "TURNER",
     "U32",
     "VAR",
     "Command",
@@ -114,12 +122,15 @@ __all__ = [
     "Server",
     "Settings",
     "Silent",
+    "Slots",
     "Store",
     "TestbedError",
+    "TurnOptions",
     "Unreachable",
     "UpOptions",
     "attr",
     "attrs",
+    "begin",
     "device_from_config",
     "facts",
     "full",
@@ -132,7 +143,9 @@ __all__ = [
     "mac_bytes",
     "replaced",
     "slice_of",
+    "stop_left",
     "survey",
+    "turn",
     "u32",
     "unpack",
     "verbs",
@@ -189,6 +202,13 @@ class StandIns:
 
     def claimed(self, claim: StoreClaim) -> None:
         """A process shares the file that says which store keeps the lab."""
+
+    def spawn(self, settings: Settings, words: list[str], said: Path) -> Any:
+        """As `processes.spawn`."""
+
+    def stop_movers(self, settings: Settings, slice_: str) -> Any:
+        """As `background.stop_movers`; may return a future."""
+        return []
 
     def in_background(self, file: StateFile[Any]) -> None:
         """A process of a kind of which there is one has its file."""
@@ -302,12 +322,16 @@ def replaced(by: StandIns) -> Iterator[None]:
             (ssh, "connect", by.login),
             (fleet, "Ansible", by.ansible),
             (apply, "undisturbed", lambda expected_s=0.0: nullcontext()),
+            (turner, "undisturbed", nullcontext),
+            (background, "spawn", lambda settings, words, said: by.spawn(settings, words, said)),
+            (changes, "stop_movers", lambda settings, slice_: by.stop_movers(settings, slice_)),
             (changes, "watch_over", lambda settings, run: by.watch_over(settings, run)),
             (environment, "note", lambda *words: None),
             (basics, "os", by.disk_os),
             (basics, "open", by.disk_open),
             (fence, "os", by.disk_os),
             (generations, "os", by.disk_os),
+            (slots, "os", by.disk_os),
             (generations, "Kick", Kick),
         ):
             patches.enter_context(patch.object(owner, name, new, create=name == "open"))

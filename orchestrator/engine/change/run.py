@@ -71,8 +71,9 @@ def before_run(store: Store, lab: Lab, run: str) -> Snapshot | None:
     record = store.get(run)
     if record is None or not record.begun:
         return None
-    half = not whole(before_of(store.journalled(run)[0]), lab)
-    return before_of(store.journalled(first_of(store, record, half=half).id)[0])
+    first = first_of(store, record, half=False)  # of several slots only the first may have begun with half of another plan
+    state = before_of(store.journalled(first.id)[0])
+    return state if whole(state, lab) else before_of(store.journalled(first_of(store, first, half=True).id)[0])
 
 
 @dataclass
