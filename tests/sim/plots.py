@@ -184,11 +184,12 @@ class TrunkWorld(World):
         """Over which trunk a circuit goes is the program's choice: it is as the store has it."""
         there = [(a, b) for a, b in links if self.cables[a].enters.device == self.cables[b].enters.device]
         found = super().wanted(there)
-        far = {tuple(end.split(":p")) for link in links if link not in there for end in link}
-        for row in self.reader.execute("SELECT links FROM current"):
-            for path in json.loads(row["links"]).get("paths", ()):
-                if (path["transmitter"][0], str(path["transmitter"][1])) in far:
-                    for device, ingress, egress in path["path"]:
+        ends = [self.cables[end].enters for link in links if link not in there for end in link]
+        far = {(port.device, port.label) for port in ends}
+        for row in self.reader.execute("SELECT up FROM current"):
+            for path in json.loads(row["up"])["paths"]:
+                if (path[0][0], path[0][1]) in far:
+                    for device, ingress, egress in path:
                         found[device].add((ingress, egress))
         return found
 
