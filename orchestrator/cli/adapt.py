@@ -65,11 +65,10 @@ def adapt(
 
 
 def _started(call: Call) -> Result:
-    from orchestrator.engine.adapt.process import ADAPTER, log_path
+    from orchestrator.engine.adapt.process import ADAPTER
     from orchestrator.results import to_json
 
-    slice_ = own_slice(call)
-    started = ADAPTER.start(call.settings, slice_, log_path(call.settings, slice_))
+    started = ADAPTER.start(call.settings, own_slice(call))
     return Result({"adapter": to_json(started)}, f"adapter: {started}; events in {started.log}", hint="testbed adapt --stop")
 
 

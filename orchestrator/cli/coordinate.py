@@ -93,11 +93,11 @@ def _lab(call: Call) -> str:
 
 def begun(call: Call, words: Sequence[str] = ()) -> CoordinateState:
     """Start the coordinator in the background, in place of one that runs. words: further options of the command."""
-    from orchestrator.engine.sharing.process import COORDINATOR, log_path
+    from orchestrator.engine.sharing.process import COORDINATOR
 
     lab = _lab(call)
     COORDINATOR.stop(call.settings, lab)
-    return COORDINATOR.start(call.settings, lab, log_path(call.settings, lab), words)
+    return COORDINATOR.start(call.settings, lab, words=words)
 
 
 def ended(call: Call) -> tuple[str, bool, list[str]]:

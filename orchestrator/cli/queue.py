@@ -182,7 +182,7 @@ def drop(call: Call, number: Annotated[int, typer.Argument(metavar="N", min=1, h
 
 def _foreground(call: Call, jsonl: bool, log: Path | None) -> Result:
     from orchestrator.engine.queue.verb import queue_serve
-    from orchestrator.engine.schedule.supervise import supervised
+    from orchestrator.services.supervise import supervised
 
     kept = log is not None  # in the background: no one is there to start it again
     if kept:

@@ -48,9 +48,9 @@ def turn(
                 "turn: --log goes with --foreground, --once or --jsonl", hint="in the background events go to a file that is named"
             )
         return _started(call, job)
-    from orchestrator.engine.schedule.supervise import supervised
     from orchestrator.engine.schedule.verb import TurnOptions
     from orchestrator.engine.schedule.verb import turn as work
+    from orchestrator.services.supervise import supervised
 
     kept = log is not None and not once  # in the background: no one is there to start it again
     if kept:

@@ -24,7 +24,6 @@ from orchestrator.engine.adapt.record import Look, record_look
 from orchestrator.engine.adapt.region import Proposal, proposal, split, without
 from orchestrator.engine.adapt.traffic import Bytes, Forecast, Pace, bytes_of, distance, pace
 from orchestrator.engine.adapt.turning import Abandoned, Standing, Turned, Turning
-from orchestrator.engine.background import StateFile, ready
 from orchestrator.engine.change.apply import finish
 from orchestrator.engine.change.context import Context
 from orchestrator.engine.change.job_record import facts, ranks_of
@@ -40,6 +39,8 @@ from orchestrator.hosts.late import START_S
 from orchestrator.plan.reader import read_plan
 from orchestrator.plan.stored import stored_links
 from orchestrator.results import Json
+from orchestrator.services.kind import StateFile
+from orchestrator.services.work import ready
 from orchestrator.session import Command, load_lab
 from orchestrator.store.keys import slice_of
 from orchestrator.store.records import CurrentPlan

@@ -6,13 +6,14 @@ import time
 from dataclasses import dataclass
 
 from optics import TimedOut
-from orchestrator.engine.background import HERE, STOP_S, BackgroundState, Kind
 from orchestrator.results import JsonReport
+from orchestrator.services.kind import STOP_S, Kind
+from orchestrator.services.state import ServiceState
 from orchestrator.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)
-class QueueState(BackgroundState):
+class QueueState(ServiceState):
     """What it reports of itself. state: starting, serving, ended. last: the latest event in words."""
 
     last: str = ""
@@ -21,7 +22,7 @@ class QueueState(BackgroundState):
         return f"{self.state}, {self.where}" + (f"; {self.last}" if self.last else "")
 
 
-QUEUE = Kind("queue", "queue", "serves", QueueState, HERE, "lab")
+QUEUE = Kind("queue", "queue", "serves", QueueState, ("--foreground",), "lab")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,4 @@ def serve_in_background(settings: Settings, lab: str) -> QueueState:
         if time.monotonic() > give_up:
             raise TimedOut(f"the queue (pid {there.pid}) does not end", hint=f"see {there.log}")
         time.sleep(0.05)
-    log = QUEUE.path(settings, lab).with_suffix(".jsonl")
-    log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    return QUEUE.start(settings, lab, log)
+    return QUEUE.start(settings, lab)

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from optics import BadFile, Infeasible, Locked
 from optics.plain import counted
 from orchestrator.deadline import OUTER
-from orchestrator.engine.background import StateFile, ready
 from orchestrator.engine.queue.acts import decided
 from orchestrator.engine.queue.onlab import OnLab, holdable
 from orchestrator.engine.queue.process import QUEUE, QueueReport, QueueState
@@ -24,6 +23,8 @@ from orchestrator.plan.design.workload import on_hosts
 from orchestrator.plan.reader import read_plan
 from orchestrator.processes import process_mark
 from orchestrator.results import JsonReport
+from orchestrator.services.kind import StateFile
+from orchestrator.services.work import ready
 from orchestrator.session import Command, load_lab
 from orchestrator.store.keys import key_of
 from orchestrator.store.locks import who

@@ -18,7 +18,6 @@ from dataclasses import dataclass, field, replace
 
 from optics import Change, DeviceName, HostName, Locked, Outcome, Setting, TestbedError, TimedOut
 from optics.plan import Schedule
-from orchestrator.engine.background import StateFile
 from orchestrator.engine.change.apply import NotBegun, Start, undisturbed
 from orchestrator.engine.change.context import Context
 from orchestrator.engine.schedule.goals import SlotGoal, Times, change_to, every
@@ -27,6 +26,7 @@ from orchestrator.engine.schedule.process import TurnState
 from orchestrator.engine.schedule.stored import StoredSlots
 from orchestrator.engine.schedule.watching import HostWatch
 from orchestrator.results import Json
+from orchestrator.services.kind import StateFile
 
 LEAD_S = 0.15
 """Devices are read this long (s) before a slot ends, so that the turn itself is one command; less where slots are short."""

@@ -13,7 +13,6 @@ from optics import Change, DeviceName, Missing, TestbedError
 from optics.plain import counted
 from optics.plan import Job, Plan, Schedule
 from orchestrator.deadline import OUTER
-from orchestrator.engine.background import StateFile
 from orchestrator.engine.change.apply import finish
 from orchestrator.engine.change.context import Context
 from orchestrator.engine.change.goal import rules_sha
@@ -39,6 +38,7 @@ from orchestrator.inventory.lab import Lab
 from orchestrator.plan.reader import read_plan
 from orchestrator.plan.stored import link_data, path_data, unmade
 from orchestrator.processes import process_mark
+from orchestrator.services.kind import StateFile
 from orchestrator.session import Command, load_lab, open_session
 from orchestrator.store.confirmations import Confirmations
 from orchestrator.store.keys import key_of, owner_of, slice_of

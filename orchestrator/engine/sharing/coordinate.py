@@ -20,11 +20,12 @@ from typing import Literal
 from optics import Infeasible, Missing, NotVerified, TestbedError
 from optics.plan import Congestion
 from orchestrator.deadline import OUTER
-from orchestrator.engine.background import StateFile, ready
 from orchestrator.engine.sharing.measure import SAMPLED_S, Seen, Tenant, connect, iterations, measured, none_runs, several, tenants
 from orchestrator.engine.sharing.process import COORDINATOR, CoordinateState
 from orchestrator.engine.sharing.report import JobPhases, PhasesReport, answer
 from orchestrator.results import Json, JsonReport
+from orchestrator.services.kind import StateFile
+from orchestrator.services.work import ready
 from orchestrator.session import Command, Session, load_lab
 from orchestrator.store.keys import key_of
 
