@@ -40,12 +40,12 @@ def _key(call: Call) -> str:
 def _serve(call: Call) -> dict[str, Json]:
     """Have the background process run. Raises: as `Kind.start`."""
     from orchestrator.engine.invoke import start_lab
-    from orchestrator.engine.queue.process import serve_in_background
+    from orchestrator.engine.queue.process import QUEUE
     from orchestrator.results import to_json
 
     with call.progress() as progress:
         start_lab(call.settings, progress)
-    return {"process": to_json(serve_in_background(call.settings, _key(call)))}
+    return {"process": to_json(QUEUE.start(call.settings, _key(call)))}
 
 
 def _serve_after(call: Call, done: str, hint: str) -> dict[str, Json]:

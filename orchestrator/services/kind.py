@@ -86,6 +86,7 @@ class Kind(Generic[S]):
 
     async def started(self, settings: Settings, key: str, log: Path | None = None, words: Sequence[str] = ()) -> S:
         """As `start`, for a verb, whose own deadline ends the wait."""
+        await asyncio.to_thread(self._before, self.path(settings, key))
         starting = self.begin(settings, key, log, words)
         try:
             while True:
@@ -103,12 +104,27 @@ class Kind(Generic[S]):
         """
         path, log = self.path(settings, key), log or self.log(settings, key)
         errors = log.with_suffix(".err")
-        before = self.read(path)  # which is there until the new one has written
+        before = self._before(path)  # which is there until the new one has written
         if before is not None and before.alive:
             return Starting(self, path, log, None, before)
         said = errors.stat().st_size if errors.exists() else 0  # what earlier ones wrote
         process = spawn(settings, [self.name, *self.options, "--log", str(log), *words], errors)
         return Starting(self, path, log, process, before, said)
+
+    def _before(self, path: Path) -> S | None:
+        """What is there before one is started. One that has ended its work is waited for: it may not see what it is started for.
+
+        Raises: TimedOut - it does not end.
+        """
+        give_up = time.monotonic() + self.stop_s
+        while (there := self.read(path)) is not None and there.alive and there.state == "ended":
+            if time.monotonic() > give_up:
+                raise self._stays(there)
+            time.sleep(LOOK_S)
+        return there
+
+    def _stays(self, there: S) -> TimedOut:
+        return TimedOut(f"the {self.noun} (pid {there.pid}) does not end", hint=f"see {there.log}" if there.log else "")
 
     def stop(self, settings: Settings, key: str) -> S | None:
         """End it and wait until it has ended; it completes the current step. None if none runs.
@@ -133,7 +149,7 @@ class Kind(Generic[S]):
                 f"the {self.noun} is {there.user}'s (pid {there.pid})", hint=f"ask {there.user} to stop it"
             ) from None
         if not ended:
-            raise TimedOut(f"the {self.noun} (pid {there.pid}) does not end", hint=f"see {there.log}" if there.log else "")
+            raise self._stays(there)
         return there
 
 

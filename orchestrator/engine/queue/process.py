@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 
-from optics import TimedOut
 from orchestrator.results import JsonReport
-from orchestrator.services.kind import STOP_S, Kind
+from orchestrator.services.kind import Kind
 from orchestrator.services.state import ServiceState
-from orchestrator.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,16 +31,3 @@ class QueueReport(JsonReport):
     stopped: int = 0
     failures: int = 0
     last: str = ""
-
-
-def serve_in_background(settings: Settings, lab: str) -> QueueState:
-    """The process that serves the queue of this lab (`key_of`), started unless it runs. Raises: as `Kind.start`.
-
-    One that found nothing left to do, and ends, is waited for: it may not have seen what was added since.
-    """
-    give_up = time.monotonic() + STOP_S
-    while (there := QUEUE.running(settings, lab)) is not None and there.state == "ended":
-        if time.monotonic() > give_up:
-            raise TimedOut(f"the queue (pid {there.pid}) does not end", hint=f"see {there.log}")
-        time.sleep(0.05)
-    return QUEUE.start(settings, lab)
