@@ -66,6 +66,10 @@ class Kind(Generic[S]):
         """The state in this file, `alive` if its process runs; None if there never was one."""
         return read(path, self.state)
 
+    def file(self, settings: Settings, key: str, own: S) -> StateFile[S]:
+        """The file for this process, of which `own` is the initial state."""
+        return StateFile(self, self.path(settings, key), own)
+
     def running(self, settings: Settings, key: str) -> S | None:
         """The state of the process that runs now, None if none does."""
         there = self.read(self.path(settings, key))
@@ -210,6 +214,7 @@ class StateFile(Generic[S]):
         self.kind, self.path, self.state = kind, path, state
         self.before = kind.read(path)
         self._fd = -1
+        self._mine = False
 
     def __enter__(self) -> StateFile[S]:
         self._fd = self._opened()
@@ -242,19 +247,24 @@ class StateFile(Generic[S]):
             if time.monotonic() >= give_up:
                 return False
             time.sleep(0.01)
+        self._mine = True
         return True
 
     def leave(self) -> None:
-        """Let another one start; this one may `take` the file again, until when it says nothing."""
+        """Let another one start; until this one has taken the file again, nothing is written."""
+        self._mine = False
         flock(self._fd, LOCK_UN)
 
     def say(self, state: S) -> None:
         """Write the current state; where the disk is full, what was said before stays."""
         self.state = state
+        if not self._mine:
+            return
         text = json.dumps({k: v for k, v in asdict(state).items() if k != "alive"}).encode()
         with suppress(OSError):
             os.pwrite(self._fd, text + b"\n", 0)
             os.ftruncate(self._fd, len(text) + 1)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._mine = False
         os.close(self._fd)

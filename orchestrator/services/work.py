@@ -14,9 +14,8 @@ from optics.errors import NotVerified, TestbedError
 from optics.plain import counted
 from orchestrator.deadline import endless
 from orchestrator.results import Json
-from orchestrator.services.kind import Kind, StateFile
+from orchestrator.services.kind import StateFile
 from orchestrator.services.state import S
-from orchestrator.settings import Settings
 
 Notify = Callable[[Mapping[str, Json]], None]
 """Receives every event as it happens: `event`, `at` (wall s), `words`, and fields of its own."""
@@ -28,13 +27,10 @@ def emit(notify: Notify, event: str, words: str, **fields: Json) -> None:
 
 
 @contextmanager
-def serving(kind: Kind[S], settings: Settings, key: str, own: S) -> Iterator[StateFile[S]]:
-    """Be the service of this kind for a plan or lab (`key`), however long it takes; its file then says that it ended, and why.
-
-    own: its initial state, of `Kind.own`. Raises: as `StateFile`.
-    """
+def serving(file: StateFile[S]) -> Iterator[StateFile[S]]:
+    """Be the service with this file, however long it takes; the file then says that it ended, and why. Raises: as `StateFile`."""
     endless()
-    with StateFile(kind, kind.path(settings, key), own) as file:
+    with file:
         error = ""
         try:
             yield file

@@ -85,7 +85,7 @@ async def adapt(command: Command, *, notify: Notify, options: AdaptOptions) -> A
             f"plan {plan.name} does not say what to adapt",
             hint='it needs job.regions, and: "adapt": {"every": 2}; docs/how-to/adapt-circuits.md',
         )
-    with serving(ADAPTER, settings, key, ADAPTER.own(settings, options.log)) as file:
+    with serving(ADAPTER.file(settings, key, ADAPTER.own(settings, options.log))) as file:
         endless = replace(command, settings=replace(settings, timeout_s=math.inf))
         async with ChangeRun("adapt", lab, endless).adapting(plan, current.plan_text, {"plan_run": current.run}) as context:
             adapter = Adapter(context, plan, plan.adapt, current, plan.job.regions, file, notify, options)

@@ -82,7 +82,7 @@ async def guard(command: Command, *, notify: Notify, options: GuardOptions) -> G
             f"no plan is up on {lab.name}, so there is nothing to guard", hint="testbed up --topology examples/ring-12.json"
         )
     own = replace(GUARD.own(settings, options.log), jobs=str(options.budget or ""))
-    with serving(GUARD, settings, key, own) as file:
+    with serving(GUARD.file(settings, key, own)) as file:
         async with open_session(lab, command.inventory, settings.cache_dir / "ansible", settings.bounds) as session:
             watcher = Guard(session, command, file, notify, options, min(command.timeout_s, 10.0))
             try:

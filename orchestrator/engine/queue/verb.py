@@ -160,7 +160,7 @@ async def queue_serve(command: Command, *, notify: Notify, log: str = "", kept: 
     """
     lab, settings = load_lab(command.inventory), command.settings
     key = key_of(lab)
-    with serving(QUEUE, settings, key, QUEUE.own(settings, log, kept=kept)) as file:
+    with serving(QUEUE.file(settings, key, QUEUE.own(settings, log, kept=kept))) as file:
 
         def said(event: Mapping[str, Json]) -> None:
             file.say(replace(file.state, last=str(event["words"])))

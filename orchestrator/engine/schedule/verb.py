@@ -89,7 +89,7 @@ async def turn(command: Command, *, notify: Notify, options: TurnOptions) -> Tur
     killed = TURNER.read(TURNER.path(settings, key)) if options.kept else None
     if killed is not None and killed.kept == own.kept and killed.job:
         own, options = replace(own, job=killed.job), replace(options, job=False)  # it may have been stopped since
-    with serving(TURNER, settings, key, own) as file:
+    with serving(TURNER.file(settings, key, own)) as file:
         async with _running(silent, lab, plan) as context:
             if (now := command.store.current(key)) is None or now.run != current.run:
                 raise Missing(f"{plan.name} is not up any more, so there is nothing to turn", hint="testbed status")

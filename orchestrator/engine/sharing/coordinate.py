@@ -87,7 +87,7 @@ async def coordinate(command: Command, *, notify: Notify, options: CoordinateOpt
     """
     lab, settings = load_lab(command.inventory), command.settings
     several(tenants(command.store, lab))
-    with serving(COORDINATOR, settings, key_of(lab), COORDINATOR.own(settings, options.log)) as file:
+    with serving(COORDINATOR.file(settings, key_of(lab), COORDINATOR.own(settings, options.log))) as file:
         endless = replace(command, settings=replace(settings, timeout_s=math.inf))
         async with endless.opened(lab, "coordinate") as session:
             work = Coordinator(command, session, file, notify, options)
