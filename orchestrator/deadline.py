@@ -16,6 +16,12 @@ SLACK = 2.0
 """Devices get this many times what their data sheets promise: drivers wait with limits of their own."""
 
 
+def endless() -> None:
+    """Let the verb take as long as it takes: its caller's limit is for verbs that end by themselves."""
+    if (outer := OUTER.get()) is not None:
+        outer.reschedule(None)
+
+
 class Limit:
     """The deadline of a verb. firm: the operator gave it, so it is kept, and work that cannot finish within it is not begun."""
 

@@ -57,7 +57,12 @@ class Daemon:
     def detach(cls, process: subprocess.Popen[bytes]) -> Daemon:
         """Leave a child running when this process ends."""
         process.returncode = 0  # else Popen warns that it still runs
-        return cls(process.pid, process_mark(process.pid))
+        return cls.of(process.pid)
+
+    @classmethod
+    def of(cls, pid: int) -> Daemon:
+        """The process that has this id now."""
+        return cls(pid, process_mark(pid))
 
     @property
     def alive(self) -> bool:
@@ -83,6 +88,12 @@ class Daemon:
                 return False
             time.sleep(0.02)
         return True
+
+
+def parent_of(pid: int) -> int:
+    """The id of a process's parent; 0 if there is no such process."""
+    stat = _stat(pid)
+    return int(stat[stat.rfind(")") + 2 :].split()[1]) if stat else 0
 
 
 def process_mark(pid: int) -> str:
@@ -125,7 +136,7 @@ def lock_holder(fd: int) -> Daemon | None:
         if words[1:4] == ["FLOCK", "ADVISORY", "WRITE"] and words[5].rpartition(":")[2] == str(own.st_ino):
             with suppress(OSError):
                 if any(os.path.samestat(path.stat(), own) for path in Path(f"/proc/{words[4]}/fd").iterdir()):
-                    return Daemon(int(words[4]), process_mark(int(words[4])))
+                    return Daemon.of(int(words[4]))
     return None
 
 

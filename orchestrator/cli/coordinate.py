@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
 from orchestrator.cli.call import Call, Result, Usage, verb
-from orchestrator.cli.events import EventPrinter
-from orchestrator.cli.shared import Foreground, Jsonl, one_of, seconds
+from orchestrator.cli.service import Foreground, Log, in_background, started, worked
+from orchestrator.cli.shared import Jsonl, one_of, own_lab, seconds
 
 if TYPE_CHECKING:
     from orchestrator.engine.sharing.process import CoordinateState
@@ -44,60 +43,43 @@ def coordinate(
     force: Annotated[bool, typer.Option("--force", help="Make periods longer until the jobs fit.")] = False,
     grid: Annotated[float, typer.Option("--grid", metavar="MS", min=0.1, help="Shifts and periods are multiples of this.")] = 1.0,
     for_: Annotated[str, typer.Option("--for", metavar="TIME", help="How long ports are sampled.")] = "3s",
-    log: Annotated[Path | None, typer.Option("--log", metavar="FILE", help="Also append events to this file.")] = None,
+    log: Log = None,
 ) -> Result:
     one_of(by, BY, "--by")
     if by in ("off", "mltcp") and (force or foreground):
-        words = f"coordinate: --by {by} cannot be combined with --force or --foreground"
-        raise Usage(words, hint=f"testbed coordinate --by {by}")
+        text = f"coordinate: --by {by} cannot be combined with --force or --foreground"
+        raise Usage(text, hint=f"testbed coordinate --by {by}")
     if by == "mltcp":
         from orchestrator.engine.sharing.coordinate import by_windows
         from orchestrator.engine.sharing.process import COORDINATOR
 
-        COORDINATOR.stop(call.settings, _lab(call))
+        COORDINATOR.stop(call.settings, own_lab(call))
         given = call.work(by_windows)
         text = f"{', '.join(given)}: congestion control mltcp, until the job ends"
         return Result({"mltcp": [*given]}, text, hint="testbed coordinate --by off")
     if by == "off":
-        words, stopped, told = ended(call)
-        return Result({"stopped": stopped, "released": [*told]}, words)
+        text, stopped, told = ended(call)
+        return Result({"stopped": stopped, "released": [*told]}, text)
     sampled = seconds("--for", for_, "3s")
-    if by == "shift" and not (foreground or jsonl):
-        if log is not None:
-            raise Usage(
-                "coordinate: --log goes with --foreground or --jsonl", hint="in the background events go to a file that is named"
-            )
-        from orchestrator.results import to_json
+    if by == "shift" and in_background(call, log, foreground or jsonl, "--foreground or --jsonl"):
+        from orchestrator.engine.sharing.process import COORDINATOR
 
-        started = begun(call, ["--grid", f"{grid:g}", "--for", f"{sampled:g}s", *(["--force"] if force else [])])
-        text = f"{started.last}\ncoordinator: {started.state}, {started.where}; events in {started.log}"
-        return Result({"coordinator": to_json(started)}, text, hint="testbed coordinate --by off")
+        words = ["--grid", f"{grid:g}", "--for", f"{sampled:g}s", *(["--force"] if force else [])]
+        return started(COORDINATOR, begun(call, words))
     from orchestrator.engine.sharing.coordinate import By, CoordinateOptions
     from orchestrator.engine.sharing.coordinate import coordinate as work
 
-    printer = EventPrinter("coordinate", jsonl, call.json, log)
-    try:
-        options = CoordinateOptions(cast(By, by), force, grid, sampled, str(log or ""))
-        report = call.work(work, notify=printer, options=options)
-    finally:
-        printer.close()
+    report = worked(call, work, jsonl, log, options=CoordinateOptions(cast(By, by), force, grid, sampled, str(log or "")))
     return Result(report.to_json(), "" if jsonl else f"Coordinated {report.lab}: {report.last}")
-
-
-def _lab(call: Call) -> str:
-    from orchestrator.session import load_lab
-    from orchestrator.store.keys import key_of
-
-    return key_of(load_lab(call.settings.inventory))
 
 
 def begun(call: Call, words: Sequence[str] = ()) -> CoordinateState:
     """Start the coordinator in the background, in place of one that runs. words: further options of the command."""
-    from orchestrator.engine.sharing.process import COORDINATOR, log_path
+    from orchestrator.engine.sharing.process import COORDINATOR
 
-    lab = _lab(call)
+    lab = own_lab(call)
     COORDINATOR.stop(call.settings, lab)
-    return COORDINATOR.start(call.settings, lab, log_path(call.settings, lab), words)
+    return COORDINATOR.start(call.settings, lab, words=words)
 
 
 def ended(call: Call) -> tuple[str, bool, list[str]]:
@@ -105,7 +87,7 @@ def ended(call: Call) -> tuple[str, bool, list[str]]:
     from orchestrator.engine.sharing.coordinate import released
     from orchestrator.engine.sharing.process import COORDINATOR
 
-    stopped = COORDINATOR.stop(call.settings, _lab(call))
+    stopped = COORDINATOR.stop(call.settings, own_lab(call))
     told = call.work(released)
     text = f"Coordinator stopped (pid {stopped.pid})" if stopped is not None else "No coordinator was running"
     return text + (f"; {', '.join(told)} begin iterations when they like" if told else ""), stopped is not None, told

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from orchestrator.cli.call import Call, Result, verb
-from orchestrator.cli.events import EventPrinter
+from orchestrator.cli.service import Log, stopped, worked
 from orchestrator.cli.shared import GuardJobs, Jsonl, Restarts, budget_of, own_slice, seconds
 
 app = typer.Typer()
@@ -41,7 +40,7 @@ def guard(
     hold: Annotated[
         str, typer.Option("--hold", metavar="TIME", help="How long light must be stable before a circuit is used again.")
     ] = "3s",
-    log: Annotated[Path | None, typer.Option("--log", metavar="FILE", help="Also append events to this file.")] = None,
+    log: Log = None,
     jobs: GuardJobs = False,
     restarts: Restarts = None,
 ) -> Result:
@@ -52,11 +51,7 @@ def guard(
 
     budget = budget_of("guard", jobs, restarts)
     options = GuardOptions(seconds("--look", look, "10s"), seconds("--hold", hold, "3s"), stay, str(log or ""), budget)
-    printer = EventPrinter("guard", jsonl, call.json, log)
-    try:
-        report = call.work(work, notify=printer, options=options)
-    finally:
-        printer.close()
+    report = worked(call, work, jsonl, log, options=options)
     moves = f"rerouted {report.reroutes} times, restored {report.restores} times"
     moves += f", recovered its job {report.recovered} times" if budget is not None else ""
     return Result(report.to_json(), "" if jsonl else f"Guarded {report.plan or report.lab}: {moves}")
@@ -64,14 +59,8 @@ def guard(
 
 def _stopped(call: Call) -> Result:
     from orchestrator.engine.guard.process import GUARD
-    from orchestrator.results import to_json
 
-    stopped = GUARD.stop(call.settings, own_slice(call))
-    if stopped is None:
-        return Result({"stopped": False}, "No guard was running")
-    text = f"Guard{stopped.of or ('' if stopped.unreadable else ' of no plan')} stopped (pid {stopped.pid})"
-    hint = ""
-    if stopped.around:
-        text += f"; traffic stays rerouted around {', '.join(stopped.around)}"
-        hint = "testbed guard"
-    return Result({"stopped": True, "guard": to_json(stopped)}, text, hint=hint)
+    there = GUARD.stop(call.settings, own_slice(call))
+    if there is None or not there.around:
+        return stopped(GUARD, there)
+    return stopped(GUARD, there, f"; traffic stays rerouted around {', '.join(there.around)}", "testbed guard")

@@ -41,11 +41,11 @@ class Tenant:
 
     def adapt(self, on: bool) -> None:
         from orchestrator.cli.shared import own_slice
-        from orchestrator.engine.adapt.process import ADAPTER, log_path
+        from orchestrator.engine.adapt.process import ADAPTER
 
         settings, slice_ = self._call.settings, own_slice(self._call)
         if on:
-            ADAPTER.start(settings, slice_, log_path(settings, slice_))
+            ADAPTER.start(settings, slice_)
         else:
             ADAPTER.stop(settings, slice_)
 

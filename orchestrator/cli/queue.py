@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from orchestrator.cli.call import Call, Result, Usage, verb
-from orchestrator.cli.events import EventPrinter
-from orchestrator.cli.shared import Foreground, Jsonl, seconds
+from orchestrator.cli.service import Foreground, worked
+from orchestrator.cli.shared import Jsonl, own_lab, seconds
 
 if TYPE_CHECKING:
     from orchestrator.engine.queue.verb import QueueRow, QueueView
@@ -30,22 +31,15 @@ def _command(call: Call, store: Store) -> Command:
     return Command(Silent(), store, call.settings)
 
 
-def _key(call: Call) -> str:
-    from orchestrator.session import load_lab
-    from orchestrator.store.keys import key_of
-
-    return key_of(load_lab(call.settings.inventory))
-
-
 def _serve(call: Call) -> dict[str, Json]:
     """Have the background process run. Raises: as `Kind.start`."""
     from orchestrator.engine.invoke import start_lab
-    from orchestrator.engine.queue.process import serve_in_background
+    from orchestrator.engine.queue.process import QUEUE
     from orchestrator.results import to_json
 
     with call.progress() as progress:
         start_lab(call.settings, progress)
-    return {"process": to_json(serve_in_background(call.settings, _key(call)))}
+    return {"process": to_json(QUEUE.start(call.settings, own_lab(call)))}
 
 
 def _serve_after(call: Call, done: str, hint: str) -> dict[str, Json]:
@@ -100,7 +94,7 @@ def queue(
         return _stopped(call)
     if start:
         with call.store() as store:
-            if not any(job.user == call.settings.user for job in queued(store, _key(call))):
+            if not any(job.user == call.settings.user for job in queued(store, own_lab(call))):
                 return Result({"process": None}, "No job of yours is in the queue, so there is nothing to serve")
         data = _serve(call)
         return Result(data, "The queue is served in the background", hint="testbed queue --explain")
@@ -172,7 +166,7 @@ def drop(call: Call, number: Annotated[int, typer.Argument(metavar="N", min=1, h
     from orchestrator.store.queue import drop as dropped
 
     with call.store() as store:
-        job = dropped(store, _key(call), who(call.settings), number)
+        job = dropped(store, own_lab(call), who(call.settings), number)
     data: dict[str, Json] = {"number": job.number, "state": job.state}
     if job.state == "stopping" and job.user == call.settings.user:
         data |= _serve_after(call, f"job {job} is to be stopped", "testbed queue --start")
@@ -182,16 +176,9 @@ def drop(call: Call, number: Annotated[int, typer.Argument(metavar="N", min=1, h
 
 def _foreground(call: Call, jsonl: bool, log: Path | None) -> Result:
     from orchestrator.engine.queue.verb import queue_serve
-    from orchestrator.engine.schedule.supervise import supervised
 
     kept = log is not None  # in the background: no one is there to start it again
-    if kept:
-        supervised()
-    printer = EventPrinter("queue", jsonl, call.json, log)
-    try:
-        report = call.work(queue_serve, notify=printer, log=str(log or ""), kept=kept)
-    finally:
-        printer.close()
+    report = worked(call, partial(queue_serve, log=str(log or ""), kept=kept), jsonl, log, kept=kept)
     words = f"Started {report.started}, stopped {report.stopped}, {report.failures} failures"
     return Result(report.to_json(), "" if jsonl else words)
 
@@ -202,10 +189,10 @@ def _stopped(call: Call) -> Result:
     from orchestrator.store.locks import who
     from orchestrator.store.queue import given_up
 
-    stopped = QUEUE.stop(call.settings, _key(call))
+    stopped = QUEUE.stop(call.settings, own_lab(call))
     if stopped is None:
         with call.store() as store:
-            there = given_up(store, _key(call), who(call.settings))
+            there = given_up(store, own_lab(call), who(call.settings))
         if there:
             words = f"The queue is not served any more from {there}; jobs that run go on"
             return Result({"stopped": True, "host": there}, words, hint="testbed queue --start")

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 Run = Annotated[str | None, typer.Argument(metavar="[RUN]", help="Run ID, its last digits, or `last`.", autocompletion=runs)]
 ExitCode = Annotated[bool, typer.Option("--exit-code", help="Exit with 8 if there are differences.")]
-Foreground = Annotated[bool, typer.Option("--foreground", help="Do it in this process, and print its events, until Ctrl-C.")]
 Jsonl = Annotated[bool, typer.Option("--jsonl", help="Print each event as one JSON object per line.")]
 GuardJobs = Annotated[
     bool,
@@ -114,6 +113,14 @@ def own_slice(call: Call) -> str:
     from orchestrator.store.keys import slice_of
 
     return slice_of(load_lab(call.settings.inventory), call.settings)
+
+
+def own_lab(call: Call) -> str:
+    """The key of the chosen lab in the run store."""
+    from orchestrator.session import load_lab
+    from orchestrator.store.keys import key_of
+
+    return key_of(load_lab(call.settings.inventory))
 
 
 def changed(report: UpReport | DownReport | PrewireReport, call: Call, retry: str = "") -> Result:

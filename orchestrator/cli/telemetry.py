@@ -137,12 +137,12 @@ def status(call: Call) -> Result:
     marks = [tail.stored(path, target.key, target.name) for path in kept]
     behind = sum(tail.Tail(path, mark).behind() for path, mark in zip(kept, marks, strict=True))
     refused = sum(mark.refused for mark in marks)
-    running, state = sink.status(settings.state_dir, target)
+    state = sink.status(settings.state_dir, target)
     sent = sum(mark.points for mark in marks)
     lines += [
         f"influx    {server}",
         f"database  {target.db}",
-        f"sink      {f'running, pid {state.pid}' if running else 'not running; the next command starts it'}"
+        f"sink      {f'running, pid {state.pid}' if state.alive else 'not running; the next command starts it'}"
         + (f", last sent {when(state.last)}" if state.last else ""),
         f"sent      {counted(sent, 'point')}, {behind} bytes still to send"
         + (f", {counted(refused, 'point')} refused" if refused else ""),
@@ -151,7 +151,7 @@ def status(call: Call) -> Result:
         lines.append(f"refused   {next(mark.words for mark in reversed(marks) if mark.refused)}")
     if state.trouble and behind:
         lines.append(f"trouble   {state.trouble}")
-    data |= {"server": server, "version": version, "live_url": live.url, "db": target.db, "sink": running, "sent": sent}
+    data |= {"server": server, "version": version, "live_url": live.url, "db": target.db, "sink": state.alive, "sent": sent}
     data |= {"behind": behind, "refused": refused, "trouble": state.trouble if behind else "", "state": to_json(state)}
     return Result(data, "\n".join(lines))
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from orchestrator.cli.call import Call, Result, Usage, verb
-from orchestrator.cli.events import EventPrinter
-from orchestrator.cli.shared import Foreground, Jsonl, own_slice
+from orchestrator.cli.service import Foreground, Log, in_background, started, stopped, worked
+from orchestrator.cli.shared import Jsonl, own_slice
 
 app = typer.Typer()
 
@@ -36,58 +35,39 @@ def turn(
     stop: Annotated[bool, typer.Option("--stop", help="Stop the running turner.")] = False,
     once: Annotated[bool, typer.Option("--once", help="Turn one cycle, then end.")] = False,
     job: Annotated[bool, typer.Option("--job", help="Launch the plan's job once the slots turn.")] = False,
-    log: Annotated[Path | None, typer.Option("--log", metavar="FILE", help="Also append events to this file.")] = None,
+    log: Log = None,
 ) -> Result:
     if stop and (once or job or foreground):
         raise Usage("turn: --stop cannot be combined with --once, --job or --foreground", hint="testbed turn --stop")
     if stop:
         return _stopped(call)
-    if not (foreground or once or jsonl):
-        if log is not None:
-            raise Usage(
-                "turn: --log goes with --foreground, --once or --jsonl", hint="in the background events go to a file that is named"
-            )
-        return _started(call, job)
-    from orchestrator.engine.schedule.supervise import supervised
+    if in_background(call, log, foreground or once or jsonl, "--foreground, --once or --jsonl"):
+        from orchestrator.engine.schedule.making import begin
+        from orchestrator.engine.schedule.process import TURNER
+
+        return started(TURNER, call.work(begin, job=job))
     from orchestrator.engine.schedule.verb import TurnOptions
     from orchestrator.engine.schedule.verb import turn as work
 
     kept = log is not None and not once  # in the background: no one is there to start it again
-    if kept:
-        supervised()
-    printer = EventPrinter("turn", jsonl, call.json, log)
-    try:
-        options = TurnOptions(once=once, job=job, log=str(log or ""), kept=kept)
-        report = call.work(work, notify=printer, options=options)
-    finally:
-        printer.close()
+    options = TurnOptions(once=once, job=job, log=str(log or ""), kept=kept)
+    report = worked(call, work, jsonl, log, kept=kept, options=options)
     duty = f"duty {report.duty:.3f} (planned {report.planned_duty:.3f})"
     text = f"Turned {report.plan}: {report.turns} slots, {report.late} late, {duty}"
     return Result(report.to_json(), "" if jsonl else f"{text}; now in slot {report.slot} of {report.slots}")
 
 
-def _started(call: Call, job: bool) -> Result:
-    from orchestrator.engine.schedule.making import begin
-    from orchestrator.results import to_json
-
-    started = call.work(begin, job=job)
-    return Result({"turner": to_json(started)}, f"turner: {started}; events in {started.log}", hint="testbed turn --stop")
-
-
 def _stopped(call: Call) -> Result:
     from orchestrator.engine.schedule.process import TURNER
-    from orchestrator.results import to_json
 
-    stopped = TURNER.stop(call.settings, own_slice(call))
-    if stopped is None:
+    there = TURNER.stop(call.settings, own_slice(call))
+    if there is None:
         from orchestrator.engine.schedule.left import stop_left
 
         report = call.work(stop_left)
         if report is None:
-            return Result({"stopped": False}, "No turner was running")
+            return stopped(TURNER, None)
         text = f"No turner was running; what the last one left is at rest in slot {report.slot} of {report.slots}"
         return Result({"stopped": True, "turner": report.to_json()}, text, hint="testbed turn")
-    left = TURNER.read(TURNER.path(call.settings, own_slice(call))) or stopped
-    where = f"; in slot {left.slot} of {left.slots}" if left.slots else ""
-    text = f"Turner{left.of} stopped (pid {left.pid}){where}"
-    return Result({"stopped": True, "turner": to_json(left)}, text, hint="testbed turn")
+    left = TURNER.read(TURNER.path(call.settings, own_slice(call))) or there
+    return stopped(TURNER, left, f"; in slot {left.slot} of {left.slots}" if left.slots else "", "testbed turn")

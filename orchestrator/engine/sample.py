@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from optics import Circuit, HostName, TestbedError, Unreachable
 from optics.plain import counted
-from orchestrator.deadline import OUTER
+from orchestrator.deadline import endless
 from orchestrator.engine.change.port_counters import Counters, record_clocks, record_gpus
 from orchestrator.hosts import Hello, HostEvent, Hosts
 from orchestrator.inventory.lab import Lab
@@ -54,8 +54,7 @@ async def sample(command: Command, *, hz: float, seconds: float | None) -> Sampl
 
     Raises: Unreachable - no host can be sampled.
     """
-    if (outer := OUTER.get()) is not None:
-        outer.reschedule(None)
+    endless()
     lab, store, settings = load_lab(command.inventory), command.store, command.settings
     current = store.current(slice_of(lab, settings))
     circuits = current.up.circuits(lab) if current is not None else ()

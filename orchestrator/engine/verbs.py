@@ -17,7 +17,6 @@ from optics import Infeasible, Interlock, Locked, Missing
 from optics.plain import counted
 from optics.plan import Job, Plan
 from orchestrator.engine import job_verbs
-from orchestrator.engine.background import TURN
 from orchestrator.engine.change.expiry import confirm, confirmations, settled, watch
 from orchestrator.engine.change.goal import as_saved
 from orchestrator.engine.change.interlock import Interlocks, rerouted
@@ -367,7 +366,7 @@ async def rollback(command: Command, run: str | None) -> UpReport | DownReport:
 
 def _died_early(store: Store, lab: Lab, settings: Settings) -> list[RunRecord]:
     """The owner's runs that died before they changed anything, newest first; none if another is unfinished, or came later."""
-    unfinished = [record for record in store.unfinished(key_of(lab), settings.owner) if record.verb != TURN.name]
+    unfinished = [record for record in store.unfinished(key_of(lab), settings.owner) if record.verb != "turn"]
     if any(record.begun for record in unfinished):
         return []
     with suppress(Missing):

@@ -6,25 +6,28 @@ times. One process per destination and state directory, held by a file lock; it 
 
 from __future__ import annotations
 
-import fcntl
-import json
 import os
 import random
 import signal
+import socket
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from optics.errors import Locked, Missing, TestbedError, TimedOut
-from orchestrator.processes import LOWLY, Daemon, lock_holder, process_mark, spawn
+from optics.errors import Missing, TestbedError, TimedOut
+from orchestrator.processes import LOWLY, Daemon, spawn
+from orchestrator.services.kind import Kind, StateFile
+from orchestrator.services.state import ServiceState
+from orchestrator.services.work import Retries, serving
 from orchestrator.settings import Settings
 from orchestrator.telemetry import influxd, tail
 from orchestrator.telemetry.influx import Influx
 from orchestrator.telemetry.influx_api import Denied, Later, Target, Written, target_of
 from orchestrator.telemetry.tail import Tail
+from orchestrator.trust import user_name
 
 LOOK_S = 0.1
 """Interval (s) of checks of growing journals: with the time of a request, a point reaches the server within 200 ms."""
@@ -35,17 +38,13 @@ IDLE_S = 30.0
 GIVE_UP_S = 600.0
 """How long (s) a server may be unreachable before the sink ends; the next command starts another one."""
 BACKOFF_S = (0.2, 15.0)
-STOP_S = 20.0
 _AT_ONCE = 20
 
 
 @dataclass(frozen=True, slots=True)
-class SinkState:
+class SinkState(ServiceState):
     """The status a sink publishes. trouble: why no points are being sent; last: wall-clock seconds when points were last sent."""
 
-    pid: int = 0
-    mark: str = ""
-    since: float = 0.0
     url: str = ""
     version: str = ""
     api: str = ""
@@ -54,6 +53,9 @@ class SinkState:
     refusal: str = ""
     trouble: str = ""
     last: float = 0.0
+
+
+SINK = Kind("telemetry", "telemetry sink", "writes to", SinkState, of="server", stops="stop", stop_s=20.0)
 
 
 class Sink:
@@ -65,7 +67,9 @@ class Sink:
         self.state_dir = state_dir
         self.idle_s, self.give_up_s = idle_s, give_up_s
         self.stopping = threading.Event()
-        self.state = SinkState(os.getpid(), process_mark(os.getpid()), time.time(), target.url)
+        user, host = user_name(os.geteuid()), socket.gethostname()
+        self.state = SinkState(os.getpid(), user, host, time.time(), state="following", url=target.url)
+        self.file = StateFile(SINK, state_path(state_dir, target), self.state)
         self._influx: Influx | None = None
         self._tails: dict[Path, Tail] = {}
         self._moved: dict[Path, float] = {}
@@ -79,21 +83,18 @@ class Sink:
 
         Raises: Denied, Later. Locked - another sink runs.
         """
-        fd = _hold(lock_path(self.state_dir, self.target))
-        self._say()  # publish our process first: a stop must not wait for a server's answer
-        try:
-            return self._follow(fd)
-        except TestbedError as error:
-            self._say(trouble=str(error))
-            raise
-        finally:
-            for each in self._tails.values():
-                each.close()
-            if self._influx is not None:
-                self._influx.close()
-            os.close(fd)
+        with serving(self.file):
+            try:
+                return self._follow()
+            except TestbedError as error:
+                self._say(trouble=str(error))
+                raise
+            finally:
+                for each in self._tails.values():
+                    each.close()
+                self._disconnect()
 
-    def _follow(self, fd: int) -> SinkState:
+    def _follow(self) -> SinkState:
         moved_at = time.monotonic()
         while True:
             if self.round():
@@ -102,14 +103,10 @@ class Sink:
                 return self.state
             if time.monotonic() - moved_at >= self.idle_s:
                 # A command that writes now may still have seen this sink alive: free the lock first, then check once more.
-                fcntl.flock(fd, fcntl.LOCK_UN)
+                self.file.leave()
                 self._all_at = -ALL_S
-                if not self._waiting():
-                    return self.state
-                try:
-                    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    return self.state  # another sink has started
+                if not self._waiting() or not self.file.take():
+                    return self.state  # or another sink has started
             self.stopping.wait(LOOK_S)
 
     def round(self) -> bool:
@@ -169,7 +166,7 @@ class Sink:
 
     def _delivered(self, data: bytes) -> Written | None:
         """Write a batch, however long it takes; None when asked to stop. Raises: Denied; Later - unreachable for too long."""
-        began, pause = time.monotonic(), BACKOFF_S[0]
+        began, retries = time.monotonic(), Retries(*BACKOFF_S)
         while not self.stopping.is_set():
             try:
                 influx = self._connected()
@@ -184,8 +181,7 @@ class Sink:
                     raise
                 self._say(trouble=str(error))
                 self._disconnect()
-                self.stopping.wait(max(error.after_s, pause * random.uniform(0.7, 1.3)))
-                pause = min(pause * 2, BACKOFF_S[1])
+                self.stopping.wait(max(error.after_s, retries.failed() * random.uniform(0.7, 1.3)))
         return None
 
     def _connected(self) -> Influx:
@@ -230,8 +226,7 @@ class Sink:
         if old is not None and quiet and self.state.last - old.last < 1.0:
             return
         self._said = self.state
-        with suppress(OSError):
-            tail.put(state_path(self.state_dir, self.target), asdict(self.state))
+        self.file.say(self.state)
 
 
 def server_dir(state_dir: Path) -> Path:
@@ -239,22 +234,13 @@ def server_dir(state_dir: Path) -> Path:
     return state_dir / "influx"
 
 
-def lock_path(state_dir: Path, target: Target) -> Path:
-    return state_dir / "telemetry" / f"sink-{target.key}.lock"
-
-
 def state_path(state_dir: Path, target: Target) -> Path:
     return state_dir / "telemetry" / f"sink-{target.key}.json"
 
 
-def status(state_dir: Path, target: Target) -> tuple[bool, SinkState]:
-    """Whether a sink runs for the target, and the status that it, or the last one, published."""
-    try:
-        said = json.loads(state_path(state_dir, target).read_text(encoding="utf-8"))
-        state = SinkState(**{k: v for k, v in said.items() if k in SinkState.__slots__})
-    except (OSError, ValueError, TypeError, AttributeError):
-        state = SinkState()
-    return _held(lock_path(state_dir, target)), state
+def status(state_dir: Path, target: Target) -> SinkState:
+    """The status that the sink of the target, or the last one, published; `alive` if it runs."""
+    return SINK.read(state_path(state_dir, target)) or SinkState()
 
 
 def ensure(settings: Settings) -> None:
@@ -263,26 +249,14 @@ def ensure(settings: Settings) -> None:
         target = target_of(settings)
         if target is None or (target.private and influxd.program() is None):
             return
-        if not _held(lock_path(settings.state_dir, target)):
+        if not status(settings.state_dir, target).alive:
             log = settings.state_dir / "telemetry" / f"sink-{target.key}.log"
             Daemon.detach(spawn(settings, ["telemetry", "follow"], log, lowly=True))
 
 
 def stop(state_dir: Path, target: Target) -> bool:
     """Stop the sink and wait until it is gone; False if none runs. Unsent lines are sent when a sink runs again."""
-    try:
-        fd = os.open(lock_path(state_dir, target), os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return False
-    try:  # the lock tells which process it is: one that has just started has not published that yet
-        there = lock_holder(fd)
-    finally:
-        os.close(fd)
-    if there is None:
-        return False
-    if not there.end(STOP_S):
-        raise TimedOut(f"the telemetry sink (pid {there.pid}) does not end", hint="it ends when the server answers it")
-    return True
+    return SINK.end(state_path(state_dir, target)) is not None
 
 
 def follow(settings: Settings, target: Target, *, idle_s: float = IDLE_S) -> SinkState:
@@ -310,13 +284,13 @@ def send(target: Target, run_dir: Path, *, timeout_s: float) -> tuple[int, Writt
     try:
         influx.ping()
         while data := follower.take():
-            pause = BACKOFF_S[0]
+            retries = Retries(*BACKOFF_S)
             while True:
                 try:
                     written += influx.write(data)
                     break
                 except Later as error:
-                    pause = max(error.after_s, pause * 2)
+                    pause = max(error.after_s, retries.failed())
                     if time.monotonic() + pause > give_up:
                         raise
                     time.sleep(pause)
@@ -326,32 +300,6 @@ def send(target: Target, run_dir: Path, *, timeout_s: float) -> tuple[int, Writt
         follower.close()
         influx.close()
     return points, written
-
-
-def _hold(path: Path) -> int:
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    for _ in range(25):  # a status check holds it for an instant only
-        with suppress(BlockingIOError):
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return fd
-        time.sleep(0.02)
-    os.close(fd)
-    raise Locked("another telemetry sink writes to this server", hint="testbed telemetry status")
-
-
-def _held(path: Path) -> bool:
-    try:
-        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        return False
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(fd)
 
 
 __all__ = ["Denied", "Sink", "SinkState", "ensure", "follow", "send", "server_dir", "status", "stop"]

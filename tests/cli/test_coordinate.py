@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from orchestrator.engine.background import BackgroundState, Kind
 from orchestrator.engine.sharing import coordinate
 from orchestrator.engine.sharing.process import CoordinateState
 from orchestrator.engine.sharing.report import answer
+from orchestrator.services.kind import Kind
+from orchestrator.services.state import ServiceState
 from tests.engine.sharing.test_coordinate import seen
 from tests.house.repository import ROOT
 
@@ -20,9 +21,9 @@ LAB = ("-i", str(ROOT / "inventory" / "example-lab"))
 def test_it_starts_a_process_that_does_the_work_and_prints_what_that_found(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[tuple[str, ...]] = []
 
-    def start(kind: Kind[BackgroundState], settings: object, lab: object, log: Path, words: Any = ()) -> BackgroundState:
+    def start(kind: Kind[ServiceState], settings: object, lab: object, *, words: Any) -> ServiceState:
         started.append((kind.name, *kind.options, *words))
-        return CoordinateState(7, state="pacing", log=str(log), last="score 1.00 on tree rack 1 up")
+        return CoordinateState(7, state="pacing", last="score 1.00 on tree rack 1 up")
 
     monkeypatch.setattr(Kind, "start", start)
     found = cli("coordinate", "--force", "--grid", "2", "--json", *LAB)

@@ -12,20 +12,21 @@ from typing import Any
 import pytest
 
 from optics import Locked, Missing, TestbedError, TimedOut
-from orchestrator.engine import background
 from orchestrator.engine.adapt.process import ADAPTER, AdaptState
-from orchestrator.engine.background import ADAPT, TURN, BackgroundState, Kind, StateFile
 from orchestrator.engine.schedule import making
 from orchestrator.engine.schedule.process import TURNER, TurnState
+from orchestrator.services import kind as kinds
+from orchestrator.services.kind import Kind, StateFile
+from orchestrator.services.state import ServiceState
 from orchestrator.settings import Settings, load
 
 
 def test_both_start_a_process_that_does_the_work_itself(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[tuple[str, str]] = []
 
-    def start(kind: Kind[BackgroundState], settings: object, slice_: object, log: Path, words: object = ()) -> BackgroundState:
-        started.append((kind.name, log.name))
-        return AdaptState(7, log=str(log))
+    def start(kind: Kind[ServiceState], settings: object, slice_: object) -> ServiceState:
+        started.append((kind.name, ""))
+        return AdaptState(7)
 
     async def begin(_: object, *, job: bool) -> TurnState:
         started.append(("turn", str(job)))
@@ -37,7 +38,7 @@ def test_both_start_a_process_that_does_the_work_itself(cli: Any, monkeypatch: p
     assert cli("adapt", "--json").json["data"]["adapter"]["pid"] == 7
     assert cli("turn", "--job", "--json").json["data"]["turner"]["pid"] == 8
     assert [name for name, _ in started] == ["adapt", "turn"] and started[1][1] == "True"
-    assert {kind.options for kind in (TURN, TURNER, ADAPT, ADAPTER)} == {("--foreground",)}
+    assert {kind.options for kind in (TURNER, ADAPTER)} == {("--foreground",)}
 
 
 @pytest.mark.parametrize(
@@ -68,13 +69,13 @@ def test_a_start_that_fails_says_why_this_one_did_and_not_an_earlier_one(tmp_pat
             file.write(wrote.pop(0))
         return SimpleNamespace(poll=lambda: 2, returncode=2)
 
-    monkeypatch.setattr(background, "spawn", spawn)
+    monkeypatch.setattr(kinds, "spawn", spawn)
     (tmp_path / "data").mkdir()
     log = tmp_path / "data" / "adapt.jsonl"
 
     def failed(kind: type[TestbedError]) -> tuple[str, str]:
         with pytest.raises(kind) as error:
-            ADAPT.start(settings, "lab/ann", log)
+            ADAPTER.start(settings, "lab/ann", log)
         return str(error.value).removeprefix("the adapter ended at once: "), error.value.hint
 
     assert failed(Missing) == ("no plan is up on lab, so there is nothing to adapt", "testbed --as ann up")
@@ -100,8 +101,8 @@ def test_what_an_earlier_process_left_is_not_taken_for_what_a_new_one_says(tmp_p
 
         return SimpleNamespace(poll=poll, pid=8, held=held)
 
-    monkeypatch.setattr(background, "spawn", spawn)
-    monkeypatch.setattr(background.Daemon, "detach", lambda process: process.held.__exit__(None, None, None))
+    monkeypatch.setattr(kinds, "spawn", spawn)
+    monkeypatch.setattr(kinds.Daemon, "detach", lambda process: process.held.__exit__(None, None, None))
     started = ADAPTER.start(settings, "lab/ann", log)
     assert (started.pid, started.last) == (8, "new") and looks
 
@@ -134,15 +135,15 @@ def test_a_process_that_starts_is_waited_for_while_it_lives_and_the_time_of_the_
 ) -> None:
     settings = load(env={f"TESTBED_{n}_DIR": str(tmp_path / n.lower()) for n in ("DATA", "STATE", "LOCK")}, cwd=tmp_path)
     path, log, made = ADAPTER.path(settings, "lab/ann"), tmp_path / "adapt.jsonl", list[Slow]()
-    monkeypatch.setattr(background, "LOOK_S", 0.0)
+    monkeypatch.setattr(kinds, "LOOK_S", 0.0)
     looks = [40, 10**9, 10**9, 40]
 
     def spawn(*_: object) -> Slow:
         made.append(Slow(path, looks.pop(0), 1.0 + len(made)))
         return made[-1]
 
-    monkeypatch.setattr(background, "spawn", spawn)
-    monkeypatch.setattr(background.Daemon, "detach", lambda process: process.terminate())
+    monkeypatch.setattr(kinds, "spawn", spawn)
+    monkeypatch.setattr(kinds.Daemon, "detach", lambda process: process.terminate())
     assert ADAPTER.start(settings, "lab/ann", log).state == "adapting"
     with pytest.raises(TimedOut, match=r"the adapter is still starting after 0\.05 s") as late:
         ADAPTER.start(replace(settings, timeout_s=0.05), "lab/ann", log)

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from optics import HostPort, Link, Locked, TimedOut
-from orchestrator.engine.queue import process
 from orchestrator.engine.queue.onlab import OnLab
-from orchestrator.engine.queue.process import QueueState
+from orchestrator.engine.queue.process import QUEUE, QueueState
 from orchestrator.engine.queue.verb import queue_view
 from orchestrator.fabric.up_state import UpState
+from orchestrator.services.kind import Kind, StateFile
 from orchestrator.session import Command, load_lab
 from orchestrator.settings import load
 from orchestrator.store.audit import Who
@@ -35,7 +34,7 @@ def bench(cli: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     """The command line on the project's lab; nothing is started, neither a lab nor a process."""
     monkeypatch.setenv("TESTBED_INVENTORY", str(ROOT / "inventory" / "emulated"))
     monkeypatch.setattr("orchestrator.engine.invoke.start_lab", lambda *_: None)
-    monkeypatch.setattr(process, "serve_in_background", lambda settings, lab: QueueState(7, "ann", "here", state="serving"))
+    monkeypatch.setattr(Kind, "start", lambda *_: QueueState(7, "ann", "here", state="serving"))
     return cli
 
 
@@ -114,14 +113,14 @@ def test_who_serves_on_a_machine_that_is_gone_can_be_given_up_and_a_job_that_is_
     def locked(*_: object) -> QueueState:
         raise Locked("the queue is served already by pid 7 on gone", hint="testbed queue --stop")
 
-    monkeypatch.setattr(process, "serve_in_background", locked)
+    monkeypatch.setattr(Kind, "start", locked)
     said = bench("queue", "add", PLAN, "--for", "10m", "--json")
     assert said.code == 0 and bench("queue", "add", PLAN, "--for", "10m").out.startswith("Job 2: ")
 
     def fails(*_: object) -> QueueState:
         raise TimedOut("the queue is still starting", hint="see log")
 
-    monkeypatch.setattr(process, "serve_in_background", fails)
+    monkeypatch.setattr(Kind, "start", fails)
     assert "is not served any more from gone" in bench("queue", "--stop").out
     answer = bench("queue", "add", PLAN, "--for", "10m", "--json")
     words = f"job 3 (ring-12 of {user}) was added, but nothing serves the queue: the queue is still starting"
@@ -177,11 +176,12 @@ def test_a_running_job_of_the_queue_keeps_its_hosts_and_its_own_plan_is_not_anot
     store.close()
 
 
-def test_the_file_of_a_process_that_found_nothing_to_do_is_not_taken_for_one_that_serves(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    states = [QueueState(7, state="ended", alive=True), QueueState(7, state="ended", alive=True), None]
-    monkeypatch.setattr(type(process.QUEUE), "running", lambda *_: states.pop(0))
-    monkeypatch.setattr(type(process.QUEUE), "start", lambda *_: QueueState(8, state="serving"))
-    settings = load(env={f"TESTBED_{n}_DIR": str(tmp_path / n.lower()) for n in ("DATA", "STATE", "LOCK")}, cwd=tmp_path)
-    assert process.serve_in_background(settings, "lab").pid == 8 and not states
+def test_a_queue_without_a_job_of_the_user_is_served_to_its_end_at_once_and_its_file_says_so(bench: Any) -> None:
+    command, acts = opened()
+    path = QUEUE.path(command.settings, key_of(acts.lab))
+    assert bench("queue", "--foreground").out == "Started 0, stopped 0, 0 failures\n"
+    left = QUEUE.read(path)
+    assert left is not None and not left.alive and (left.state, left.error) == ("ended", "")
+    with StateFile(QUEUE, path, QUEUE.own(command.settings)):
+        answer = bench("queue", "--foreground", "--jsonl", "--json")
+        assert answer.code != 0 and answer.json["code"] == "E-LOCKED" and "another queue serves this lab" in answer.json["message"]

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator.cli import change
-from orchestrator.engine.background import Kind, StateFile
 from orchestrator.engine.guard.process import GUARD, GuardState
+from orchestrator.services.kind import Kind, StateFile
 from orchestrator.settings import Settings, load
 from tests.cli.conftest import Bench
 

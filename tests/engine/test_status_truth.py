@@ -12,11 +12,11 @@ import pytest
 
 from orchestrator.cli import render
 from orchestrator.engine.adapt.process import ADAPTER
-from orchestrator.engine.background import StateFile
 from orchestrator.engine.guard.process import GUARD
 from orchestrator.engine.schedule.process import TURNER
 from orchestrator.engine.sharing.process import COORDINATOR
 from orchestrator.hosts import Hello
+from orchestrator.services.kind import StateFile
 from tests.drills.bench import Bench, opened, plan_text
 
 ONE = [("gpu01:p1", "gpu02:p1")]

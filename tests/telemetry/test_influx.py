@@ -178,13 +178,13 @@ def test_two_sinks_never_write_to_one_server(tmp_path: Path, target: Target) -> 
     thread = threading.Thread(target=first.run)
     thread.start()
     try:
-        until(lambda: sink.status(tmp_path, target)[0], "it does not hold its lock")
+        until(lambda: sink.status(tmp_path, target).alive, "it does not hold its lock")
         with pytest.raises(Locked, match="another telemetry sink"):
             Sink(target, tmp_path).run()
     finally:
         first.stopping.set()
         thread.join()
-    assert not sink.status(tmp_path, target)[0]
+    assert not sink.status(tmp_path, target).alive
 
 
 def test_a_torn_last_line_is_not_sent_until_it_is_whole(tmp_path: Path, target: Target) -> None:
@@ -225,11 +225,11 @@ influx.Influx.ping = lambda self: (time.sleep(0.3), begun(self))
 sink.follow(type("Settings", (), {{"state_dir": Path({str(tmp_path)!r})}}), sink.Target({url!r}))
 """
         with subprocess.Popen([sys.executable, "-c", program]) as process:
-            until(lambda: sink.status(tmp_path, target)[0], "it does not hold its lock")
+            until(lambda: sink.status(tmp_path, target).alive, "it does not hold its lock")
             assert sink.stop(tmp_path, target)
             assert process.wait(30) == 0
-    alive, state = sink.status(tmp_path, target)
-    assert not alive and "told to stop" not in state.trouble
+    state = sink.status(tmp_path, target)
+    assert not state.alive and "told to stop" not in state.trouble
 
 
 # --- what a server will not have
@@ -266,7 +266,7 @@ def test_a_wrong_token_is_said_at_once_and_costs_nothing(tmp_path: Path) -> None
             with pytest.raises(Denied, match="refuses") as caught:
                 drained(Target(server.url, token=token), tmp_path)
             assert "TESTBED_INFLUX_TOKEN" in caught.value.hint and "wrong" not in str(caught.value)
-        assert "refuses" in sink.status(tmp_path, Target(server.url))[1].trouble
+        assert "refuses" in sink.status(tmp_path, Target(server.url)).trouble
         right = Target(server.url, token="ann:right")
         drained(right, tmp_path)
         assert held(right) == (5, 10)

@@ -18,13 +18,11 @@ from optics import HostName, HostPort, Link, Locked, Missing, NotVerified, Testb
 from optics.plain import counted
 from optics.plan import Adapt, Plan, Region
 from optics.ranks import RankName, hosts_of
-from orchestrator.deadline import OUTER
 from orchestrator.engine.adapt.process import ADAPTER, AdaptReport, AdaptState
 from orchestrator.engine.adapt.record import Look, record_look
 from orchestrator.engine.adapt.region import Proposal, proposal, split, without
 from orchestrator.engine.adapt.traffic import Bytes, Forecast, Pace, bytes_of, distance, pace
 from orchestrator.engine.adapt.turning import Abandoned, Standing, Turned, Turning
-from orchestrator.engine.background import StateFile, ready
 from orchestrator.engine.change.apply import finish
 from orchestrator.engine.change.context import Context
 from orchestrator.engine.change.job_record import ranks_of
@@ -39,6 +37,8 @@ from orchestrator.hosts.api import Demand
 from orchestrator.hosts.late import START_S
 from orchestrator.plan.reader import read_plan
 from orchestrator.results import Json
+from orchestrator.services.kind import StateFile
+from orchestrator.services.work import Notify, Retries, emit, ready, serving
 from orchestrator.session import Command, load_lab
 from orchestrator.store.keys import slice_of
 from orchestrator.store.options import RunOptions
@@ -60,9 +60,6 @@ ALIKE = 0.15
 AGAIN_S = 1.0
 """Pause (s) after a failure: an agent that was killed is back within it."""
 
-Notify = Callable[[Mapping[str, Json]], None]
-"""Receives every event as it happens: `event`, `at` (wall s), `words`, and fields of its own."""
-
 
 @dataclass(frozen=True, slots=True)
 class AdaptOptions:
@@ -78,8 +75,6 @@ async def adapt(command: Command, *, notify: Notify, options: AdaptOptions) -> A
     Raises: Missing - no plan is up, it has nothing to adapt, or its job does not run. Locked - an
     adapter or another run has the lab. NotVerified - it failed several times in a row.
     """
-    if (outer := OUTER.get()) is not None:
-        outer.reschedule(None)
     lab, settings = load_lab(command.inventory), command.settings
     key = slice_of(lab, settings)
     if (current := command.store.current(key)) is None:
@@ -90,7 +85,7 @@ async def adapt(command: Command, *, notify: Notify, options: AdaptOptions) -> A
             f"plan {plan.name} does not say what to adapt",
             hint='it needs job.regions, and: "adapt": {"every": 2}; docs/how-to/adapt-circuits.md',
         )
-    with StateFile(ADAPTER, ADAPTER.path(settings, key), ADAPTER.own(settings, options.log)) as file:
+    with serving(ADAPTER.file(settings, key, ADAPTER.own(settings, options.log))) as file:
         endless = replace(command, settings=replace(settings, timeout_s=math.inf))
         async with ChangeRun("adapt", lab, endless).adapting(plan, current.plan_text, RunOptions(plan_run=current.run)) as context:
             adapter = Adapter(context, plan, plan.adapt, current, plan.job.regions, file, notify, options)
@@ -105,7 +100,7 @@ async def adapt(command: Command, *, notify: Notify, options: AdaptOptions) -> A
 
 @dataclass
 class Adapter:
-    """One running adapter. `turns`: those done. `row`: failures in a row."""
+    """One running adapter. `turns`: those done."""
 
     context: Context
     plan: Plan
@@ -119,13 +114,13 @@ class Adapter:
     looks: int = 0
     skipped: int = 0
     failures: int = 0
-    row: int = 0
     stopping: bool = False
     last: str = ""
 
     def __post_init__(self) -> None:
         self.session, self.hosts, self.lab = self.context.session, self.context.session.hosts, self.context.session.lab
         self.journal = self.context.recorder.journal
+        self.retries = Retries(AGAIN_S, AGAIN_S, FAILURES)
         self.forecast = Forecast(self.how.predict)
         self.began = time.monotonic()
         self.members: tuple[HostName, ...] = ()
@@ -168,7 +163,7 @@ class Adapter:
     def say(self, event: str, words: str, **fields: Json) -> None:
         """Emit one event."""
         self.last = words
-        self.notify({"event": event, "at": time.time(), "words": words, **fields})
+        emit(self.notify, event, words, **fields)
         self.file.say(
             replace(
                 self.file.state,
@@ -198,7 +193,7 @@ class Adapter:
                 at = found[self.ranks[0]].step // 2
                 self.looks += 1
                 await self._look(found, at)
-                self.row = 0
+                self.retries.worked()
             except (Locked, asyncio.CancelledError):
                 raise
             except TestbedError as error:
@@ -400,14 +395,9 @@ class Adapter:
     async def _failed(self, error: TestbedError) -> None:
         """Say it, and pause. Raises: NotVerified - it failed too often in a row."""
         self.failures += 1
-        self.row += 1
         record_look(self.journal, self.plan.name, "failed", type(error).__name__)
         self.say("failed", str(error).splitlines()[0])
-        if self.row >= FAILURES:
-            raise NotVerified(
-                f"{counted(self.row, 'turn')} failed in a row, the last one: {error}", hint="testbed status; again: testbed adapt"
-            ) from error
-        await asyncio.sleep(AGAIN_S)
+        await asyncio.sleep(self.retries.failed("turn", error, "testbed status; again: testbed adapt"))
 
     def _skip(self, why: str, words: str, look: Look | None = None) -> None:
         self.skipped += 1

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
-from orchestrator.engine.background import ADAPT, BackgroundState, Kind
 from orchestrator.results import JsonReport
-from orchestrator.settings import Settings
+from orchestrator.services.kind import Kind
+from orchestrator.services.state import ServiceState
 
 
 @dataclass(frozen=True, slots=True)
-class AdaptState(BackgroundState):
+class AdaptState(ServiceState):
     """What an adapter reports of itself. state: starting, adapting. iteration: of the job, when it last looked at its traffic.
 
     turns, skipped, failures: as in AdaptReport. last: the latest event in words.
@@ -28,14 +27,7 @@ class AdaptState(BackgroundState):
         return f"{self.state}, {self.where}; iteration {self.iteration}: {did}; {self.last}"
 
 
-ADAPTER = Kind(ADAPT.name, ADAPT.noun, ADAPT.does, AdaptState, ADAPT.options)
-
-
-def log_path(settings: Settings, slice_: str) -> Path:
-    """Where an adapter in the background writes its events; its folder is made."""
-    path = ADAPTER.path(settings, slice_).with_suffix(".jsonl")
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    return path
+ADAPTER = Kind("adapt", "adapter", "adapts", AdaptState, ("--foreground",), moves_light=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,10 @@ from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 from optics import HandsNeeded, Interlock, Interrupted, Missing, TestbedError
-from orchestrator.deadline import OUTER
+from orchestrator.deadline import OUTER, endless
 from orchestrator.engine.change.run import ChangeRun, before_run
 from orchestrator.results import ConfirmReport, DownReport, UpReport, WatchReport
+from orchestrator.services.work import Retries
 from orchestrator.session import Command, load_lab
 from orchestrator.settings import Settings
 from orchestrator.store.confirmations import Awaited, Confirmations, Settled
@@ -135,8 +136,7 @@ async def watch(command: Command, run: str | None) -> WatchReport:
 
     Raises: Missing - nothing is pending. HandsNeeded - the rollback is incomplete.
     """
-    if (outer := OUTER.get()) is not None:
-        outer.reschedule(None)
+    endless()
     kept = confirmations(command)
     record = command.store.get(run) if run is not None else None
     found = kept.pending() if run is None else kept.get(record.id) if record is not None else None
@@ -144,7 +144,7 @@ async def watch(command: Command, run: str | None) -> WatchReport:
         raise Missing("nothing waits to be confirmed", hint="testbed status")
     if not found.watched:
         kept.watch(found, os.getpid())  # the process that `up` started has ended
-    tries, retry_s = 0, FIRST_RETRY_S
+    tries, retries = 0, Retries(FIRST_RETRY_S, LAST_RETRY_S)
     while (now := kept.get(found.run)) is not None and now.state == "pending":
         if now.left_s() > now.within_s and ((made := command.store.get(now.run)) is None or made.status != "running"):
             now = kept.count(now)  # its `up` was killed before it did
@@ -159,7 +159,7 @@ async def watch(command: Command, run: str | None) -> WatchReport:
         except (HandsNeeded, Interrupted):
             raise
         except TestbedError as error:
+            retry_s = retries.failed()
             command.progress.note(f"{error}\nagain in {retry_s:g} s")
             await asyncio.sleep(retry_s)
-            retry_s = min(2 * retry_s, LAST_RETRY_S)
     return WatchReport(found.run, now.state if now is not None else "", tries)

@@ -8,8 +8,9 @@ from dataclasses import replace
 
 from drivers.api import CircuitSwitch, Presets
 from optics import DeviceName, TestbedError
-from orchestrator.engine.background import TURN, StateFile
 from orchestrator.engine.change.context import Context
+from orchestrator.services.kind import StateFile
+from orchestrator.services.registry import kind
 from orchestrator.settings import Settings
 
 
@@ -36,8 +37,9 @@ async def rest_left(context: Context, settings: Settings) -> list[DeviceName]:
 
     A device that cannot be stopped is left for whoever needs it to say so.
     """
-    path = TURN.path(settings, context.slice)
-    left = TURN.read(path)
+    turner = kind("turn")
+    path = turner.path(settings, context.slice)
+    left = turner.read(path)
     if left is None or left.alive or left.state == "ended":
         return []
     own = {s.ingress.device for s in context.store.owned(context.slice)}
@@ -45,5 +47,5 @@ async def rest_left(context: Context, settings: Settings) -> list[DeviceName]:
         found = await rest({name: device for name, device in context.session.devices.items() if name in own})
     except TestbedError:
         return []
-    with StateFile(TURN, path, replace(left, state="ended")):
+    with StateFile(turner, path, replace(left, state="ended")):
         return found

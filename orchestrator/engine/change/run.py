@@ -14,7 +14,6 @@ from optics import HandsNeeded, Interlock, Interrupted, Locked, Missing, Refused
 from optics.plain import seconds_text
 from optics.plan import Plan
 from orchestrator.deadline import deadline
-from orchestrator.engine.background import TURN, stop_movers
 from orchestrator.engine.change.apply import SLOW_S
 from orchestrator.engine.change.confirm import Confirming, keep_change
 from orchestrator.engine.change.context import Context
@@ -31,6 +30,7 @@ from orchestrator.fabric.detour import link_text
 from orchestrator.inventory.lab import Lab
 from orchestrator.processes import Daemon, spawn
 from orchestrator.results import ConfirmReport, DownReport, PrewireReport, UpReport
+from orchestrator.services.registry import stop_movers
 from orchestrator.session import Command, open_session
 from orchestrator.settings import Settings
 from orchestrator.store.confirmations import Awaited, Confirmations
@@ -283,7 +283,7 @@ class ChangeRun:
         """Wait for what runs before this one may have sent to devices just before they ended. Raises: as `Context.need`."""
         now = time.monotonic()
         sent = {device: now - ago for device, ago in unanswered(self.store, context.key).items() if device in self.lab.devices}
-        if TURN.name in {run.verb for run in self.store.unfinished(context.key, context.owner)}:  # its turns are no steps
+        if "turn" in {run.verb for run in self.store.unfinished(context.key, context.owner)}:  # its turns are no steps
             sent |= {s.ingress.device: now for s in self.store.owned(context.slice) if not self.lab.slow(s.ingress.device)}
         context.unanswered |= sent
         await context.hear()

@@ -11,7 +11,7 @@ import asyncio
 import os
 import socket
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import count
@@ -19,8 +19,6 @@ from itertools import count
 from optics import Circuit, DeviceName, HostName, HostPort, Link, Locked, Missing, TestbedError
 from optics.plain import counted
 from optics.words import short, sort_key
-from orchestrator.deadline import OUTER
-from orchestrator.engine.background import StateFile, ready
 from orchestrator.engine.change.apply import finish
 from orchestrator.engine.guard.devices import connected, settings_held
 from orchestrator.engine.guard.jobs import JobWatch
@@ -35,6 +33,8 @@ from orchestrator.fabric.rules import Macs
 from orchestrator.hosts import Hello, HostEvent
 from orchestrator.plan.stored import stored_plan
 from orchestrator.results import Json
+from orchestrator.services.kind import StateFile
+from orchestrator.services.work import Notify, Retries, emit, ready, serving
 from orchestrator.session import Command, Session, load_lab, open_session
 from orchestrator.store.confirmations import Confirmations
 from orchestrator.store.keys import key_of, slice_of
@@ -57,9 +57,6 @@ REPORTED_LOSSES = 3
 FIRST_RETRY_S, LAST_RETRY_S = 1.0, 60.0
 RECONNECT_S = (0.5, 1.0, 2.0, 5.0, 10.0)
 
-Notify = Callable[[Mapping[str, Json]], None]
-"""Receives every event as it happens: `event`, `at` (wall s), `words`, and fields of its own."""
-
 
 @dataclass(frozen=True, slots=True)
 class GuardOptions:
@@ -78,16 +75,14 @@ async def guard(command: Command, *, notify: Notify, options: GuardOptions) -> G
 
     Raises: Missing - no plan is up, and it is not to wait for one. Locked - another guard watches.
     """
-    if (outer := OUTER.get()) is not None:
-        outer.reschedule(None)
     lab, settings = load_lab(command.inventory), command.settings
-    path = GUARD.path(settings, slice_of(lab, settings))
-    if command.store.current(slice_of(lab, settings)) is None and not options.stay:
+    key = slice_of(lab, settings)
+    if command.store.current(key) is None and not options.stay:
         raise Missing(
             f"no plan is up on {lab.name}, so there is nothing to guard", hint="testbed up --topology examples/ring-12.json"
         )
     own = replace(GUARD.own(settings, options.log), jobs=str(options.budget or ""))
-    with StateFile(GUARD, path, own) as file:
+    with serving(GUARD.file(settings, key, own)) as file:
         async with open_session(lab, command.inventory, settings.cache_dir / "ansible", settings.bounds) as session:
             watcher = Guard(session, command, file, notify, options, min(command.timeout_s, 10.0))
             try:
@@ -133,7 +128,7 @@ class Guard:
         more = (self.say, lambda: self._others(movers=False), self.one)
         self.jobs = None if given is None else JobWatch(self.session, self.command, self.slice, self.locks, given, *more)
         self.retry_at = 0.0
-        self.tries = 0
+        self.retries = Retries(FIRST_RETRY_S, LAST_RETRY_S)
         self.behind = ""
         self.differs: dict[str, str] = {}
         self.last = ""
@@ -147,7 +142,7 @@ class Guard:
     def say(self, event: str, words: str, **fields: Json) -> None:
         """Emit one event."""
         self.last = words
-        self.notify({"event": event, "at": time.time(), "words": words, **fields})
+        emit(self.notify, event, words, **fields)
 
     def _state(self, state: str, **changes: object) -> None:
         silent = tuple(sorted(self.silent))
@@ -240,7 +235,8 @@ class Guard:
         plan = stored_plan(current.plan_text, current.plan_name, current.up.slots, self.lab)
         self.watched = Watched(current, plan, links, current.up.circuits(self.lab))
         self.damping.forget()
-        self.dead, self.applied, self.retry_at, self.tries, self.detected_ns = frozenset(), None, 0.0, 0, 0
+        self.dead, self.applied, self.retry_at, self.detected_ns = frozenset(), None, 0.0, 0
+        self.retries.worked()
         circuits = counted(len(self.watched.circuits), "circuit")
         self.say("watching", f"{current.plan_name}: {circuits} between {counted(len(self.watched.hosts), 'host')}", plan=plan.name)
         former = self.file.before if self.file.before is not None and self.file.before.run == current.run else None
@@ -333,12 +329,12 @@ class Guard:
         try:
             async with self.one:
                 await finish(self._act(out))
-            self.retry_at, self.tries = 0.0, 0
+            self.retry_at = 0.0
+            self.retries.worked()
         except Locked as error:
             self._wait_for(str(error).splitlines()[0])
         except TestbedError as error:
-            wait_s = min(FIRST_RETRY_S * 2**self.tries, LAST_RETRY_S)
-            self.tries += 1
+            wait_s = self.retries.failed()
             self.failures += 1
             self.retry_at = time.monotonic() + wait_s
             self.say("failed", f"{error}; again in {wait_s:g} s", retry_s=wait_s)

@@ -17,7 +17,6 @@ from typing import Protocol
 from optics import HostName, Locked, TestbedError
 from optics.plan import Plan
 from optics.ranks import RankName, by_host, host_of_rank
-from orchestrator.engine.background import ADAPT, TURN
 from orchestrator.engine.change.functions import Asked, tend, unkept
 from orchestrator.engine.change.job_record import counts_collectives, ranks_of
 from orchestrator.engine.change.jobs import Jobs
@@ -39,6 +38,7 @@ from orchestrator.hosts.late import BETWEEN, ITERATIONS, silent
 from orchestrator.plan.evict import why_no_spare
 from orchestrator.plan.reader import read_plan
 from orchestrator.results import Json
+from orchestrator.services.registry import kind
 from orchestrator.session import Command, Session
 from orchestrator.store.keys import lab_of
 from orchestrator.store.locks import Locks
@@ -121,7 +121,7 @@ class JobWatch:
             await tend(store, record, Asked())
         adapting = self._adapting()
         # A job may wait for its slots for a cycle: only one that has ended is recovered.
-        if TURN.running(self.command.settings, self.slice) is not None:
+        if kind("turn").running(self.command.settings, self.slice) is not None:
             self.quiet_since = time.monotonic()
         if self.job != record.id:
             self.job, self.longest_s, self.latest, self.quiet_since = record.id, 0.0, {}, time.monotonic()
@@ -156,20 +156,20 @@ class JobWatch:
             settings = self.command.settings
             try:
                 if adapting is not None:  # it holds the lab
-                    await asyncio.to_thread(ADAPT.stop, settings, self.slice)
+                    await asyncio.to_thread(kind("adapt").stop, settings, self.slice)
                 await self._act(action, record, by or {})
             finally:
                 ended = (now := store.latest_job(self.slice)) is None or now.ended is not None
                 if self.adapter is not None and not ended:
-                    await asyncio.to_thread(ADAPT.start, settings, self.slice, self.adapter)
+                    await asyncio.to_thread(kind("adapt").start, settings, self.slice, self.adapter)
         return action
 
     def _adapting(self) -> Path | None:
         """The file of the events of the owner's adapter, None if none runs."""
         settings = self.command.settings
-        if (there := ADAPT.running(settings, self.slice)) is None:
+        if (there := kind("adapt").running(settings, self.slice)) is None:
             return None
-        return Path(there.log) if there.log else ADAPT.path(settings, self.slice).with_suffix(".jsonl")
+        return Path(there.log) if there.log else kind("adapt").log(settings, self.slice)
 
     async def sight(self, record: JobRecord, attached: Collection[HostName]) -> Sight:
         """What the hosts say of the job's ranks now. One that was switched off keeps its channel for a while but is silent."""

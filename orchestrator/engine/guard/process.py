@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from optics import Locked
-from orchestrator.engine.background import BackgroundState, Kind
 from orchestrator.results import JsonReport
+from orchestrator.services.kind import Kind
+from orchestrator.services.state import ServiceState
 from orchestrator.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)
-class GuardState(BackgroundState):
+class GuardState(ServiceState):
     """What a guard reports of itself. state: starting, watching, standing back, acting.
 
     generation: the routes that replaced the plan's, None while the plan's own are in use. around: the links they leave out.

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 
-from optics import TimedOut
-from orchestrator.engine.background import HERE, STOP_S, BackgroundState, Kind
 from orchestrator.results import JsonReport
-from orchestrator.settings import Settings
+from orchestrator.services.kind import Kind
+from orchestrator.services.state import ServiceState
 
 
 @dataclass(frozen=True, slots=True)
-class QueueState(BackgroundState):
+class QueueState(ServiceState):
     """What it reports of itself. state: starting, serving, ended. last: the latest event in words."""
 
     last: str = ""
@@ -21,7 +19,7 @@ class QueueState(BackgroundState):
         return f"{self.state}, {self.where}" + (f"; {self.last}" if self.last else "")
 
 
-QUEUE = Kind("queue", "queue", "serves", QueueState, HERE, "lab")
+QUEUE = Kind("queue", "queue", "serves", QueueState, ("--foreground",), "lab")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,18 +31,3 @@ class QueueReport(JsonReport):
     stopped: int = 0
     failures: int = 0
     last: str = ""
-
-
-def serve_in_background(settings: Settings, lab: str) -> QueueState:
-    """The process that serves the queue of this lab (`key_of`), started unless it runs. Raises: as `Kind.start`.
-
-    One that found nothing left to do, and ends, is waited for: it may not have seen what was added since.
-    """
-    give_up = time.monotonic() + STOP_S
-    while (there := QUEUE.running(settings, lab)) is not None and there.state == "ended":
-        if time.monotonic() > give_up:
-            raise TimedOut(f"the queue (pid {there.pid}) does not end", hint=f"see {there.log}")
-        time.sleep(0.05)
-    log = QUEUE.path(settings, lab).with_suffix(".jsonl")
-    log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    return QUEUE.start(settings, lab, log)

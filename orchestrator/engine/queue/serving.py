@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import defaultdict
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -13,6 +12,7 @@ from optics import BadFile, HostName, Infeasible, Interlock, Locked, StoreFailed
 from optics.plain import seconds_text
 from orchestrator.engine.queue.acts import NOT_STOPPED, Acts, decided
 from orchestrator.results import Json
+from orchestrator.services.work import Notify, Retries, emit
 from orchestrator.store.audit import Who
 from orchestrator.store.database import Database
 from orchestrator.store.queue import QueuedJob, State, claim, keeps, move, note, queued, served, stopped
@@ -23,8 +23,6 @@ FIRST_RETRY_S, LAST_RETRY_S = 5.0, 300.0
 TRIES = 3
 """Failed starts in a row after which a job is given up; what only has to wait for others or for an answer does not count."""
 PASSING = (Locked, Interlock, Unreachable)
-
-Notify = Callable[[Mapping[str, Json]], None]
 
 
 @dataclass
@@ -91,7 +89,7 @@ class Serving:
         """Emit one event. error: behind it, of which it has all lines."""
         self.last = f"job {job}: {words}"
         more: dict[str, Json] = {} if error is None else {"error": str(error)}
-        self.notify({"event": event, "at": time.time(), "words": self.last, "job": job.number, "hosts": list(job.hosts), **more})
+        emit(self.notify, event, self.last, job=job.number, hosts=[*job.hosts], **more)
 
     def _attend(self, job: QueuedJob) -> None:
         """Have the act of a job's state go on, one at a time."""
@@ -187,7 +185,7 @@ class Serving:
         self._end(job, "done" if finished else "failed", words)
 
     async def _stop(self, job: QueuedJob) -> None:
-        wait_s, why = self.retry_s, job.detail.partition(NOT_STOPPED)[0]
+        retries, why = Retries(self.retry_s, LAST_RETRY_S), job.detail.partition(NOT_STOPPED)[0]
         while True:
             try:
                 iterations = await self.acts.stop(job)
@@ -197,12 +195,12 @@ class Serving:
             except Exception as error:
                 if _cancelled():
                     return
+                wait_s = retries.failed()
                 note(self.store, job, f"{why}{NOT_STOPPED}{first_line(error)}")
                 with suppress(TestbedError):  # they cannot be asked: it keeps them all
                     keeps(self.store, job, tuple(await self.acts.left(job)))
                 self.say("not stopped", job, f"{first_line(error)}; tried again after {seconds_text(wait_s)}", error)
             await asyncio.sleep(wait_s)
-            wait_s = min(2 * wait_s, LAST_RETRY_S)
         if (left := stopped(self.store, self.who, job, iterations, why)) is not None:
             self.stopped += 1
             self.say(left.state, left, left.detail or "stopped")

@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from optics import BadFile, Infeasible, Locked
 from optics.plain import counted
-from orchestrator.deadline import OUTER
-from orchestrator.engine.background import StateFile, ready
 from orchestrator.engine.queue.acts import decided
 from orchestrator.engine.queue.onlab import OnLab, holdable
 from orchestrator.engine.queue.process import QUEUE, QueueReport, QueueState
-from orchestrator.engine.queue.serving import Notify, Serving
+from orchestrator.engine.queue.serving import Serving
 from orchestrator.hosts.launch import rehearse
 from orchestrator.inventory.lab import Lab
 from orchestrator.inventory.positions import read_yaml
 from orchestrator.plan.design.placement import hosts_of
 from orchestrator.plan.design.workload import on_hosts
 from orchestrator.plan.reader import read_plan
-from orchestrator.processes import process_mark
-from orchestrator.results import JsonReport
+from orchestrator.results import Json, JsonReport
+from orchestrator.services.work import Notify, emit, ready, serving
 from orchestrator.session import Command, load_lab
 from orchestrator.store.keys import key_of
 from orchestrator.store.locks import who
@@ -162,16 +158,13 @@ async def queue_serve(command: Command, *, notify: Notify, log: str = "", kept: 
 
     Raises: Locked - another process does.
     """
-    if (outer := OUTER.get()) is not None:
-        outer.reschedule(None)
     lab, settings = load_lab(command.inventory), command.settings
-    key, keeper = key_of(lab), os.getppid() if kept else 0
-    own = replace(QUEUE.own(settings, log), keeper=keeper, mark=process_mark(keeper) if keeper else "")
-    with StateFile(QUEUE, QUEUE.path(settings, key), own) as file:
+    key = key_of(lab)
+    with serving(QUEUE.file(settings, key, QUEUE.own(settings, log, kept=kept))) as file:
 
-        def said(event: Mapping[str, object]) -> None:
+        def said(event: Mapping[str, Json]) -> None:
             file.say(replace(file.state, last=str(event["words"])))
-            notify(event)  # type: ignore[arg-type]
+            notify(event)
 
         me = who(settings)
 
@@ -184,11 +177,11 @@ async def queue_serve(command: Command, *, notify: Notify, log: str = "", kept: 
                     ready()
 
         serve(command.store, key, me)
-        serving = Serving(OnLab(lab, command), command.store, key, me, said)
+        work = Serving(OnLab(lab, command), command.store, key, me, said)
         try:
-            await serving.serve(state)
+            await work.serve(state)
         except asyncio.CancelledError:
-            notify({"event": "ended", "at": time.time(), "words": "stopped on request; jobs that run go on"})
+            emit(notify, "ended", "stopped on request; jobs that run go on")
         finally:
             unserve(command.store, key, me)
-        return QueueReport(lab.name, serving.started, serving.stopped, serving.failures, last=serving.last)
+        return QueueReport(lab.name, work.started, work.stopped, work.failures, last=work.last)

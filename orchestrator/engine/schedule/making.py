@@ -8,7 +8,6 @@ from dataclasses import replace
 from optics import Infeasible, Interrupted, Refused, RolledBack, TestbedError
 from optics.plain import counted
 from optics.plan import Plan
-from orchestrator.engine.background import TURN
 from orchestrator.engine.change.functions import check
 from orchestrator.engine.change.run import ChangeRun, before_run
 from orchestrator.engine.schedule.goals import naming
@@ -74,7 +73,7 @@ def _of_it(store: Store, lab: Lab, run: str) -> list[str]:
     """The runs that made slots of the plan that is up; `run`, the last, may have been killed before it resolved the others."""
     last, found = store.get(run), list[str]()
     for record in store.history(key_of(lab), 0):
-        if last is None or record.id > run or not record.begun or record.verb == TURN.name or record.owner != last.owner:
+        if last is None or record.id > run or not record.begun or record.verb == "turn" or record.owner != last.owner:
             continue
         if (record.verb, record.plan_sha) != (last.verb, last.plan_sha):
             break

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from optics import TestbedError
-from orchestrator.engine.background import TURN, BackgroundState, Kind
 from orchestrator.inventory.lab import Lab
 from orchestrator.plan.reader import read_plan
 from orchestrator.plan.stored import unmade
 from orchestrator.results import JsonReport
+from orchestrator.services.kind import Kind
+from orchestrator.services.state import ServiceState
 from orchestrator.store.records import CurrentPlan
 
 NOT_LAUNCHED = "not launched"
@@ -17,13 +18,12 @@ NOT_LAUNCHED = "not launched"
 
 
 @dataclass(frozen=True, slots=True)
-class TurnState(BackgroundState):
+class TurnState(ServiceState):
     """What a turner reports of itself. state: starting, turning, repairing, ended.
 
     slot, slots, cycle: where it is. late: turns that were left out because they were late. duty: measured share of
     light of the latest slots, 0 to 1; planned_duty: by the plan. worst, worst_ms: the host whose last expectation was most wrong.
     silent: hosts that did not answer its last word. job: what became of the job that it was to launch.
-    error: why it ended, if nobody asked it to.
     """
 
     slot: int = 0
@@ -36,7 +36,6 @@ class TurnState(BackgroundState):
     worst_ms: float = 0.0
     silent: tuple[str, ...] = ()
     job: str = ""
-    error: str = ""
 
     def words(self) -> str:
         text = f"{self.state}: slot {self.slot} of {self.slots}, cycle {self.cycle}"
@@ -47,13 +46,8 @@ class TurnState(BackgroundState):
         text += f", job {self.job}" if self.job.startswith(NOT_LAUNCHED) else ""
         return f"{text}; {self.where}"
 
-    @property
-    def halted(self) -> bool:
-        """It died or gave up, and nobody has seen to the slot in which it did."""
-        return not self.alive and (self.state != "ended" or bool(self.error))
 
-
-TURNER = Kind(TURN.name, TURN.noun, TURN.does, TurnState, TURN.options)
+TURNER = Kind("turn", "turner", "turns", TurnState, ("--foreground",), moves_light=True)
 
 
 def at_rest(current: CurrentPlan | None, lab: Lab) -> str:

@@ -12,13 +12,12 @@ import asyncio
 import gc
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from optics import Change, DeviceName, HostName, Locked, Outcome, Setting, TestbedError, TimedOut
 from optics.plan import Schedule
-from orchestrator.engine.background import StateFile
 from orchestrator.engine.change.apply import NotBegun, Start, undisturbed
 from orchestrator.engine.change.context import Context
 from orchestrator.engine.schedule.goals import SlotGoal, Times, change_to, every
@@ -27,6 +26,8 @@ from orchestrator.engine.schedule.process import TurnState
 from orchestrator.engine.schedule.stored import StoredSlots
 from orchestrator.engine.schedule.watching import HostWatch
 from orchestrator.results import Json
+from orchestrator.services.kind import StateFile
+from orchestrator.services.work import Notify, emit
 
 LEAD_S = 0.15
 """Devices are read this long (s) before a slot ends, so that the turn itself is one command; less where slots are short."""
@@ -43,9 +44,6 @@ ARRIVE_S = 1.0
 """Hosts are waited for this long (s) beyond their light, before the schedule stops on them."""
 LATEST = 100
 """Slots whose light is counted for the duty that is reported."""
-
-Notify = Callable[[Mapping[str, Json]], None]
-"""Receives every event as it happens: `event`, `at` (wall s), `words`, and fields of its own."""
 
 
 class Late(NotBegun):
@@ -107,7 +105,7 @@ class Turner:
 
     def say(self, event: str, words: str, **fields: Json) -> None:
         """Emit one event."""
-        self.notify({"event": event, "at": time.time(), "words": words, **fields})
+        emit(self.notify, event, words, **fields)
 
     def state(self, state: str, **more: object) -> None:
         """Write the state file."""

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 
 from optics import Change, DeviceName, Missing, TestbedError
 from optics.plain import counted
 from optics.plan import Job, Plan, Schedule
-from orchestrator.deadline import OUTER
-from orchestrator.engine.background import StateFile
 from orchestrator.engine.change.apply import finish
 from orchestrator.engine.change.context import Context
 from orchestrator.engine.change.goal import rules_sha
@@ -31,7 +28,7 @@ from orchestrator.engine.schedule.goals import (
 )
 from orchestrator.engine.schedule.process import NOT_LAUNCHED, TURNER, TurnReport, TurnState
 from orchestrator.engine.schedule.stored import stored_slots
-from orchestrator.engine.schedule.turner import Notify, Turner
+from orchestrator.engine.schedule.turner import Turner
 from orchestrator.engine.schedule.watching import HostWatch
 from orchestrator.fabric.lightpath import among
 from orchestrator.fabric.transition import per_device
@@ -39,7 +36,8 @@ from orchestrator.fabric.up_state import SlotsMade, UpState
 from orchestrator.inventory.lab import Lab
 from orchestrator.plan.reader import read_plan
 from orchestrator.plan.stored import unmade
-from orchestrator.processes import process_mark
+from orchestrator.services.kind import StateFile
+from orchestrator.services.work import Notify, serving
 from orchestrator.session import Command, load_lab, open_session
 from orchestrator.store.confirmations import Confirmations
 from orchestrator.store.keys import key_of, owner_of, slice_of
@@ -84,26 +82,17 @@ async def turn(command: Command, *, notify: Notify, options: TurnOptions) -> Tur
 
     Raises: Missing - no plan with a schedule is up. Locked - another turner, or another run, changes the lab. As `Turner.turn`.
     """
-    if (outer := OUTER.get()) is not None:
-        outer.reschedule(None)
     lab, silent = load_lab(command.inventory), replace(command, progress=Silent())
     current, plan, schedule = scheduled(command, lab)
-    settings = command.settings
-    keeper = os.getppid() if options.kept else 0
-    own = replace(
-        TURNER.own(settings, options.log),
-        plan=plan.name,
-        run=current.run,
-        slots=len(schedule.slots),
-        keeper=keeper,
-        mark=process_mark(keeper) if keeper else "",
-    )
-    path = TURNER.path(settings, slice_of(lab, settings))
-    if keeper and (killed := TURNER.read(path)) is not None and killed.kept == own.kept and killed.job:
+    settings, key = command.settings, slice_of(lab, command.settings)
+    own = TURNER.own(settings, options.log, kept=options.kept)
+    own = replace(own, plan=plan.name, run=current.run, slots=len(schedule.slots))
+    killed = TURNER.read(TURNER.path(settings, key)) if options.kept else None
+    if killed is not None and killed.kept == own.kept and killed.job:
         own, options = replace(own, job=killed.job), replace(options, job=False)  # it may have been stopped since
-    with StateFile(TURNER, path, own) as file, _said(file):
+    with serving(TURNER.file(settings, key, own)) as file:
         async with _running(silent, lab, plan) as context:
-            if (now := command.store.current(slice_of(lab, settings))) is None or now.run != current.run:
+            if (now := command.store.current(key)) is None or now.run != current.run:
                 raise Missing(f"{plan.name} is not up any more, so there is nothing to turn", hint="testbed status")
             began = time.monotonic()
             turner = await _prepared(context, lab, current, plan, schedule, file, notify)
@@ -124,17 +113,6 @@ async def turn(command: Command, *, notify: Notify, options: TurnOptions) -> Tur
             )
             context.run.finish("ok", summary={"turns": turner.turns, "late": turner.late, "duty": report.duty})
             return report
-
-
-@contextmanager
-def _said(file: StateFile[TurnState]) -> Iterator[None]:
-    """Leave in the file that the turner has ended, and why; only what kills it leaves another state there."""
-    try:
-        yield
-    except BaseException as error:
-        why = "" if isinstance(error, asyncio.CancelledError) else str(error).partition("\n")[0]
-        file.say(replace(file.state, state="ended", error=why))
-        raise
 
 
 @asynccontextmanager

@@ -11,20 +11,20 @@ import asyncio
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Literal
 
-from optics import Infeasible, Missing, NotVerified, TestbedError
+from optics import Infeasible, Missing, TestbedError
 from optics.plan import Congestion
-from orchestrator.deadline import OUTER
-from orchestrator.engine.background import StateFile, ready
 from orchestrator.engine.sharing.measure import SAMPLED_S, Seen, Tenant, connect, iterations, measured, none_runs, several, tenants
 from orchestrator.engine.sharing.process import COORDINATOR, CoordinateState
 from orchestrator.engine.sharing.report import JobPhases, PhasesReport, answer
-from orchestrator.results import Json, JsonReport
+from orchestrator.results import JsonReport
+from orchestrator.services.kind import StateFile
+from orchestrator.services.work import Notify, Retries, emit, ready, serving
 from orchestrator.session import Command, Session, load_lab
 from orchestrator.store.keys import key_of
 
@@ -42,7 +42,6 @@ AHEAD_NS = 50_000_000
 """The first iterations begin so long (ns) after the agents were told."""
 
 By = Literal["shift", "together"]
-Notify = Callable[[Mapping[str, Json]], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +85,9 @@ async def coordinate(command: Command, *, notify: Notify, options: CoordinateOpt
     Raises: Missing - fewer than two jobs run. Infeasible - a period is not known, links and jobs form a loop, or a program does not
     take part. Locked - another coordinator works.
     """
-    if (outer := OUTER.get()) is not None:
-        outer.reschedule(None)
     lab, settings = load_lab(command.inventory), command.settings
     several(tenants(command.store, lab))
-    with StateFile(COORDINATOR, COORDINATOR.path(settings, key_of(lab)), COORDINATOR.own(settings, options.log)) as file:
+    with serving(COORDINATOR.file(settings, key_of(lab), COORDINATOR.own(settings, options.log))) as file:
         endless = replace(command, settings=replace(settings, timeout_s=math.inf))
         async with endless.opened(lab, "coordinate") as session:
             work = Coordinator(command, session, file, notify, options)
@@ -100,7 +97,6 @@ async def coordinate(command: Command, *, notify: Notify, options: CoordinateOpt
                 work.say("ended", "stopped on request")
             finally:
                 await work.release()
-                file.say(replace(file.state, state="ended"))
             return work.report()
 
 
@@ -169,7 +165,7 @@ class Coordinator:
     def say(self, event: str, words: str) -> None:
         """Emit one event."""
         self.last = words
-        self.notify({"event": event, "at": time.time(), "words": words, "score": self.phases.score})
+        emit(self.notify, event, words, score=self.phases.score)
         fields = {"score": self.phases.score, "corrections": max(0, self.corrections), "last": words}
         plan = ", ".join(one.tenant.name for one in self.seen)
         self.file.say(replace(self.file.state, state=self.state, plan=plan, by=self.options.by, **fields))  # type: ignore[arg-type]
@@ -185,7 +181,7 @@ class Coordinator:
         await self.anew(found)
         await self.renew()
         ready()
-        row, looked = 0, time.monotonic()
+        retries, looked = Retries(AGAIN_S, AGAIN_S, FAILURES), time.monotonic()
         while True:
             try:
                 await self.renew()
@@ -203,15 +199,12 @@ class Coordinator:
                     await self.anew(found)
                 elif self.longer():
                     self.settle()
-                row = 0
+                retries.worked()
             except (Infeasible, Missing):
                 raise
             except TestbedError as error:
-                row += 1
                 self.say("failed", str(error).splitlines()[0])
-                if row >= FAILURES:
-                    raise NotVerified(f"{row} looks in a row failed, the last one: {error}", hint="testbed doctor") from error
-                await asyncio.sleep(AGAIN_S)
+                await asyncio.sleep(retries.failed("look", error, "testbed doctor"))
                 with suppress(TestbedError):
                     await connect(self.session, tenants(self.command.store, self.lab))
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
-from orchestrator.engine.background import BackgroundState, Kind
-from orchestrator.settings import Settings
+from orchestrator.services.kind import Kind
+from orchestrator.services.state import ServiceState
 
 
 @dataclass(frozen=True, slots=True)
-class CoordinateState(BackgroundState):
+class CoordinateState(ServiceState):
     """What a coordinator reports of itself. state: starting, pacing, alone (it leaves the jobs alone).
 
     corrections: how often shifts or periods were worked out anew. score: of the worst link; last: the latest event in words.
@@ -25,11 +24,4 @@ class CoordinateState(BackgroundState):
         return f"{self.state}, {self.where}; {self.last}"
 
 
-COORDINATOR = Kind("coordinate", "coordinator", "shifts the jobs of", CoordinateState, ("--foreground",), "--by off")
-
-
-def log_path(settings: Settings, lab: str) -> Path:
-    """Where a coordinator in the background writes its events; its folder is made. lab: its key."""
-    path = COORDINATOR.path(settings, lab).with_suffix(".jsonl")
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    return path
+COORDINATOR = Kind("coordinate", "coordinator", "shifts the jobs of", CoordinateState, ("--foreground",), "lab", "--by off")

@@ -18,11 +18,11 @@ import pytest
 
 from optics import Locked, TestbedError
 from orchestrator.engine.adapt.process import ADAPTER
-from orchestrator.engine.background import StateFile
 from orchestrator.engine.guard.process import GUARD, GuardState, recovers_as
 from orchestrator.engine.queue.process import QUEUE
 from orchestrator.engine.schedule.process import TURNER
 from orchestrator.engine.sharing.process import COORDINATOR
+from orchestrator.services.kind import StateFile
 
 
 def state(**more: object) -> GuardState:
@@ -126,7 +126,7 @@ def test_a_process_whose_file_is_damaged_and_whose_lock_tells_nothing_is_not_pas
 ) -> None:
     places = Places(tmp_path)
     path = GUARD.path(places, "lab/ann")  # type: ignore[arg-type]
-    monkeypatch.setattr("orchestrator.engine.background.lock_holder", lambda fd: None)
+    monkeypatch.setattr("orchestrator.services.state.lock_holder", lambda fd: None)
     with StateFile(GUARD, path, state()):
         path.write_text("x")
         assert str(GUARD.running(places, "lab/ann")) == "runs, but its file cannot be read, its process is not known"  # type: ignore[arg-type]

@@ -12,7 +12,6 @@ from typing import Any, cast
 import pytest
 
 from optics import HostPort, Link, TestbedError, Unreachable
-from orchestrator.engine.background import StateFile
 from orchestrator.engine.change.locking import holding
 from orchestrator.engine.guard import devices
 from orchestrator.engine.guard import guard as guarding
@@ -24,6 +23,7 @@ from orchestrator.fabric.rules import Macs, Rules
 from orchestrator.fabric.up_state import UpState
 from orchestrator.hosts import Committed, Hello, HostEvent, Probe
 from orchestrator.processes import boot_clock_ns, boot_id
+from orchestrator.services.kind import StateFile
 from orchestrator.session import Command, Session
 from orchestrator.settings import Settings, load
 from orchestrator.store.confirmations import Awaited, Confirmations

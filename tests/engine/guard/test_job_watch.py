@@ -16,7 +16,6 @@ from optics import Interlock, Interrupted, Locked, TestbedError, Unreachable
 from optics.plan import Shadow
 from optics.ranks import RankName, host_of_rank
 from orchestrator.cli.render import job
-from orchestrator.engine.background import BackgroundState
 from orchestrator.engine.change.jobs import Jobs, Pause
 from orchestrator.engine.change.locking import holding
 from orchestrator.engine.guard import jobs as watching
@@ -30,6 +29,7 @@ from orchestrator.hosts.api import Hello, JobState, RankTimes
 from orchestrator.hosts.late import SAVE_S, START_S
 from orchestrator.plan.evict import replaced
 from orchestrator.results import Json, UpReport
+from orchestrator.services.state import ServiceState
 from orchestrator.session import Command, Observation, Session
 from orchestrator.settings import Settings, load
 from orchestrator.store.audit import audit
@@ -713,8 +713,8 @@ async def test_an_adapter_stands_still_while_a_job_is_recovered_and_goes_on_afte
     class Mover:
         there = True
 
-        def running(self, *_: object) -> BackgroundState | None:
-            return BackgroundState(1, log="events.jsonl") if self.there else None
+        def running(self, *_: object) -> ServiceState | None:
+            return ServiceState(1, log="events.jsonl") if self.there else None
 
         def stop(self, *_: object) -> None:
             done.append("stop")
@@ -724,7 +724,7 @@ async def test_an_adapter_stands_still_while_a_job_is_recovered_and_goes_on_afte
             done.append(f"start {log} {record.state if record else ''}")
 
     mover = Mover()
-    monkeypatch.setattr(watching, "ADAPT", mover)
+    monkeypatch.setattr(watching, "kind", lambda name, kind=watching.kind: {"adapt": mover}.get(name) or kind(name))
     await bench.launch()
     assert await bench.look() == "none" and done == []
     bench.end(gpu02="killed")
@@ -740,8 +740,8 @@ async def test_a_job_is_restarted_while_slots_turn_for_over_those_that_rest_not_
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Turner:
-        def running(self, *_: object) -> BackgroundState | None:
-            return BackgroundState(1, log="events.jsonl")
+        def running(self, *_: object) -> ServiceState | None:
+            return ServiceState(1, log="events.jsonl")
 
         def stop(self, *_: object) -> None:
             pytest.fail("slots rest")
@@ -749,7 +749,7 @@ async def test_a_job_is_restarted_while_slots_turn_for_over_those_that_rest_not_
         def start(self, *_: object) -> None:
             pytest.fail("they were stopped")
 
-    monkeypatch.setattr(watching, "TURN", Turner())
+    monkeypatch.setattr(watching, "kind", lambda name, kind=watching.kind: {"turn": Turner()}.get(name) or kind(name))
     await bench.launch()
     bench.end(gpu02="killed")
     bench.hosts.fenced = 0

@@ -14,13 +14,13 @@ import pytest
 from optics import Infeasible, Interlock, Missing, Refused, RolledBack
 from optics.plan import Plan
 from orchestrator.engine import verbs
-from orchestrator.engine.background import StateFile
 from orchestrator.engine.change.unfinished import standing
 from orchestrator.engine.schedule import left, making
 from orchestrator.engine.schedule.process import TURNER, TurnState, at_rest
 from orchestrator.fabric.up_state import UpState
 from orchestrator.plan.stored import stored_plan
 from orchestrator.results import JobStatus, UpReport
+from orchestrator.services.kind import StateFile
 from orchestrator.session import Command, Observation
 from orchestrator.store.options import RunOptions, UpOptions
 from orchestrator.telemetry.progress import Silent

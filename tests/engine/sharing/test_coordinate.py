@@ -15,7 +15,6 @@ import pytest
 from optics import HostPort, Infeasible, Missing, NotVerified, Unreachable
 from optics.plan import Congestion
 from orchestrator.cli import phasestext
-from orchestrator.engine.background import StateFile
 from orchestrator.engine.sharing import coordinate as module
 from orchestrator.engine.sharing.coordinate import CoordinateOptions, Coordinator
 from orchestrator.engine.sharing.measure import Seen, Tenant, _seen, iterations, none_runs, stepped
@@ -25,6 +24,7 @@ from orchestrator.fabric.up_state import UpState
 from orchestrator.hosts import Beat
 from orchestrator.hosts.api import RankTimes
 from orchestrator.plan.sharing import Use
+from orchestrator.services.kind import StateFile
 from orchestrator.store.keys import key_of, slice_key
 from orchestrator.store.store import Store
 from planner.phases import Phases

@@ -11,8 +11,8 @@ from pathlib import Path
 from orchestrator.engine.schedule.process import TURNER
 from orchestrator.settings import load
 
-ROOT = Path(__file__).resolve().parents[3]
-HEAD = "import os, signal, sys, time\nfrom orchestrator.engine.schedule.supervise import supervised\nsupervised()\n"
+ROOT = Path(__file__).resolve().parents[2]
+HEAD = "import os, signal, sys, time\nfrom orchestrator.services.supervise import supervised\nsupervised()\n"
 LIFE = "open('lives', 'a').write('x')\nlives = os.path.getsize('lives')\n"
 
 
@@ -45,7 +45,7 @@ def test_one_that_is_about_to_be_started_again_is_known_and_stopped(tmp_path: Pa
     settings = load(env={f"TESTBED_{n}_DIR": str(tmp_path / n) for n in ("DATA", "STATE", "LOCK")}, cwd=tmp_path)
     body = f"""
 from pathlib import Path
-from orchestrator.engine.background import StateFile
+from orchestrator.services.kind import StateFile
 from orchestrator.engine.schedule.process import TURNER, TurnState
 from orchestrator.processes import process_mark
 import socket

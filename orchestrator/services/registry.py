@@ -1,0 +1,44 @@
+"""The kinds of services that there are, by name: who shows them or stops them knows none. Each is imported when it is asked for."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from importlib import import_module
+from typing import Any
+
+from orchestrator.services.kind import Kind
+from orchestrator.settings import Settings
+
+KINDS = {
+    "guard": "orchestrator.engine.guard.process:GUARD",
+    "turn": "orchestrator.engine.schedule.process:TURNER",
+    "adapt": "orchestrator.engine.adapt.process:ADAPTER",
+    "coordinate": "orchestrator.engine.sharing.process:COORDINATOR",
+    "queue": "orchestrator.engine.queue.process:QUEUE",
+}
+
+
+def kind(name: str) -> Kind[Any]:
+    """The kind of this name."""
+    module, _, called = KINDS[name].partition(":")
+    found: Kind[Any] = getattr(import_module(module), called)
+    return found
+
+
+def kinds() -> Iterator[Kind[Any]]:
+    """All of them."""
+    return map(kind, KINDS)
+
+
+def stop_movers(settings: Settings, key: str) -> list[str]:
+    """Stop what moves light for this owner in the background, unless it is this process; return in words what was stopped.
+
+    Raises: as `Kind.stop`.
+    """
+    stopped = []
+    for each in kinds():
+        there = each.running(settings, key) if each.moves_light else None
+        if there is not None and there.pid != os.getpid() and each.stop(settings, key) is not None:
+            stopped.append(f"{each.noun}{there.of} stopped (pid {there.pid})")
+    return stopped
