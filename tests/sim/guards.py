@@ -17,7 +17,7 @@ from tests.sim.lab import OWNERS, World
 from tests.sim.loop import Actor
 from tests.sim.packets import Packets, SimProbes
 from tests.sim.plots import Plot
-from tests.sim.seams import GUARD, STOP_S, GuardOptions, TestbedError, guard, verbs
+from tests.sim.seams import GUARD, STOP_S, GuardOptions, TestbedError, UpOptions, guard, verbs
 from tests.sim.story import Fate, Typed
 
 STORM_S = 46.0
@@ -226,8 +226,8 @@ class Guards(Plot):
             case "down":
                 await self.world.command(actor, verbs.down, wait_s=typed.wait_s)
             case _:
-                more: dict[str, Any] = {"wait_s": typed.wait_s, "dry_run": False, "launch_job": False}
-                came = await self.world.command(actor, verbs.up, self.file(typed), **more)
+                options = UpOptions(launch_job=False)
+                came = await self.world.command(actor, verbs.up, self.file(typed), options, wait_s=typed.wait_s)
                 if typed.pick < 0.7 and not isinstance(came, (str, BaseException)):  # as `up --guard`
                     self.world.guard(typed.shell[0], f"{actor.name}-guard", ("", 0), stay=typed.pick < 0.2)
 
