@@ -18,6 +18,9 @@ import time
 from itertools import pairwise
 from pathlib import Path
 
+from optics.plan import Job
+from orchestrator.store.job_spec import JobSpec
+
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.harness import spread, undisturbed, verdict
@@ -137,7 +140,7 @@ def fill(runs: int) -> int:
                     "up", KEY, plan_name="topoopt-12", plan_sha="00", plan_text=json.dumps(PLAN), inventory="/nowhere", user="bench"
                 )
                 run.found({"current": None}, {"hosts": HOSTS})
-                job = store.add_job(slice_key(KEY, "bench"), run.id, "ddp", {})
+                job = store.add_job(slice_key(KEY, "bench"), run.id, "ddp", JobSpec(Job("ddp", "train", ()), "ddp", "gloo"))
                 with Journal(settings.run_dir(run.id), run.id, "emulated", clock=clock) as journal:
                     write(journal, run.id, clock, chance)
                     points += journal.points

@@ -94,20 +94,27 @@ class FinisarSerial(Device[Setting]):
                 seen = await self._map()
                 staged, last = self._staged(missing(seen), seen, words), replace(last, report=seen)
             if staged != last.report:
+                applied, refusal = False, ""
                 try:
                     marks.write(2)
                     await self._session.send(f"URA {wssmap.write_map(staged)}")
+                    applied = True
                     await self._session.send("RSW")
                 except Refused as error:
-                    words |= {s: str(error) for s in todo if s not in words}
+                    refusal = str(error)
+                refused = {s: refusal for s in todo if refusal} | words
+                if not applied:
+                    words = refused
                 marks.broke()
                 marks.acknowledged()
+                # what is no OK may have been one before the line spoiled it: after RSW the map decides
                 last = await watch(
                     self._map,
                     lambda seen: all(s in words for s in missing(seen)),
                     expected_s=self.traits.settle_s,
-                    patience_s=self._patience_s,
+                    patience_s=late_s(self.traits) if refusal else self._patience_s,
                 )
+                words = refused
         marks.acked_ns = marks.acked_ns or last.at_ns
         for setting, (_, entry) in missing(last.report).items():
             silence = f"{'still' if entry is None else 'not yet'} there after {last.watched_s:.1f} s, no error reported"

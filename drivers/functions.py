@@ -16,8 +16,8 @@ from typing import Any
 
 from drivers.link.tcp import TcpLink
 from optics import Garbled, Missing, Refused
+from optics.leases import FunctionUse
 from optics.plain import printable
-from optics.plan import FunctionUse
 
 MOST_LINE = 1 << 20
 """Bytes of an answer: counters of 128 allocations are the longest, some 400 bytes each."""

@@ -12,7 +12,7 @@ from optical_testbed.plans import Designed, PlanLike, source
 from optical_testbed.telemetry import Rows
 
 if TYPE_CHECKING:
-    from orchestrator.engine.change.decision import Mode
+    from optics.plan import Mode
     from orchestrator.engine.rehearsal.report import RehearsalReport
     from orchestrator.results import ConfirmReport, DownReport, JobLogs, JobStatus, PlanReport, PrewireReport, UpReport
     from orchestrator.store.records import RunRecord
@@ -38,9 +38,10 @@ async def plan(
     Raises: BadFile, Infeasible, Interlock, Unreachable, TimedOut.
     """
     from orchestrator.engine import verbs
+    from orchestrator.store.options import UpOptions
 
-    found = source(plan)
-    return await lab.work("plan", verbs.plan, found, avoid=tuple(avoid), relabel=relabel, adopt=tuple(adopt), job=job)
+    options = UpOptions(job=job, avoid=tuple(avoid), adopt=tuple(adopt), relabel=relabel)
+    return await lab.work("plan", verbs.plan, source(plan), options)
 
 
 async def up(
@@ -69,26 +70,25 @@ async def up(
     from orchestrator.engine import verbs
     from orchestrator.engine.invoke import is_stopped_lab
     from orchestrator.session import load_lab, load_plan
+    from orchestrator.store.options import UpOptions
 
     found = source(plan)
     _check_window(confirm_within_s)
     if is_stopped_lab(lab.settings.inventory):
         load_plan(found, load_lab(lab.settings.inventory))  # its mistakes end the call before the lab is started
         await lab.start()
-    return await lab.work(
-        "up",
-        verbs.up,
-        found,
-        dry_run=dry_run,
+    options = UpOptions(
         launch_job=launch_job,
+        job=job,
         avoid=tuple(avoid),
-        relabel=relabel,
         adopt=tuple(adopt),
+        relabel=relabel,
+        spares=tuple(spares),
         rollback=rollback,
         confirm_s=confirm_within_s,
-        job=job,
-        spares=tuple(spares),
+        dry_run=dry_run,
     )
+    return await lab.work("up", verbs.up, found, options)
 
 
 def _check_window(confirm_within_s: float | None) -> None:
@@ -125,18 +125,10 @@ async def rehearse(
     a device that the change needs has no emulator.
     """
     from orchestrator.engine.rehearsal import verb
+    from orchestrator.store.options import UpOptions
 
-    found = source(plan)
-    return await lab.work(
-        "rehearse",
-        verb.rehearse,
-        found,
-        launch_job=launch_job,
-        avoid=tuple(avoid),
-        adopt=tuple(adopt),
-        job=job,
-        devices_only=devices_only,
-    )
+    options = UpOptions(launch_job=launch_job, job=job, avoid=tuple(avoid), adopt=tuple(adopt))
+    return await lab.work("rehearse", verb.rehearse, source(plan), options, devices_only=devices_only)
 
 
 async def prewire(lab: Opened, plan: PlanLike, *, relabel: bool = False) -> PrewireReport:

@@ -120,30 +120,6 @@ class Function:
 
 
 @dataclass(frozen=True, slots=True)
-class FunctionUse:
-    """What a job has of a function of a packet switch, as the switch says. size: slots or entries; packets: of the job so far.
-
-    error: why nothing is known of it, or that the switch does not know it any more; empty otherwise.
-    """
-
-    segment: str
-    function: str
-    job: str = ""
-    allocation: int = 0
-    size: int = 0
-    lease_left_s: float = 0.0
-    packets: int = 0
-    error: str = ""
-
-    def __str__(self) -> str:
-        where = " ".join(filter(None, (self.function, f"of segment {self.segment}")))
-        if self.error:
-            return f"{where}: {self.error}"
-        kind = "entries" if self.function == "cache" else "slots"
-        return f"{where}: {self.size} {kind} for {self.job}, lease {self.lease_left_s:.0f} s, {self.packets} packets"
-
-
-@dataclass(frozen=True, slots=True)
 class Shadow:
     """A process on `host`, where the job has no rank, that keeps the job's weights by following its traffic.
 
@@ -216,6 +192,20 @@ class Job:
     shadow: Shadow | None = None
     congestion: Congestion | None = None
 
+    @classmethod
+    def of(cls, data: Mapping[str, Any]) -> Job:
+        """The job that `data` (`to_json` of one) describes."""
+        read: dict[str, Any] = {
+            "ranks": tuple(data["ranks"]),
+            "rings": tuple(map(tuple, data["rings"])),
+            "traffic": Traffic.of(data["traffic"]) if data["traffic"] else None,
+            "regions": tuple(map(Region.of, data["regions"])),
+            "functions": tuple(Function(**each) for each in data["functions"]),
+            "shadow": Shadow.of(data["shadow"]) if data["shadow"] else None,
+            "congestion": Congestion(**data["congestion"]) if data["congestion"] else None,
+        }
+        return cls(**{**data, **read})
+
     @property
     def hosts(self) -> tuple[HostName, ...]:
         """The hosts of its ranks, in order."""
@@ -273,6 +263,11 @@ class Acceptance:
     min_link_share: float | None = None
     max_link_loss: float | None = None
     min_busbw_share: float | None = None
+
+
+Mode: TypeAlias = Literal["live", "restart", "keep"]
+"""What becomes of a running job when another plan comes up: it takes over its rings while it runs (`transition.live: require`),
+is launched again (`never`), or stays as it is."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ import typer
 
 from orchestrator.cli.call import Call, Result, Usage, engine, verb
 from orchestrator.cli.completing import avoidable, plans, saved_plans
-from orchestrator.cli.rehearsing import Chosen, beside, rehearsed_first
+from orchestrator.cli.rehearsing import beside, rehearsed_first
 from orchestrator.cli.shared import ExitCode, GuardJobs, Pairs, Restarts, Wait, budget_of, changed, own_slice, seconds
 from orchestrator.engine.invoke import is_stopped_lab
 
@@ -225,6 +225,7 @@ def up(
     ] = False,
 ) -> Result:
     from orchestrator.cli import saved
+    from orchestrator.store.options import UpOptions
 
     call.wait, call.pairs = wait, pairs
     if rehearse:
@@ -236,28 +237,22 @@ def up(
     if job is not None and no_job:
         raise Usage("up: --job and --no-job cannot be combined", hint="testbed up --help")
     kept = saved.load(plan, call.settings.cache_dir) if plan is not None else None
-    path = _startable(kept.topology if kept else topology, call, file, _names(spares))
-    within_s = _within(confirm_within)
-    budget = _guard_jobs(call, path, guard, jobs, restarts)
-    chosen: Chosen = {
-        "launch_job": not no_job,
-        "avoid": tuple(avoid or ()),
-        "adopt": tuple(adopt or ()),
-        "job": None if job is None else job.value,
-    }
-    rehearsed = rehearsed_first(call, path, chosen, kept.fingerprint if kept else "") if rehearse else None
-    expected = rehearsed.fingerprint if rehearsed else kept.fingerprint if kept else ""
-    report = call.work_on_lab(
-        engine.up,
-        path,
-        dry_run=dry_run,
+    options = UpOptions(
+        launch_job=not no_job,
+        job=None if job is None else job.value,
+        avoid=tuple(avoid or ()),
+        adopt=tuple(adopt or ()),
         relabel=relabel,
-        expected=expected,
-        rollback=rollback,
-        confirm_s=within_s,
         spares=_names(spares),
-        **chosen,
+        rollback=rollback,
+        confirm_s=_within(confirm_within),
+        dry_run=dry_run,
     )
+    path = _startable(kept.topology if kept else topology, call, file, options.spares)
+    budget = _guard_jobs(call, path, guard, jobs, restarts)
+    rehearsed = rehearsed_first(call, path, options, kept.fingerprint if kept else "") if rehearse else None
+    expected = rehearsed.fingerprint if rehearsed else kept.fingerprint if kept else ""
+    report = call.work_on_lab(engine.up, path, replace(options, expected=expected))
     result = changed(report, call) if rehearsed is None else beside(changed(report, call), rehearsed, report, call)
     return replace(result, text=f"{_start_guard(call, report.run, budget)}\n{result.text}") if guard and not dry_run else result
 
@@ -285,9 +280,11 @@ def plan(
     exit_code: ExitCode = False,
 ) -> Result:
     from orchestrator.cli import render, saved
+    from orchestrator.store.options import UpOptions
 
     path = wanted(topology, call, file)
-    report = call.work(engine.plan, path, avoid=tuple(avoid or ()), relabel=relabel, adopt=tuple(adopt or ()))
+    options = UpOptions(avoid=tuple(avoid or ()), adopt=tuple(adopt or ()), relabel=relabel)
+    report = call.work(engine.plan, path, options)
     hint = ""
     if out is not None:
         saved.keep(out, path, report)

@@ -13,9 +13,9 @@ from orchestrator.cli.call import Call, engine
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from optics.plan import Mode
     from orchestrator.engine.scenario.judging import Samples
     from orchestrator.engine.scenario.record import Record
-    from orchestrator.plan.scenario.values import Mode
     from orchestrator.results import DownReport, JobStatus, UpReport
 
 
@@ -26,7 +26,9 @@ class Tenant:
         self._call = call
 
     def up(self, plan: Path, *, launch: bool = False, mode: Mode | None = None) -> UpReport:
-        return self._call.work_on_lab(engine.up, plan, dry_run=False, launch_job=launch, job=mode)
+        from orchestrator.store.options import UpOptions
+
+        return self._call.work_on_lab(engine.up, plan, UpOptions(launch_job=launch, job=mode))
 
     def launch(self) -> JobStatus:
         return self._call.work(engine.job_launch)

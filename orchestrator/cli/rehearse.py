@@ -8,8 +8,8 @@ import typer
 
 from orchestrator.cli.call import Call, Result, verb
 from orchestrator.cli.change import Adopt, Avoid, JobMode, PlanFile, Topology, wanted
-from orchestrator.cli.rehearsing import Chosen, said, text
 from orchestrator.cli.rehearsing import rehearse as rehearsed
+from orchestrator.cli.rehearsing import said, text
 
 app = typer.Typer()
 
@@ -41,17 +41,18 @@ def rehearse(
     devices_only: Annotated[bool, typer.Option("--devices-only", help="A twin without hosts, which needs no root.")] = False,
 ) -> Result:
     from optics.errors import NotVerified
+    from orchestrator.store.options import UpOptions
 
     path = wanted(topology, call, file)
-    chosen: Chosen = {
-        "launch_job": not no_job,
-        "avoid": tuple(avoid or ()),
-        "adopt": tuple(adopt or ()),
-        "job": None if job is None else job.value,
-    }
-    report = rehearsed(call, path, chosen, devices_only=devices_only)
+    options = UpOptions(
+        launch_job=not no_job,
+        job=None if job is None else job.value,
+        avoid=tuple(avoid or ()),
+        adopt=tuple(adopt or ()),
+    )
+    report = rehearsed(call, path, options, devices_only=devices_only)
     if not report.failed:
-        return Result(report.to_json(), text(report, call), hint=f"testbed up {said(path, chosen)}")
+        return Result(report.to_json(), text(report, call), hint=f"testbed up {said(path, options)}")
     words = f"the change failed on the twin: {report.failed.splitlines()[0]}"
     hint = "mend what it names, or change the plan; nothing on the lab was touched"
     return Result(report.to_json(), text(report, call), NotVerified.code, NotVerified.exit_code, words, hint, ok=False)

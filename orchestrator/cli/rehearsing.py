@@ -6,47 +6,39 @@ import shlex
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypedDict
+from typing import TYPE_CHECKING
 
 from orchestrator.cli.call import Call, Result
 
 if TYPE_CHECKING:
     from orchestrator.engine.rehearsal.report import Beside, RehearsalReport
     from orchestrator.results import UpReport
+    from orchestrator.store.options import UpOptions
 
 FEW = 6
 """Links, pairs and the like that are listed; `--json` has them all."""
 
 
-class Chosen(TypedDict):
-    """The options of `up` that a rehearsal takes as well."""
-
-    launch_job: bool
-    avoid: tuple[str, ...]
-    adopt: tuple[str, ...]
-    job: Literal["live", "restart", "keep"] | None
-
-
-def said(path: Path, chosen: Chosen) -> str:
-    """The plan and these options as on the command line of `up` and `rehearse`."""
+def said(path: Path, options: UpOptions) -> str:
+    """The plan and the options that a rehearsal takes as well, as on the command line of `up` and `rehearse`."""
     words = ["-t", str(path)]
-    for option, values in (("--avoid", chosen["avoid"]), ("--adopt", chosen["adopt"])):
+    for option, values in (("--avoid", options.avoid), ("--adopt", options.adopt)):
         words += [word for value in values for word in (option, value)]
-    words += ["--job", chosen["job"]] if chosen["job"] is not None else []
-    return shlex.join(words if chosen["launch_job"] else [*words, "--no-job"])
+    words += ["--job", options.job] if options.job is not None else []
+    return shlex.join(words if options.launch_job else [*words, "--no-job"])
 
 
-def rehearse(call: Call, path: Path, chosen: Chosen, *, start: bool = False, devices_only: bool = False) -> RehearsalReport:
+def rehearse(call: Call, path: Path, options: UpOptions, *, start: bool = False, devices_only: bool = False) -> RehearsalReport:
     """Make the change on a twin. start: an emulated lab that does not run is started first, as `up` starts it.
 
     devices_only: on one without hosts.
     """
     from orchestrator.engine.rehearsal.verb import rehearse as verb
 
-    return (call.work_on_lab if start else call.work)(verb, path, **chosen, devices_only=devices_only)
+    return (call.work_on_lab if start else call.work)(verb, path, options, devices_only=devices_only)
 
 
-def rehearsed_first(call: Call, path: Path, chosen: Chosen, expected: str) -> RehearsalReport:
+def rehearsed_first(call: Call, path: Path, options: UpOptions, expected: str) -> RehearsalReport:
     """Rehearse, show the result and ask whether to go on; without a terminal that is refused before anything is done.
 
     Raises: Usage - nobody to ask. NotVerified - it failed on the twin.
@@ -56,14 +48,14 @@ def rehearsed_first(call: Call, path: Path, chosen: Chosen, expected: str) -> Re
     from orchestrator.engine.change.goal import as_saved
 
     call.must_be_able_to_ask()
-    report = rehearse(call, path, chosen, start=True)
+    report = rehearse(call, path, options, start=True)
     if expected:
         as_saved(expected, report.fingerprint)
     call.note(coloured(text(report, call)))
     if report.failed:
         raise NotVerified(
             f"the change failed on the twin of {report.lab}, so it was not made:\n{report.failed}",
-            hint=f"to repeat it: testbed rehearse {said(path, chosen)}; without --rehearse the change is made anyway",
+            hint=f"to repeat it: testbed rehearse {said(path, options)}; without --rehearse the change is made anyway",
         )
     call.confirm(f"Make this change on {report.lab}?")
     return report

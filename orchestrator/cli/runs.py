@@ -136,16 +136,13 @@ def history(
     rows = [("run", "verb", "plan", "status", "took", "started", "by", "tags" if any(tags[r.id] for r in records) else "")]
     for r in records:
         took = "-" if (s := r.seconds if r.seconds is not None else wall(r)) is None else seconds_text(s)
-        moved = r.options.get("evict")
-        what = f"{r.verb}, evict {', '.join(moved)}" if isinstance(moved, dict) else r.verb
+        moved = ", ".join(r.options.evict)
+        what = f"{r.verb}, evict {moved}" if moved else r.verb
         rows.append((r.id, what, r.plan_name or "-", r.status, took, when(r.started), f"{r.user}@{r.host}", ", ".join(tags[r.id])))
     text = (
         "\n".join(columns(rows)) if records else f"No run matches{unknown}" if tag or wanted or since is not None else "No runs yet"
     )
-    data = [cast(dict[str, Json], to_json(r)) for r in records]
-    for record in data:
-        record.pop("plan_text")
-        record |= {"tags": to_json(tags[str(record["id"])]), "notes": to_json(notes[str(record["id"])])}
+    data = [r.to_json() | {"tags": to_json(tags[r.id]), "notes": to_json(notes[r.id])} for r in records]
     return Result({"runs": cast(Json, data)}, text)
 
 
@@ -214,11 +211,8 @@ def show(
         lines += columns(rows)
     lines.append(f"  journal  {path_text(directory / 'telemetry')}")
     lines += [f"  journal  {what}" for what in trouble]
-    details = cast(dict[str, Json], to_json(record))
-    details.pop("plan_text")
-    details |= {"tags": to_json(tags), "notes": to_json(notes)}
     data: dict[str, Json] = {
-        "run": details,
+        "run": record.to_json() | {"tags": to_json(tags), "notes": to_json(notes)},
         "phases": [bar_json(b) for b in found if b.kind == "run"],
         "parts": [bar_json(b) for b in found if b.kind != "run"],
         "reconfigs": [cast(Json, dict(p.fields)) for p in points if p.measurement == "reconfig"],

@@ -97,7 +97,7 @@ UP: dict[str, Any] = fields(UpReport) | {"rehearsed?": fields(RehearsalReport), 
 SCOPE = {"everything": bool, "hosts": list[str], "devices": list[str], "ports": list[tuple[str, str]], "owners": list[str]}
 LOCK = fields(Lock, "process", "seq", "asked", "ended", scope=SCOPE, words=str)
 STEP = fields(StepRecord)
-RUN = fields(RunRecord, "plan_text", tags=list[str], notes=list[Note])
+RUN = fields(RunRecord, "plan_text", options=dict[str, Any], tags=list[str], notes=list[Note])
 RESULTS: dict[str, Any] = {"name": str, "folder": str, "parquet": str, "database": str}
 FIGURE = fields(Figure, off=float | None)
 PROBABILITY = {"failures": int, "static": float, "static_exact": str, "reconfigurable": float, "reconfigurable_exact": str}

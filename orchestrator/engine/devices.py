@@ -10,7 +10,6 @@ from optics import Circuit, Dbm, DeviceName, Missing, Port, TestbedError
 from optics.plain import counted, did_you_mean
 from orchestrator.fabric.lightpath import Held, LightMap, loss_db
 from orchestrator.inventory.lab import Lab
-from orchestrator.plan.stored import stored_circuits
 from orchestrator.session import Command, Session, load_lab
 from orchestrator.store.keys import key_of
 from orchestrator.store.light import light_history
@@ -96,7 +95,7 @@ async def devices_power(command: Command, *, device: str | None, history: bool) 
 
 async def _readings(session: Session, store: Store, key: str, held: Held) -> tuple[Reading, ...]:
     lab = session.lab
-    circuits = [circuit for current in store.currents(key).values() for circuit in stored_circuits(current.links, lab)]
+    circuits = [circuit for current in store.currents(key).values() for circuit in current.up.circuits(lab)]
     known = {(circuit.transmitter, circuit.receiver) for circuit in circuits}
     for trace in LightMap(held, lab).traces():
         if trace.receiver is not None and (trace.transmitter, trace.receiver) not in known:

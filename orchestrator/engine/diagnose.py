@@ -13,11 +13,11 @@ from typing import Any
 from optics import HostName, Locked, Missing, TestbedError
 from optics.plain import counted
 from orchestrator.engine.change.iterations import LATEST, bring_home
-from orchestrator.engine.change.job_record import facts, launching, pause_of, ranks_of, unlaunched
+from orchestrator.engine.change.job_record import launching, ranks_of
 from orchestrator.engine.change.locking import holding
 from orchestrator.engine.change.rank_records import sound
 from orchestrator.inventory.lab import Lab
-from orchestrator.plan.stored import stored_circuits, stored_links, stored_plan
+from orchestrator.plan.stored import stored_plan
 from orchestrator.session import Command, Session, load_lab
 from orchestrator.settings import Settings
 from orchestrator.store.keys import slice_of
@@ -77,26 +77,26 @@ def said(verdict: Verdict) -> str:
 
 async def subject(command: Command, session: Session, current: CurrentPlan, record: JobRecord | None) -> Subject:
     """What is diagnosed: the plan that is up, and the latest job if it was launched on it or still runs."""
-    plan = stored_plan(current.plan_text, current.plan_name, current.links, session.lab)
-    links, circuits = stored_links(current.links), stored_circuits(current.links, session.lab)
+    plan = stored_plan(current.plan_text, current.plan_name, current.up.slots, session.lab)
+    links, circuits = current.up.links, current.up.circuits(session.lab)
     run = command.store.get(current.run)
     file = shlex.quote(str((command.settings.run_dir(current.run) / "plan.json").absolute()))
     moving = changing(session.lab, command.settings, command.store)
     found = Subject(plan, links, circuits, moving=moving, plan_file=file, avoid=run.avoid if run is not None else ())
     if record is None or (record.ended is not None and record.ended < current.since):
         return found
-    name, run_dir = facts(record)[0], command.settings.runs_dir / record.run
+    name, run_dir = record.spec.on_hosts, command.settings.runs_dir / record.run
     records: list[dict[str, Any]] = []
     try:
         records = await bring_home(session, name, record, run_dir)
     except TestbedError:  # the host of rank 0 is gone: what was fetched before
         with suppress(OSError):
             records = sound((run_dir / f"{name}.iterations.jsonl").read_bytes().splitlines())
-    pause = pause_of(record)
+    pause = record.pause
     state = "paused" if pause is not None and pause.until > time.time() else record.state
     if launching(record, launched := command.store.get(record.run)) and launched is not None:
         found = replace(found, moving=moving or f"run {launched.id} ({launched.verb}) is launching job {record.name}")
-    found = replace(found, why=record.detail, unlaunched=bool(unlaunched(record)))
+    found = replace(found, why=record.detail, unlaunched=bool(record.unlaunched))
     ranks = ranks_of(record, session.lab)
     return replace(found, name=record.name, on_hosts=name, state=state, ranks=ranks, usual_ms=usual(records))
 

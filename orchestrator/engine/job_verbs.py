@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 
 from optics import HostName, Locked, Missing, Refused, TestbedError, Unreachable
 from optics.plain import counted
@@ -13,16 +14,7 @@ from optics.plan import Job, TransitionPolicy
 from optics.ranks import host_of_rank, hosts_of
 from orchestrator.engine.change import functions
 from orchestrator.engine.change.attempt import GO_TAKES, HOLD_TAKES, MOST_S, Attempt
-from orchestrator.engine.change.job_record import (
-    Pause,
-    facts,
-    hosts_of_job,
-    pause_of,
-    ranks_of,
-    shadowed,
-    with_pause,
-    without_pause,
-)
+from orchestrator.engine.change.job_record import hosts_of_job, ranks_of, shadowed
 from orchestrator.engine.change.jobs import Jobs
 from orchestrator.engine.change.locking import holding, obeyed, own_turner
 from orchestrator.hosts.by_hand import ByHand, by_hand
@@ -32,6 +24,7 @@ from orchestrator.plan.reader import read_plan
 from orchestrator.results import ALIVE, JobLogs, JobStatus
 from orchestrator.session import Command, Session, load_lab
 from orchestrator.store.generations import next_generation
+from orchestrator.store.job_spec import Pause
 from orchestrator.store.keys import lab_of, slice_of
 from orchestrator.store.records import CurrentPlan, JobRecord
 from orchestrator.store.scope import reach
@@ -92,8 +85,8 @@ async def job_logs(command: Command, *, lines: int, host: str | None, rank: int 
     """The last `lines` lines each rank wrote; `host`, `rank`: only of these. Raises: Missing - no job, or no such rank."""
     async with _opened(command, "job logs") as jobs:
         record = _latest(jobs)
-        name, ranks = facts(record)[0], ranks_of(record, jobs.session.lab)
-        numbered = list(enumerate(facts(record)[2]["ranks"]))
+        name, ranks = record.spec.on_hosts, ranks_of(record, jobs.session.lab)
+        numbered = list(enumerate(record.spec.wanted.ranks))
         chosen = [(i, r) for i, r in numbered if r in ranks and host in (None, r, host_of_rank(r)) and rank in (None, i)]
         if not chosen:
             what = f"no rank {rank}" if host is None else f"no rank on {host}" if rank is None else f"no rank {rank} on {host}"
@@ -265,15 +258,15 @@ async def _pause(jobs: Jobs, record: JobRecord, move: int, token: int, for_s: fl
         with recorder.phase("prepare") as phase:
             await attempt.prepare({}, for_s + (HOLD_TAKES + GO_TAKES) * boundary_s)
             phase.detail = f"{len(attempt.states)} ranks ready to pause"
-        longest_s = for_s + HOLD_TAKES * boundary_s
-        jobs.store.set_job_spec(record.id, with_pause(record, Pause(move, token, time.time() + longest_s)))  # should this die
+        until = Pause(move, token, time.time() + for_s + HOLD_TAKES * boundary_s)  # should this die
+        jobs.store.set_job_spec(record.id, replace(record.spec, pause=until))
         with recorder.phase("hold") as phase:
             phase.detail = f"paused after iteration {await attempt.hold(for_s)}"
     except BaseException:
         await attempt.drop()
-        jobs.store.set_job_spec(record.id, without_pause(record))
+        jobs.store.set_job_spec(record.id, replace(record.spec, pause=None))
         raise
-    jobs.store.set_job_spec(record.id, with_pause(record, Pause(move, token, time.time() + for_s)))
+    jobs.store.set_job_spec(record.id, replace(record.spec, pause=Pause(move, token, time.time() + for_s)))
     jobs.store.set_job(record.id, "paused")
 
 
@@ -286,7 +279,7 @@ async def job_resume(command: Command) -> JobStatus:
         await _connect(session, hosts)
         turner = own_turner(session.lab, command.settings, command.store)
         async with holding(session.lab, command, reach(session.lab, hosts), "job resume", within=turner):
-            status, pause = await _going(jobs, record), pause_of(record)
+            status, pause = await _going(jobs, record), record.pause
             if status.state != "paused" or pause is None:
                 over = "; its pause is over" if pause is not None else ""
                 raise Refused(f"job {record.name} is not paused: it is {status.state}{over}", hint="testbed job status")
@@ -294,7 +287,7 @@ async def job_resume(command: Command) -> JobStatus:
             attempt = Attempt(session.hosts, record, pause.move, _boundary_s(jobs))
             with Recorder(command.progress).phase("turn") as phase:
                 phase.detail = f"goes on after iteration {await attempt.go_on()}"
-            jobs.store.set_job_spec(record.id, without_pause(record))
+            jobs.store.set_job_spec(record.id, replace(record.spec, pause=None))
             jobs.store.set_job(record.id, "running")
         return await jobs.status(_latest(jobs))
 

@@ -9,11 +9,10 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from optics import HostName, HostPort, Missing
 from optics.plan import Traffic
-from optics.ranks import hosts_of
 from orchestrator.engine.change.jobs import Jobs
 from orchestrator.engine.change.rank_records import sound
 from orchestrator.fabric.next_hops import hops
@@ -21,7 +20,6 @@ from orchestrator.inventory.lab import Lab
 from orchestrator.plan.design.design import PAYLOAD
 from orchestrator.plan.design.periodic import forecast
 from orchestrator.plan.reader import read_plan
-from orchestrator.plan.stored import stored_links
 from orchestrator.results import JobStatus, JsonReport, held_up
 from orchestrator.session import Command, load_lab
 from orchestrator.store.keys import slice_of
@@ -115,7 +113,7 @@ async def job_profile(command: Command, *, iterations: int) -> Profile:
             )
         run_dir = settings.run_dir(record.run)
         jobs = Jobs(session, store, key, settings.runs_dir)
-        hosts = hosts_of(map(str, cast(Any, record.spec)["wanted"]["ranks"]))
+        hosts = record.spec.wanted.hosts
         await session.hosts.connect(hosts)
         first = await _next(jobs, record, 0, command.progress)
         before, began = await session.hosts.counters(hosts), time.monotonic()
@@ -123,7 +121,7 @@ async def job_profile(command: Command, *, iterations: int) -> Profile:
         after, seconds = await session.hosts.counters(hosts), time.monotonic() - began
         made = last.iterations - first.iterations
         peers: dict[HostPort, HostPort] = {}
-        for link in stored_links(current.links):
+        for link in current.up.links:
             peers |= {link.a: link.b, link.b: link.a}
         links = tuple(
             LinkBytes(port.host, peers[port].host, port.number, round((after[port].tx_bytes - c.tx_bytes) * PAYLOAD / made))
@@ -157,7 +155,7 @@ async def count_hops(command: Command, run: str) -> bool:
     current, record = store.current(slice_of(lab, settings)), store.get(run)
     if current is None or record is None or current.plan_text != record.plan_text:
         return False
-    plan, links = read_plan(current.plan_text, current.plan_name, lab), stored_links(current.links)
+    plan, links = read_plan(current.plan_text, current.plan_name, lab), current.up.links
     if plan.schedule is not None:
         return False
     asked: dict[HostName, dict[str, int | None]] = {}

@@ -18,8 +18,6 @@ from orchestrator.telemetry import retention
 from orchestrator.telemetry.influx_api import Target
 
 _RUN = re.compile(r"\d{4}-\d\d-\d\d-\d{4,}")
-_NAMING = ("of", "resumes", "unconfirmed")
-"""Options of a run that refer to another run and that `rollback`, `resume` and `confirm` follow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +70,7 @@ def _needed(store: Store, settings: Settings, records: Collection[RunRecord]) ->
         record = by_id.get(open_.pop())
         if record is None:
             continue
-        more = {str(record.options[name]) for name in _NAMING if name in record.options}
+        more = {record.options.of, record.options.resumes, record.options.unconfirmed} - {""}
         more |= {other.id for other in records if other.resolved_by == record.id}
         for run in more - first.keys():
             first[run] = f"`rollback` or `resume` of run {record.id} needs it"

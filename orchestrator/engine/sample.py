@@ -17,12 +17,12 @@ from orchestrator.deadline import endless
 from orchestrator.engine.change.port_counters import Counters, record_clocks, record_gpus
 from orchestrator.hosts import Hello, HostEvent, Hosts
 from orchestrator.inventory.lab import Lab
-from orchestrator.plan.stored import stored_circuits
 from orchestrator.results import JsonReport
 from orchestrator.session import Command, Session, load_lab, open_session
 from orchestrator.settings import Settings
 from orchestrator.store.keys import key_of, slice_of
 from orchestrator.store.locks import locks_of
+from orchestrator.store.options import RunOptions
 from orchestrator.store.store import Store
 from orchestrator.telemetry.journal import Journal
 from orchestrator.verify.power import measure, record_light
@@ -57,7 +57,7 @@ async def sample(command: Command, *, hz: float, seconds: float | None) -> Sampl
     endless()
     lab, store, settings = load_lab(command.inventory), command.store, command.settings
     current = store.current(slice_of(lab, settings))
-    circuits = stored_circuits(current.links, lab) if current is not None else ()
+    circuits = current.up.circuits(lab) if current is not None else ()
     async with open_session(lab, command.inventory, settings.cache_dir / "ansible", settings.bounds) as session:
         names, notes = await _answering(session.hosts, lab, command.timeout_s)
         for note in notes:
@@ -70,7 +70,7 @@ async def sample(command: Command, *, hz: float, seconds: float | None) -> Sampl
             inventory=command.inventory,
             user=settings.user,
             owner=settings.owner,
-            options={"hz": hz},
+            options=RunOptions(hz=hz),
         )
         run_dir = settings.run_dir(run.id)
         with run, Journal(run_dir, run.id, lab.name) as journal:

@@ -10,8 +10,8 @@ from dataclasses import replace
 
 from drivers.api import CircuitSwitch, PortHolders
 from optics import DeviceName, HostName, Identity, Interlock, Locked, Missing, Setting, TestbedError
+from optics.leases import FunctionUse
 from optics.plain import counted, seconds_text
-from optics.plan import FunctionUse
 from optics.words import short, sort_key
 from orchestrator.engine.adapt.process import ADAPTER
 from orchestrator.engine.change.functions import Asked
@@ -28,7 +28,7 @@ from orchestrator.fabric.lookahead import prewired
 from orchestrator.fabric.transition import per_device
 from orchestrator.hosts import Hello
 from orchestrator.inventory.lab import Lab
-from orchestrator.plan.stored import stored_circuits, stored_links, stored_plan
+from orchestrator.plan.stored import stored_plan
 from orchestrator.results import ALIVE, JobStatus
 from orchestrator.session import Command, Observation, Session, load_lab
 from orchestrator.settings import Settings
@@ -67,8 +67,8 @@ async def status(command: Command) -> StatusReport:
             else None
         )
         turning = turner is not None and turner.alive
-        circuits = stored_circuits(current.links, lab) if current and not turning else ()
-        links = stored_links(current.links) if current else ()
+        circuits = current.up.circuits(lab) if current and not turning else ()
+        links = current.up.links if current else ()
         asked = Asked()
         dark, job, uses = await asyncio.gather(
             degraded(session.devices, lab, links, circuits, seen.hellos),
@@ -102,7 +102,7 @@ async def status(command: Command) -> StatusReport:
         run=current.run if current else "",
         since=current.since if current else None,
         generation=current.generation if current else None,
-        links=len(stored_links(current.links)) if current else 0,
+        links=len(current.up.links) if current else 0,
         devices=devices,
         hosts=hosts,
         job=job,
@@ -155,8 +155,8 @@ async def verify(
             f"the slots of {current.plan_name} turn ({turner}), and each was verified when it was made",
             hint="to verify the one that is there: testbed turn --stop, then testbed verify",
         )
-    plan = stored_plan(current.plan_text, current.plan_name, current.links, lab)
-    links, circuits = stored_links(current.links), stored_circuits(current.links, lab)
+    plan = stored_plan(current.plan_text, current.plan_name, current.up.slots, lab)
+    links, circuits = current.up.links, current.up.circuits(lab)
     async with command.opened(lab, "verify") as session:
         command.progress.phase("observe")
         seen = await session.observe()
@@ -257,7 +257,7 @@ async def _running(session: Session, store: Store, key: str, settings: Settings,
 
 
 def _wanted(current: CurrentPlan | None, lab: Lab) -> Held:
-    return settings(stored_circuits(current.links, lab)) if current else {}
+    return settings(current.up.circuits(lab)) if current else {}
 
 
 def _device(lab: Lab, name: DeviceName, seen: Observation, identity: Identity | None, wanted: Held, owned: Held) -> DeviceStatus:
@@ -295,7 +295,7 @@ def _shorts(held: Iterable[Setting]) -> tuple[str, ...]:
 def _host(lab: Lab, name: HostName, seen: Observation, current: CurrentPlan | None) -> HostStatus:
     target = lab.hosts[name].ssh
     address = f"{target.address}:{target.port}"
-    planned = [p for p in receivers(stored_links(current.links)) if p.host == name] if current else []
+    planned = [p for p in receivers(current.up.links) if p.host == name] if current else []
     if name in seen.errors:
         return HostStatus(name, address, False, planned=len(planned), error=str(seen.errors[name]))
     hello: Hello = seen.hellos[name]

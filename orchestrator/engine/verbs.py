@@ -13,11 +13,10 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from optics import HostName, Infeasible, Interlock, Locked, Missing
+from optics import Infeasible, Interlock, Locked, Missing
 from optics.plain import counted
 from optics.plan import Job, Plan
 from orchestrator.engine import job_verbs
-from orchestrator.engine.change.decision import Mode
 from orchestrator.engine.change.expiry import confirm, confirmations, settled, watch
 from orchestrator.engine.change.goal import as_saved
 from orchestrator.engine.change.interlock import Interlocks, rerouted
@@ -38,13 +37,13 @@ from orchestrator.plan.avoid import avoiding
 from orchestrator.plan.reader import read_plan
 from orchestrator.plan.relabel import relabelled
 from orchestrator.plan.shadow import seen_taps
-from orchestrator.plan.stored import stored_links
 from orchestrator.plan.target import circuit_rows, dark_time_scale, diff, expected_dark_ms, fingerprint, target
 from orchestrator.results import ALIVE, DownReport, JobStatus, PlanReport, PrewireReport, RelabelReport, UpReport
 from orchestrator.session import Command, PlanText, check_ports, load_lab, load_plan
 from orchestrator.settings import Settings
 from orchestrator.store.keys import key_of, slice_of
 from orchestrator.store.locks import who
+from orchestrator.store.options import PLAIN, RunOptions, UpOptions
 from orchestrator.store.ownership import adopted, explained, refuse_shared
 from orchestrator.store.records import RunRecord
 from orchestrator.store.runs import latest_begun, latest_change
@@ -88,17 +87,12 @@ job_pause, job_resume = settled(job_verbs.job_pause), settled(job_verbs.job_resu
 async def plan(
     command: Command,
     plan_path: Path | PlanText,
-    *,
-    avoid: tuple[str, ...] = (),
-    relabel: bool = False,
-    adopt: tuple[str, ...] = (),
-    launch_job: bool = True,
-    job: Mode | None = None,
+    options: UpOptions = PLAIN,
 ) -> PlanReport:
     """The diff between the plan and the lab; writes nothing. Raises: BadFile, Infeasible, Interlock, Unreachable, TimedOut."""
     lab = load_lab(command.inventory)
     wanted, text = load_plan(plan_path, lab)
-    whole, wanted = wanted, wanted.slot(0) if wanted.schedule is not None else avoiding(wanted, avoid, lab)
+    whole, wanted = wanted, wanted.slot(0) if wanted.schedule is not None else avoiding(wanted, options.avoid, lab)
     labels: RelabelReport | None = None
     store = command.store
     key = slice_of(lab, command.settings)
@@ -108,8 +102,8 @@ async def plan(
             seen = await session.observe(hosts=False)
             phase.detail = counted(len(seen.settings), "device")
         owners = store.owners(key_of(lab))
-        owned = store.owned(key) | adopted(adopt, seen.settings, store.owned(key), owners)
-        if relabel:
+        owned = store.owned(key) | adopted(options.adopt, seen.settings, store.owned(key), owners)
+        if options.relabel:
             wanted, _, labels = relabelled(wanted, text, lab, seen.complete().settings, owned, _current_text(store, key))
         try:
             goal = target(wanted, lab, seen.settings, owned)
@@ -125,11 +119,11 @@ async def plan(
         await check_ports(session, goal.change.made)
         interlocks = Interlocks(lab, session.devices, Tagouts(store, key_of(lab), who(command.settings)))
         current = store.current(key)
-        switched = rerouted(stored_links(current.links) if current else (), goal.links, lab)
+        switched = rerouted(current.up.links if current else (), goal.links, lab)
         refused = await interlocks.why_not(goal.change.changes, seen.settings, switched)
     running = store.latest_job(key)
     usual = store.expected_seconds(command.inventory, "up")
-    job_change, parting = foretold(running, whole, goal, usual, launch=launch_job, mode=job)
+    job_change, parting = foretold(running, whole, goal, usual, launch=options.launch_job, mode=options.job)
     refused += filter(None, [parting])
     return PlanReport(
         plan=wanted.name,
@@ -179,40 +173,26 @@ async def _by_labels(wanted: Plan, text: str, lab: Lab, command: Command) -> tup
     return plan, text, report
 
 
-@settled
-async def up(
-    command: Command,
-    plan_path: Path | PlanText,
-    *,
-    dry_run: bool,
-    launch_job: bool,
-    avoid: tuple[str, ...] = (),
-    relabel: bool = False,
-    adopt: tuple[str, ...] = (),
-    rollback: bool = True,
-    expected: str = "",
-    confirm_s: float | None = None,
-    job: Mode | None = None,
-    spares: tuple[HostName, ...] = (),
-) -> UpReport:
-    """Bring the plan up; idempotent. job: what becomes of a running job, None for `transition.live` of the plan.
-    expected: the fingerprint of a saved plan, which must still match when the lab is locked.
-    confirm_s: the change is rolled back unless `confirm` comes within this time (s).
-    relabel: interchangeable hosts may swap places. adopt: other owners' circuits to take over. spares: instead of the plan's own.
+async def up(command: Command, plan_path: Path | PlanText, options: UpOptions = PLAIN) -> UpReport:
+    """Bring the plan up; idempotent.
 
     Raises: BadFile, Infeasible, Interlock, Locked, Unreachable - nothing was changed. RolledBack - it failed, everything is as
     before. HandsNeeded - it failed and the rollback is incomplete; the message lists what is left. Without `rollback` a failure
     is a ChangeFailed: the message lists what is done and what is not. Interrupted - the message gives the resulting state.
     """
+    return await (_up if options.dry_run else settled(_up))(command, plan_path, options)
+
+
+async def _up(command: Command, plan_path: Path | PlanText, options: UpOptions) -> UpReport:
     lab = load_lab(command.inventory)
     wanted, text = load_plan(plan_path, lab)
-    if spares:
-        plan_path = PlanText(with_spares(text, wanted, spares, lab, command.store, command.settings), wanted.name)
+    if options.spares:
+        plan_path = PlanText(with_spares(text, wanted, options.spares, lab, command.store, command.settings), wanted.name)
         wanted, text = load_plan(plan_path, lab)
-    wanted = avoiding(wanted, avoid, lab)
-    if dry_run:
-        found = await plan(command, plan_path, avoid=avoid, relabel=relabel, adopt=adopt, launch_job=launch_job, job=job)
-        as_saved(expected, found.fingerprint)
+    wanted = avoiding(wanted, options.avoid, lab)
+    if options.dry_run:
+        found = await plan(command, plan_path, options)
+        as_saved(options.expected, found.fingerprint)
         return UpReport(
             run="",
             plan=wanted.name,
@@ -228,26 +208,18 @@ async def up(
             job_change=found.job_change,
         )
     if wanted.schedule is not None:
-        chosen_: dict[str, object] = {"launch_job": launch_job, "avoid": avoid, "rollback": rollback, "adopt": adopt}
-        chosen_ |= {} if confirm_s is None else {"confirm_s": confirm_s}
-        chosen_ |= {"relabel": True} if relabel else {}
-        chosen_ |= {} if job is None else {"job": job}
-        await in_slots_too(command, lab, wanted, launch_job=launch_job)
-        report = await up_slots(command, lab, wanted, text, chosen_, expected=expected)
-        if not report.nothing_to_do or not launch_job or wanted.job is None:
+        await in_slots_too(command, lab, wanted, launch_job=options.launch_job)
+        report = await up_slots(command, lab, wanted, text, RunOptions(options))
+        if not report.nothing_to_do or not options.launch_job or wanted.job is None:
             return report
         status = await launched_again(command, wanted.job)
         if words := ended(status):
             return replace(report, notes=(*report.notes, *words))
         return replace(report, nothing_to_do=status is None, job=status)
     labels: RelabelReport | None = None
-    if relabel:
+    if options.relabel:
         wanted, text, labels = await _by_labels(wanted, text, lab, command)
-    change = ChangeRun("up", lab, command)
-    options: dict[str, object] = {"launch_job": launch_job, "avoid": avoid, "rollback": rollback, "adopt": adopt}
-    options |= {} if confirm_s is None else {"confirm_s": confirm_s}
-    options |= {} if job is None else {"job": job}
-    report = await change.up(wanted, text, options, expected=expected)
+    report = await ChangeRun("up", lab, command).up(wanted, text, RunOptions(options))
     return replace(report, relabel=labels, segments=_segments(wanted, lab))
 
 
@@ -282,12 +254,12 @@ async def prewire(command: Command, plan_path: Path | PlanText, *, relabel: bool
     if relabel:
         wanted, text, labels = await _by_labels(wanted, text, lab, command)
     change = ChangeRun("prewire", lab, command)
-    return replace(await change.prewire(wanted, text, {}), relabel=labels)
+    return replace(await change.prewire(wanted, text), relabel=labels)
 
 
 async def down(command: Command) -> DownReport:
     """Stop the job, take down the owner's circuits, restore the hosts; foreign circuits stay. Raises: as `up`."""
-    return await ChangeRun("down", load_lab(command.inventory), command).down({})
+    return await ChangeRun("down", load_lab(command.inventory), command).down()
 
 
 @settled
@@ -301,12 +273,11 @@ async def resume(command: Command, run: str) -> UpReport | DownReport | PrewireR
     lab, store, settings = load_lab(command.inventory), command.store, command.settings
     record = _half_done(store, lab, settings, run)
     # What was known of hosts and job when it began may be true no longer: a host is back, the job was launched on the new hosts.
-    options: dict[str, object] = {**record.options, "resumes": record.id}
-    options.pop("broken", None)
-    if (job := store.latest_job(slice_of(lab, settings))) is not None and job.run == record.id and options.get("job") == "restart":
-        del options["job"]  # it has been restarted
-    if isinstance(lost := options.get("lost"), list) and lost:
-        options["lost"] = await still_silent(command, lab, lost)
+    options = replace(record.options, resumes=record.id, broken="")
+    job = store.latest_job(slice_of(lab, settings))
+    if job is not None and job.run == record.id and options.asked.job == "restart":  # it has been restarted
+        options = replace(options, up=replace(options.asked, job=None))
+    options = replace(options, lost=tuple(await still_silent(command, lab, options.lost)))
     still = partial(_half_done, store, lab, settings, record.id)
     change = ChangeRun(record.verb, lab, command, still)
     match record.verb:
@@ -321,9 +292,8 @@ async def resume(command: Command, run: str) -> UpReport | DownReport | PrewireR
         case "down":
             return await change.down(options)
         case "rollback":
-            undone = str(record.options["of"])
-            if (before := before_run(store, lab, undone)) is not None:
-                return _slots_said(await change.back(before, options, undone), command, lab)
+            if (before := before_run(store, lab, options.of)) is not None:
+                return _slots_said(await change.back(before, options), command, lab)
         case "restore":
             return _slots_said(await change.restore(options), command, lab)
         case "turn":
@@ -366,7 +336,7 @@ async def rollback(command: Command, run: str | None) -> UpReport | DownReport:
     if run is None and (dead := _died_early(store, lab, settings)):
         return await _done_with(command, lab, dead)
     record = chosen(store, lab, settings, run) if run is not None else latest_change(store, key_of(lab), settings.owner)
-    if run is None and (lost := record.options.get("unconfirmed")):
+    if run is None and (lost := record.options.unconfirmed):
         raise Interlock(
             f"the latest change, run {lost}, was rolled back by run {record.id} already: it was not confirmed in time",
             hint=f"to bring it up again all the same: testbed rollback {record.id}",
@@ -376,7 +346,7 @@ async def rollback(command: Command, run: str | None) -> UpReport | DownReport:
         return await _done_with(command, lab, [record])
     if before is None:
         raise Missing(f"run {record.id} ({record.verb}) changed nothing that could be rolled back", hint="testbed history")
-    undone = str(record.options.get("of", "")) if (record.verb, record.status) == ("rollback", "ok") else ""
+    undone = record.options.of if (record.verb, record.status) == ("rollback", "ok") else ""
     if undone and before == before_run(store, lab, undone):
         raise Missing(
             f"run {record.id} rolled back run {undone}, which was unfinished: no state worth going back to",
@@ -391,7 +361,7 @@ async def rollback(command: Command, run: str | None) -> UpReport | DownReport:
             )
 
     change = ChangeRun("rollback", lab, command, still)
-    return _slots_said(await change.back(before, {"of": record.id}, record.id), command, lab)
+    return _slots_said(await change.back(before, RunOptions(of=record.id)), command, lab)
 
 
 def _died_early(store: Store, lab: Lab, settings: Settings) -> list[RunRecord]:
@@ -426,7 +396,7 @@ def _earlier(store: Store, lab: Lab, settings: Settings, run: str) -> str:
 async def restore(command: Command) -> UpReport:
     """Restore the plan that is up exactly as the store has it, after devices or hosts lost it. Raises: as `up`."""
     lab = load_lab(command.inventory)
-    return _slots_said(await ChangeRun("restore", lab, command).restore({}), command, lab)
+    return _slots_said(await ChangeRun("restore", lab, command).restore(), command, lab)
 
 
 R = TypeVar("R", bound=UpReport | DownReport)

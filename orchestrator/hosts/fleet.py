@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from optics import Garbled, HostName, Refused
+from optics.leases import Lease
 from optics.plan import Job
 from optics.ranks import RankName, by_host, host_of_rank
 from orchestrator.credentials import withheld
@@ -120,7 +121,7 @@ class Hosts(Routes, Measurements, Turns, Slots, Readiness, Shadows, Congestions)
         *,
         resume: bool = False,
         fresh: Collection[HostName] = (),
-        leases: Sequence[Mapping[str, Any]] = (),
+        leases: Sequence[Lease] = (),
         restore: Restore = "",
         alone: Alone | None = None,
         says: Says | None = None,

@@ -10,6 +10,7 @@ from itertools import count
 from typing import Any
 
 from optics import HostName, Infeasible
+from optics.leases import Lease
 from optics.plan import Congestion, Job, Traffic
 from optics.ranks import RankName, by_host, host_of_rank, local_rank, numbered
 from orchestrator.hosts import program, render
@@ -31,12 +32,12 @@ def requests(
     *,
     resume: bool = False,
     fresh: Collection[HostName] = (),
-    leases: Sequence[Mapping[str, Any]] = (),
+    leases: Sequence[Lease] = (),
 ) -> dict[RankName, dict[str, Any]]:
     """The `job.start` request for each rank. `run` makes the job's name on the hosts unique: `{job}.{run}` (`on_host`).
 
     fresh: hosts that did not run it before; what they may have kept of an earlier time is dropped, and they get the others' state.
-    leases: what packet switches gave the job (`function`, `segment`, and what workloads/grants.py reads).
+    leases: what packet switches gave the job (workloads/grants.py reads it).
     Raises: Infeasible - nccl on a host without a GPU for each of its ranks.
     """
     nccl = backend(job, lab) == "nccl"
@@ -155,14 +156,15 @@ def _environment(job: Job, lab: Lab, rank: int, port: int, nccl: bool) -> dict[s
     return env | (_nccl(host, len(chosen["rings"])) if nccl else {})
 
 
-def _functions(leases: Sequence[Mapping[str, Any]], lab: Lab, host: HostName) -> dict[str, str]:
+def _functions(leases: Sequence[Lease], lab: Lab, host: HostName) -> dict[str, str]:
     """What a rank is told of the functions of packet switches: also by which interface its host reaches them."""
     found = {}
     for lease in leases:
-        segment = lab.segments[lease["segment"]]
+        segment = lab.segments[lease.segment]
         port = {**segment.ports, **segment.slices}[host]
         keys = ("allocation", "token", "address", "port", "size", "each_bytes")
-        found[lease["function"]] = {"device": lab.hosts[host].ports[port.number].interface} | {key: lease[key] for key in keys}
+        found[lease.function] = {key: getattr(lease, key) for key in keys}
+        found[lease.function]["device"] = lab.hosts[host].ports[port.number].interface
     return {"TESTBED_FUNCTIONS": json.dumps(found, separators=(",", ":"))} if found else {}
 
 

@@ -22,13 +22,13 @@ def beside(folder: Path) -> list[str]:
 
 def absent(inventory: Path) -> BadFile | None:
     """The error if `inventory` is not a directory or has none of the files of an inventory, else None."""
+    if any((inventory / name).exists() for name in FILES):
+        return None
     near = did_you_mean(inventory.name, beside(inventory))
     if not inventory.exists():
         words = f"{inventory}: no such directory{near}"
     elif not inventory.is_dir():
         words = f"{inventory}: not a directory; an inventory is a directory"
-    elif not any((inventory / name).exists() for name in FILES):
-        words = f"{inventory}: not an inventory: it has no {', no '.join(FILES)}{near}"
     else:
-        return None
+        words = f"{inventory}: not an inventory: it has no {', no '.join(FILES)}{near}"
     return BadFile([words], hint=f"an inventory is a directory with {', '.join(FILES)}, such as inventory/example-lab")

@@ -6,7 +6,7 @@ import json
 import socket
 import sqlite3
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 
@@ -17,6 +17,7 @@ from orchestrator.results import Awaiting
 from orchestrator.store.audit import Who
 from orchestrator.store.keys import lab_of
 from orchestrator.store.locks import Locks
+from orchestrator.store.options import RunOptions
 from orchestrator.store.run import Run
 from orchestrator.store.scope import Scope
 from orchestrator.store.store import Store
@@ -151,22 +152,22 @@ class Confirmations:
 
     # --- permissions
 
-    def may(self, verb: str, options: Mapping[str, object]) -> None:
+    def may(self, verb: str, options: RunOptions) -> None:
         """Check, under the lock, whether a verb may begin.
 
         Raises: Interlock - a change waits to be confirmed, and the verb would make its rollback impossible. Settled - see there.
         """
         found = self.pending()
-        if "unconfirmed" in options and "resumes" not in options:  # a rollback that is resumed is the operator's own
-            if found is None or found.run != options["unconfirmed"] or found.left_s() > 0:
+        if options.unconfirmed and not options.resumes:  # a rollback that is resumed is the operator's own
+            if found is None or found.run != options.unconfirmed or found.left_s() > 0:
                 raise Settled
             return
-        if found is None or verb in ("down", "rollback", "confirm") or options.get("resumes") == found.run:
+        if found is None or verb in ("down", "rollback", "confirm") or options.resumes == found.run:
             return
         raise Interlock(f"{found}", hint=f"keep it: testbed confirm; or roll back now: testbed rollback {found.run}")
 
     @contextmanager
-    def ending(self, verb: str, run: Run, options: Mapping[str, object]) -> Iterator[None]:
+    def ending(self, verb: str, run: Run, options: RunOptions) -> Iterator[None]:
         """Wrap a verb that reverts the change: once that has begun, the change is no longer pending.
 
         The rollback after the deadline is the exception: it is repeated until it has finished.
@@ -174,7 +175,7 @@ class Confirmations:
         if verb not in ("down", "rollback"):
             yield
             return
-        found, overdue, done = self.pending(), "unconfirmed" in options, False
+        found, overdue, done = self.pending(), bool(options.unconfirmed), False
         try:
             yield
             done = True

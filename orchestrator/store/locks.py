@@ -14,6 +14,8 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import fields, replace
+from functools import lru_cache
+from typing import Any
 
 from optics.errors import Locked, Missing, StoreFailed
 from orchestrator.inventory.lab import Lab
@@ -255,6 +257,12 @@ class HeldLock:
         self.locks.bind(self.lock.id, run.id, run.token)
         run.fence(lambda db: still_held(db, self.lock.id, run.id))
 
+    def check(self, run: str) -> None:
+        """Raises: Locked - `run` does not hold it any more."""
+        rows = self.locks.store.read("SELECT * FROM locks WHERE id=?", (self.lock.id,))
+        if not rows or rows[0]["state"] != "active":
+            raise lost(_lock(rows[0]) if rows else None, run)
+
     def extend(self, scope: Scope) -> bool:
         """Also hold `scope`; False if it was held already. Raises: Locked."""
         if self.lock.scope.covers(scope):
@@ -321,7 +329,13 @@ def _get(db: sqlite3.Connection, lock: str, lab: str | None = None) -> Lock | No
 
 
 def _lock(row: sqlite3.Row) -> Lock:
-    return Lock(**{**dict(row), "scope": scope_of_data(json.loads(row["scope"]))})
+    return _lock_of(tuple(row.keys()), tuple(row))
+
+
+@lru_cache(maxsize=256)  # who waits reads all locks ten times a second, and of most of them nothing has changed
+def _lock_of(names: tuple[str, ...], values: tuple[Any, ...]) -> Lock:
+    found = dict(zip(names, values, strict=True))
+    return Lock(**{**found, "scope": scope_of_data(json.loads(found["scope"]))})
 
 
 def _insert(db: sqlite3.Connection, lock: Lock) -> None:

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from typing import Any
 
-from orchestrator.results import Json
+from optics.fields import of_fields
+from orchestrator.fabric.up_state import UpState
+from orchestrator.results import Json, to_json
+from orchestrator.store.job_spec import JobSpec, Pause
+from orchestrator.store.options import NO_OPTIONS, RunOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +40,7 @@ class RunRecord:
     summary: Mapping[str, Json]
     owner: str = ""
     token: int = 0
-    options: Mapping[str, Json] = field(default_factory=dict)
+    options: RunOptions = NO_OPTIONS
     seconds: float | None = None
     resolved_by: str = ""
     begun: bool = False
@@ -48,11 +53,15 @@ class RunRecord:
         """Its verb and plan."""
         return f"{self.verb} {self.plan_name}".rstrip()
 
+    def to_json(self) -> dict[str, Json]:
+        """All of it but the plan's text."""
+        values = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "plan_text"}
+        return {name: to_json(value) for name, value in (values | {"options": self.options.to_json()}).items()}
+
     @property
     def avoid(self) -> tuple[str, ...]:
         """The words of its `--avoid`."""
-        words = self.options.get("avoid")
-        return tuple(map(str, words)) if isinstance(words, list) else ()
+        return self.options.asked.avoid
 
     @property
     def may_have_begun(self) -> bool:
@@ -100,30 +109,49 @@ class StepRecord:
 
 @dataclass(frozen=True, slots=True)
 class CurrentPlan:
-    """The plan last brought up on a slice of a lab; `links` as JSON of the engine, `since` wall seconds."""
+    """The plan last brought up on a slice of a lab, and what is up of it; `since` wall seconds."""
 
     run: str
     plan_name: str
     plan_sha: str
     plan_text: str = field(repr=False)
-    links: Json
+    up: UpState
     generation: int
     since: float
+
+    def to_json(self) -> dict[str, Json]:
+        """As a run keeps the plan that was up before it."""
+        return {f.name: getattr(self, f.name) for f in fields(self)} | {"up": self.up.to_json()}
+
+    @classmethod
+    def of_json(cls, data: Mapping[str, Any]) -> CurrentPlan:
+        """Read what `to_json` wrote. Raises: StoreFailed - it is not what this version writes."""
+        return of_fields(cls, {**data, "up": UpState.of_json(data["up"])})
 
 
 @dataclass(frozen=True, slots=True)
 class JobRecord:
-    """One launched job; `lab` is the key of its slice, `spec` is the engine's (JSON)."""
+    """One launched job; `lab` is the key of its slice."""
 
     id: int
     lab: str
     run: str
     name: str
-    spec: Json
+    spec: JobSpec
     state: str
     started: float
     ended: float | None
     detail: str
+
+    @property
+    def pause(self) -> Pause | None:
+        """The latest pause that nothing is known to have ended."""
+        return self.spec.pause if self.ended is None else None
+
+    @property
+    def unlaunched(self) -> str:
+        """Why none of its ranks was begun; empty if they were."""
+        return self.detail if self.spec.unlaunched else ""
 
 
 @dataclass(frozen=True, slots=True)

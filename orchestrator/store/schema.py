@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 
-SCHEMA = 9
+SCHEMA = 10
 """Incremented with every change of the tables; a file of another schema is refused (`database.Database`)."""
 
 TABLES = """
@@ -30,7 +30,7 @@ CREATE TABLE tags(run TEXT NOT NULL, tag TEXT NOT NULL, at REAL NOT NULL, user T
 CREATE TABLE tokens(lab TEXT PRIMARY KEY, last INTEGER NOT NULL);
 CREATE TABLE current(
   lab TEXT PRIMARY KEY, run TEXT NOT NULL, plan_name TEXT NOT NULL, plan_sha TEXT NOT NULL, plan_text TEXT NOT NULL,
-  links TEXT NOT NULL, generation INTEGER NOT NULL, since REAL NOT NULL);
+  up TEXT NOT NULL, generation INTEGER NOT NULL, since REAL NOT NULL);
 CREATE TABLE held(
   lab TEXT NOT NULL, device TEXT NOT NULL, ingress TEXT NOT NULL, egress TEXT NOT NULL,
   low_mhz INTEGER NOT NULL, high_mhz INTEGER NOT NULL, attenuation_db REAL NOT NULL, run TEXT NOT NULL, since REAL NOT NULL,

@@ -11,14 +11,17 @@ import os
 import socket
 import sqlite3
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 
 from optics import CrossConnect, Locked, Port, Setting, Slot, SpectralRoute
+from orchestrator.fabric.up_state import UpState
 from orchestrator.processes import process_alive, process_mark
-from orchestrator.results import Json, to_json
+from orchestrator.results import Json
 from orchestrator.store.database import Database, next_number
+from orchestrator.store.job_spec import JobSpec
 from orchestrator.store.keys import lab_of, owner_of
+from orchestrator.store.options import NO_OPTIONS, RunOptions
 from orchestrator.store.records import Belonging, CurrentPlan, JobRecord, RunRecord, StepRecord
 from orchestrator.store.run import Run
 
@@ -39,7 +42,7 @@ class Store(Database):
         inventory: str | Path = "",
         user: str = "",
         owner: str = "",
-        options: Mapping[str, object] | None = None,
+        options: RunOptions = NO_OPTIONS,
     ) -> Run:
         """Begin a run on a lab; its id is the local date and a number, `2026-11-21-0007`, its token higher than any before.
 
@@ -68,7 +71,7 @@ class Store(Database):
                 "status": "running",
                 "owner": owner or user,
                 "token": token,
-                "options": json.dumps(to_json(options or {})),
+                "options": json.dumps(options.to_json()),
             }
             marks = ",".join(f":{name}" for name in values)
             db.execute(f"INSERT INTO runs({','.join(values)}) VALUES({marks})", values)
@@ -200,7 +203,7 @@ class Store(Database):
 
     def current(self, key: str) -> CurrentPlan | None:
         """The current plan of a slice according to this store."""
-        rows = self.read("SELECT run,plan_name,plan_sha,plan_text,links,generation,since FROM current WHERE lab=?", (key,))
+        rows = self.read("SELECT run,plan_name,plan_sha,plan_text,up,generation,since FROM current WHERE lab=?", (key,))
         return _current(rows[0]) if rows else None
 
     def currents(self, lab: str) -> dict[str, CurrentPlan]:
@@ -209,14 +212,14 @@ class Store(Database):
         return {owner_of(row["lab"]): _current(row) for row in rows}
 
     def set_current(
-        self, key: str, run: str, *, plan_name: str, plan_sha: str, plan_text: str, links: object, generation: int, by: str = ""
+        self, key: str, run: str, *, plan_name: str, plan_sha: str, plan_text: str, up: UpState, generation: int, by: str = ""
     ) -> None:
         """Record the plan that was brought up and verified. by: the reporting run, if not `run`. Raises: as that run's fence."""
         with self.transaction() as db:
             self.check_fence(db, by or run)
             db.execute(
                 "INSERT OR REPLACE INTO current VALUES(?,?,?,?,?,?,?,?)",
-                (key, run, plan_name, plan_sha, plan_text, json.dumps(to_json(links)), generation, time.time()),
+                (key, run, plan_name, plan_sha, plan_text, json.dumps(up.to_json()), generation, time.time()),
             )
 
     def clear_current(self, key: str, by: str = "") -> None:
@@ -227,12 +230,12 @@ class Store(Database):
 
     # -- jobs -------------------------------------------------------------------------------------------------------------------
 
-    def add_job(self, key: str, run: str, name: str, spec: object, state: str = "starting") -> int:
+    def add_job(self, key: str, run: str, name: str, spec: JobSpec, state: str = "starting") -> int:
         """Record a job and return its id; call before launching it."""
         with self.transaction() as db:
             cursor = db.execute(
                 "INSERT INTO jobs(lab,run,name,spec,state,started) VALUES(?,?,?,?,?,?)",
-                (key, run, name, json.dumps(to_json(spec)), state, time.time()),
+                (key, run, name, json.dumps(spec.to_json()), state, time.time()),
             )
             return int(cursor.lastrowid or 0)
 
@@ -240,9 +243,9 @@ class Store(Database):
         """Record a job's state: starting, running, paused, stopped, finished or failed."""
         self.write("UPDATE jobs SET state=?, detail=?, ended=? WHERE id=?", (state, detail, time.time() if ended else None, job))
 
-    def set_job_spec(self, job: int, spec: object) -> None:
-        """Note what a job runs as now; anything `to_json` takes."""
-        self.write("UPDATE jobs SET spec=? WHERE id=?", (json.dumps(to_json(spec)), job))
+    def set_job_spec(self, job: int, spec: JobSpec) -> None:
+        """Note what a job runs as now."""
+        self.write("UPDATE jobs SET spec=? WHERE id=?", (json.dumps(spec.to_json()), job))
 
     def latest_job(self, key: str) -> JobRecord | None:
         """The job launched last on the slice."""
@@ -257,11 +260,11 @@ class Store(Database):
 
 def _current(row: sqlite3.Row) -> CurrentPlan:
     values = {k: v for k, v in dict(row).items() if k != "lab"}
-    return CurrentPlan(**{**values, "links": json.loads(values["links"])})
+    return CurrentPlan.of_json({**values, "up": json.loads(values["up"])})
 
 
 def _job(row: sqlite3.Row) -> JobRecord:
-    return JobRecord(**{**dict(row), "spec": json.loads(row["spec"])})
+    return JobRecord(**{**dict(row), "spec": JobSpec.of_json(json.loads(row["spec"]))})
 
 
 def _route(setting: Setting) -> tuple[str, str, str, int, int]:
@@ -288,4 +291,6 @@ def _run(row: sqlite3.Row) -> RunRecord:
     values["begun"] = values.pop("before") != "null"
     if values["status"] == "running" and not _alive(row):
         values["status"] = "died"
-    return RunRecord(**{**values, "summary": json.loads(values["summary"]), "options": json.loads(values["options"])})
+    return RunRecord(
+        **{**values, "summary": json.loads(values["summary"]), "options": RunOptions.of_json(json.loads(values["options"]))}
+    )

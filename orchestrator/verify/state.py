@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from optics.plan import FunctionUse
+from optics.leases import FunctionUse
 from orchestrator.results import Awaiting, JobStatus, JsonReport
 
 

@@ -17,6 +17,7 @@ from optical_testbed import AsyncLab, BadFile, Event, Interrupted, Lab, Missing,
 from orchestrator.engine import verbs as engine
 from orchestrator.results import DownReport, UpReport
 from orchestrator.session import Command
+from orchestrator.store.options import UpOptions
 from tests.house.repository import ROOT
 
 WORDS = "interrupted; rolled back, everything is as before"
@@ -247,21 +248,14 @@ def test_a_plan_is_read_before_the_emulated_lab_is_started(lab: Lab, monkeypatch
 def test_the_options_of_up_reach_the_engine(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     given: dict[str, Any] = {}
 
-    async def verb(command: Command, plan: object, **options: Any) -> UpReport:
-        given.update(options, plan=str(plan))
+    async def verb(command: Command, plan: object, options: UpOptions) -> UpReport:
+        given[str(plan)] = options
         return UpReport("", "x", "emulated")
 
     monkeypatch.setattr(engine, "up", verb)
     monkeypatch.setattr("orchestrator.emulated.is_running", lambda inventory: True)
     lab.up("examples/ring-12.json", job="live", avoid=["gpu01:p1"], confirm_within_s=60.0, rollback=False)
-    rest = {"dry_run": False, "launch_job": True, "relabel": False, "adopt": (), "spares": ()}
-    assert given == rest | {
-        "plan": "examples/ring-12.json",
-        "job": "live",
-        "avoid": ("gpu01:p1",),
-        "confirm_s": 60.0,
-        "rollback": False,
-    }
+    assert given == {"examples/ring-12.json": UpOptions(job="live", avoid=("gpu01:p1",), confirm_s=60.0, rollback=False)}
     with pytest.raises(BadFile, match="confirm_within_s"):
         lab.up("examples/ring-12.json", confirm_within_s=0.1)
 

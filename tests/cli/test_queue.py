@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from optics import Locked, TimedOut
+from optics import HostPort, Link, Locked, TimedOut
 from orchestrator.engine.queue.onlab import OnLab
 from orchestrator.engine.queue.process import QUEUE, QueueState
 from orchestrator.engine.queue.verb import queue_view
+from orchestrator.fabric.up_state import UpState
 from orchestrator.services.kind import Kind, StateFile
 from orchestrator.session import Command, load_lab
 from orchestrator.settings import load
@@ -137,8 +138,8 @@ def test_hosts_of_others_reserved_tagged_out_or_locked_are_left_alone_and_named(
     bench("queue", "add", WORKLOAD, "--hosts", "12", "--for", "1h", *RING)
     command, acts = opened()
     key, store = key_of(acts.lab), command.store
-    link = {"a": "gpu01", "a_port": 1, "b": "gpu02", "b_port": 1, "kind": "duplex"}
-    store.set_current(f"{key}/bob", "r", plan_name="two", plan_sha="", plan_text="", links={"links": [link]}, generation=1)
+    link = Link(HostPort("gpu01", 1), HostPort("gpu02", 1))
+    store.set_current(f"{key}/bob", "r", plan_name="two", plan_sha="", plan_text="", up=UpState((link,)), generation=1)
     Locks(store, key, Who("eve", "eve")).take("reservation", reach(acts.lab, ["gpu03"]), "demo")
     Tagouts(store, key, Who("joe", "joe")).set("f-gpu04-p1", "hands in rack")
     [row] = queue_view(command).rows
@@ -165,8 +166,8 @@ def test_a_running_job_of_the_queue_keeps_its_hosts_and_its_own_plan_is_not_anot
     who = Who(job.owner, job.user)
     starting = claim(store, who, job, hosts, json.dumps(plan))
     assert starting and not acts.is_up(starting) and move(store, who, starting, "running")
-    link = {"a": "gpu01", "a_port": 1, "b": "gpu02", "b_port": 1, "kind": "duplex"}
-    store.set_current(job.key, "r", plan_name="vgg16-1", plan_sha="", plan_text="", links={"links": [link]}, generation=1)
+    link = Link(HostPort("gpu01", 1), HostPort("gpu02", 1))
+    store.set_current(job.key, "r", plan_name="vgg16-1", plan_sha="", plan_text="", up=UpState((link,)), generation=1)
     assert acts.is_up(starting) and not acts.out([starting])
     bench("queue", "add", WORKLOAD, "--hosts", "6", "--for", "1h", *RING)
     first, second = queue_view(command).rows

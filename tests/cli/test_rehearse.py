@@ -13,6 +13,7 @@ import pytest
 from benchmarks import rehearsal
 from orchestrator.engine.rehearsal.report import GoingBack, LinkDark, RehearsalReport, StallEstimate, kept
 from orchestrator.results import DeviceDiff, PartTime, PhaseTime, TurnReport
+from orchestrator.store.options import UpOptions
 
 FOUND = RehearsalReport(
     "topoopt-12",
@@ -85,8 +86,9 @@ def test_the_change_is_made_on_the_lab_as_it_was_rehearsed_and_both_are_kept_wit
     (rehearsed.home / "state" / "runs" / run).mkdir(parents=True)
     said = rehearsed("up", "plan.json", "--rehearse", "--yes", "--no-job")
     assert said.code == 0
-    (first, _, options), (second, _, made) = rehearsed.calls
-    assert (first, second, options["launch_job"], made["launch_job"], made["expected"]) == ("rehearse", "up", False, False, "f00d")
+    (first, tried, _), (second, made, _) = rehearsed.calls
+    options = UpOptions(launch_job=False)
+    assert (first, tried[-1], second, made[-1]) == ("rehearse", options, "up", replace(options, expected="f00d"))
     assert "Rehearsal of topoopt-12 on a twin of emulated" in said.err
     assert "    dark" in said.out and "rehearsed" in said.out
     rows = {row.what: row for row in kept(rehearsed.home / "state" / "runs" / run)}

@@ -32,6 +32,7 @@ from optics import (
 )
 from orchestrator.cli.main import EXIT_CODES
 from orchestrator.results import Awaiting, DownReport, JobStatus, PlanReport, UpReport
+from orchestrator.store.options import UpOptions
 from orchestrator.verify.report import Rung, VerifyReport
 from orchestrator.verify.state import StatusReport, Unfinished
 from tests.house.repository import ROOT
@@ -120,10 +121,9 @@ def test_a_fault_of_ours_keeps_its_traceback_in_a_file(cli: Any, monkeypatch: py
 def test_the_engine_gets_what_the_line_said(cli: Any) -> None:
     (cli.home / "lab").mkdir()
     cli("up", "-t", "plan.json", "--dry-run", "--no-job", "-i", "lab", "--timeout", "90s")
-    ((name, arguments, options),) = cli.calls
-    command, plan = arguments
-    assert name == "up" and plan == Path("plan.json")
-    assert (options["dry_run"], options["launch_job"], command.timeout_s) == (True, False, 90.0)
+    ((name, (command, plan, asked), options),) = cli.calls
+    assert name == "up" and plan == Path("plan.json") and not options
+    assert (asked, command.timeout_s) == (UpOptions(dry_run=True, launch_job=False), 90.0)
     assert command.inventory == cli.home / "lab"
 
 
@@ -140,7 +140,7 @@ def test_a_change_that_waits_to_be_confirmed_says_until_when_and_where_it_goes_b
         "  confirm    within 3 min 12 s, or it is rolled back to ring-12: testbed confirm\n"
         in cli(*ENGINE_VERBS["up"], "--confirm-within", "4m").out
     )
-    assert cli.calls[-1][2]["confirm_s"] == 240.0
+    assert cli.calls[-1][1][-1].confirm_s == 240.0
     cli.answers["status"] = replace(cli.answers["status"], confirm=replace(waits, back="", watched=False))
     unwatched = "or it is rolled back to no plan: testbed confirm; no process watches the deadline: testbed confirm --watch\n"
     assert unwatched in cli("status").out
@@ -281,7 +281,7 @@ def test_going_back_to_no_plan_tells_what_is_left_for_hands(cli: Any) -> None:
 def test_up_takes_a_failed_change_back_unless_told_otherwise(cli: Any) -> None:
     cli("up", "-t", "plan.json")
     cli("up", "-t", "plan.json", "--no-rollback")
-    assert [options.get("rollback", True) for _, _, options in cli.calls] == [True, False]
+    assert [asked.rollback for _, (_, _, asked), _ in cli.calls] == [True, False]
 
 
 def test_status_tells_of_a_run_that_died_with_both_ways_on(cli: Any) -> None:
@@ -317,9 +317,9 @@ def test_a_saved_plan_is_applied_only_to_the_lab_it_was_made_for(cli: Any) -> No
     assert "next: testbed up --plan saved.json" in said.err
     (cli.home / "plan.json").unlink()
     assert cli("up", "--plan", "saved.json").code == 0
-    name, (_, applied), _ = cli.calls[-1]
+    name, (_, applied, asked), _ = cli.calls[-1]
     assert name == "up" and applied.name == "plan.json" and applied.read_text() == '{"name": "topoopt-12"}'
-    assert cli.calls[-1][2]["expected"] == "f00d", "compared by the engine, once nobody else can change the lab"
+    assert asked.expected == "f00d", "compared by the engine, once nobody else can change the lab"
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"schema": "other/1"}', '{"schema": "testbed.saved-plan/1"}'])

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 
-NAMES = ("fault_matrix", "host_faults", "crash_points", "two_owners", "living", "seeds")
+NAMES = ("host_faults", "crash_points", "living", "seeds")
 
 
 def main() -> int:

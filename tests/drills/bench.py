@@ -11,7 +11,7 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 from unittest.mock import patch
@@ -34,6 +34,7 @@ from orchestrator.settings import Bounds, Settings
 from orchestrator.store import audit, locks, store
 from orchestrator.store.keys import key_of, slice_of
 from orchestrator.store.locks import locks_of
+from orchestrator.store.options import UpOptions
 from orchestrator.store.store import Store
 from orchestrator.telemetry.progress import Silent
 from tests.drills.switches import Pair, labels, made_by_hand
@@ -43,6 +44,9 @@ SETTLE_S, BOOT_S, SILENCE_S, PATIENCE_S, LINK_S = 0.005, 0.15, 0.25, 0.25, 0.3
 FOREIGN = 15
 """The ports with this number carry a circuit of somebody else's, on every device."""
 DRIVERS = ("polatis-scpi", "calient-tl1")
+
+
+NO_JOB = UpOptions(launch_job=False)
 
 
 class Killed(BaseException):
@@ -137,14 +141,13 @@ def inventory(folder: Path, hosts: int, ports: int, devices: Mapping[str, tuple[
 class Bench:
     """The lab, and whoever stands before it. Use `opened`."""
 
-    def __init__(self, folder: Path, hosts: int, ports: int, drivers: Iterable[str]) -> None:
+    def __init__(self, folder: Path, hosts: int, ports: int) -> None:
         self.folder, self.servers = folder, dict[str, DeviceServer]()
         self.lit: dict[str, frozenset[Pair]] = {}
-        self.drivers = {f"ocs{n}": driver for n, driver in enumerate(drivers, 1)}
+        self.drivers = {f"ocs{n}": driver for n, driver in enumerate(DRIVERS, 1)}
         self.size = (hosts, ports)
         self.lives = 0
         self.living: set[str] = set()
-        self.processes: list[Process] = []
 
     async def start(self) -> None:
         for name, driver in self.drivers.items():
@@ -194,7 +197,6 @@ class Bench:
         process = process or Process("")
         process.mark = f"life-{self.lives}"
         self.living.add(process.mark)
-        self.processes.append(process)
         token = NOW.set(process)
         others = asyncio.all_tasks()
         try:
@@ -211,10 +213,10 @@ class Bench:
             NOW.reset(token)
             self.living.discard(process.mark)
 
-    async def up(self, plan: str, *, owner: str = "ann", process: Process | None = None, **more: Any) -> Any:
+    async def up(self, plan: str, *, owner: str = "ann", process: Process | None = None, **asked: Any) -> Any:
         path = self.folder / f"{owner}.json"
         path.write_text(plan)
-        return await self.verb(engine.up, path, owner=owner, process=process, dry_run=False, launch_job=False, **more)
+        return await self.verb(engine.up, path, replace(NO_JOB, **asked), owner=owner, process=process)
 
     async def status(self, owner: str = "ann") -> Any:
         return await self.verb(survey.status, owner=owner)
@@ -333,9 +335,9 @@ def _wrapped(bench: Bench) -> Iterator[None]:
 
 
 @asynccontextmanager
-async def opened(folder: Path, *, hosts: int = 3, ports: int = 4, drivers: Iterable[str] = DRIVERS) -> AsyncIterator[Bench]:
+async def opened(folder: Path, *, hosts: int = 3, ports: int = 4) -> AsyncIterator[Bench]:
     """A bench that runs as long as the body."""
-    bench = Bench(folder, hosts, ports, drivers)
+    bench = Bench(folder, hosts, ports)
     await bench.start()
     try:
         with _wrapped(bench):

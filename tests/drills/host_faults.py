@@ -1,4 +1,4 @@
-"""Fault matrix, the hosts' part: real hosts and fibres fail at every kind of step of `up`; the lab and the kernels are the judges.
+"""Faults of hosts: real hosts and fibres fail at every kind of step of `up`; the lab and the kernels are the judges.
 
 What happens after the last look is no fault of a success; then `testbed verify` must tell of it.
 """
@@ -17,7 +17,7 @@ from pathlib import Path
 
 from orchestrator.session import load_lab
 from tests.drills.crash_points import HERE, THERE, CrashPoints
-from tests.drills.fault_matrix import BACK, HANDS, SUCCESS, UNCHANGED, WRONG, counted
+from tests.drills.device_faults import BACK, HANDS, SUCCESS, UNCHANGED, WRONG
 from tests.drills.truth import wrong
 from tests.end_to_end.conftest import ROOT, Answer, Lab
 
@@ -145,6 +145,10 @@ def prepared(folder: Path) -> tuple[HostFaults, list[str]]:
     lab.testbed("lab", "start").must()
     drill = HostFaults(lab)
     return drill, [point for point in drill.prepare() if re.search(POINTS, point)]
+
+
+def counted(cell: Counter[str], every: bool = False) -> str:
+    return ", ".join(f"{cell[what]} {what}" for what in (SUCCESS, BACK, UNCHANGED, HANDS, WRONG) if cell[what] or every)
 
 
 def table(cells: Mapping[str, Counter[str]]) -> str:

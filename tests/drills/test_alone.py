@@ -10,7 +10,7 @@ import pytest
 
 from orchestrator.telemetry.reader import read
 from tests.drills.bench import opened, plan_text
-from tests.drills.fault_matrix import HERE, HOSTS
+from tests.drills.device_faults import HERE, HOSTS
 
 
 async def test_a_change_talks_to_the_lab_alone_and_every_point_is_in_its_own_journal(

@@ -217,6 +217,23 @@ async def test_a_whole_map_is_made_from_what_stands_when_the_word_comes(monkeypa
     assert outcome.failed.keys() == {route(7, 1)}
 
 
+async def test_a_spoiled_answer_is_no_refusal_of_what_comes_about_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Spoiled(Module):
+        async def send(self, command: str) -> None:
+            if command != "RSW":
+                await super().send(command)
+                return
+            staged = dict(self.staged)
+            asyncio.get_running_loop().call_later(0.02, self.map.update, staged)
+            raise Refused('wss1 refused "RSW": \x9aK')
+
+    device = open_device(DeviceConfig("wss1", "finisar-serial", "serial:///dev/null", traits={"settle_s": 0.02}))
+    monkeypatch.setattr(device, "_session", Spoiled())
+    outcome = await device.apply(Change("wss1", frozenset(), frozenset({route(5, 2)})))
+    assert outcome.observed == {route(5, 2)}
+    assert not outcome.failed
+
+
 async def test_an_unknown_host_is_still_unreachable(tmp_path: Path) -> None:
     (tmp_path / "empty").write_text("")
     async with ssh_device(tmp_path) as served:

@@ -55,7 +55,7 @@ def finished(lab: Lab, job: Job) -> dict[str, Any]:
 
 def keeper(lab: Lab) -> Daemon:
     """Who renews the leases of the newest job."""
-    return Daemon(**json.loads(lab.stored("SELECT spec FROM jobs ORDER BY id DESC LIMIT 1")[0])["leases"][0]["keeper"])
+    return Daemon(**json.loads(lab.stored("SELECT spec FROM jobs ORDER BY id DESC LIMIT 1")[0])["keeper"])
 
 
 def test_sums_of_a_switch_are_those_of_a_ring_and_the_same_bits_though_packets_are_lost(small: Lab) -> None:

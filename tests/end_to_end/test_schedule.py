@@ -94,7 +94,7 @@ def test_slots_are_whole_after_the_turner_an_agent_and_a_device_were_killed_in_t
 def test_an_up_that_was_killed_between_slots_is_completed_by_the_next(lab: Lab) -> None:
     plan = lab.plan("round", [], schedule=SCHEDULE)
     first, deadline = lab.command("up", "--topology", plan), time.monotonic() + 60
-    while not any('"made": [1, 2]' in text for text in lab.stored("SELECT links FROM current")):
+    while not any('"made": [1, 2]' in text for text in lab.stored("SELECT up FROM current")):
         assert time.monotonic() < deadline and first.poll() is None
         time.sleep(0.01)
     first.kill()

@@ -41,6 +41,7 @@ from orchestrator.hosts.api import (
 from orchestrator.inventory.lab import Lab
 from orchestrator.plan.reader import read_plan
 from orchestrator.session import Session
+from orchestrator.store.options import NO_OPTIONS, RunOptions, UpOptions
 from orchestrator.store.records import RunRecord
 from orchestrator.store.run import Run
 from orchestrator.store.store import Store
@@ -423,21 +424,21 @@ class Bench:
             switch.points, switch.fleet = self.points, self.fleet
         self.session = cast(Session, BenchSession(self))
 
-    def context(self, verb: str = "up", **options: Any) -> tuple[Run, Context]:
-        run = self.store.new_run(verb, LAB, owner=OWNER, user=OWNER, **options)
+    def context(self, verb: str = "up", options: RunOptions = NO_OPTIONS, **row: Any) -> tuple[Run, Context]:
+        run = self.store.new_run(verb, LAB, owner=OWNER, user=OWNER, options=options, **row)
         folder = self.folder / run.id
         folder.mkdir()
-        context = Context(self.session, self.store, run, SLICE, Recorder(Silent()), folder, 30.0)
+        context = Context(self.session, self.store, run, SLICE, Recorder(Silent()), folder, 30.0, options=options)
         scope = SimpleNamespace(hosts=frozenset(self.lab.hosts))
         context.lock = cast(Any, SimpleNamespace(lock=SimpleNamespace(scope=scope), extend=lambda scope: False))
         return run, context
 
     async def up(self, text: str, *, rollback: bool = True, expected: str = "") -> Any:
-        plan = read_plan(text, "plan.json", self.lab)
-        run, context = self.context(plan_name=plan.name, plan_text=text, plan_sha=plan.sha256)
+        plan, asked = read_plan(text, "plan.json", self.lab), RunOptions(UpOptions(rollback=rollback, expected=expected))
+        run, context = self.context("up", asked, plan_name=plan.name, plan_text=text, plan_sha=plan.sha256)
         with run:
             async with deadline(self.timeout_s, "up") as context.limit:
-                report = await Up(context, plan, text, rollback=rollback, expected=expected).carry_out(launch_job=True)
+                report = await Up(context, plan, text).carry_out()
             run.finish("ok")
         return report
 
@@ -459,8 +460,7 @@ class Bench:
     async def back(self, to: Snapshot, verb: str = "rollback") -> Any:
         run, context = self.context(verb)
         with run:
-            work = Down(context, to).carry_out() if to.current is None else Restore(context, to).carry_out(launch_job=True)
-            report = await work
+            report = await (Down(context, to).carry_out() if to.current is None else Restore(context, to).carry_out())
             run.finish("hands-needed" if getattr(report, "left", ()) else "ok")
         return report
 

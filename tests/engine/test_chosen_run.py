@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -87,8 +88,9 @@ async def test_a_half_done_eviction_is_resumed_by_what_is_true_now(bench: Bench,
     with bench.store() as store:
         record = store.get(run)
         assert record is not None
-        options = {**record.options, "lost": ["gpu01", "gpu02"], "broken": "gpu01 does not answer", "job": "restart"}
-        store.write("UPDATE runs SET options=? WHERE id=?", (json.dumps(options), run))
+        asked = replace(record.options, up=replace(record.options.asked, job="restart"))
+        kept = replace(asked, lost=("gpu01", "gpu02"), broken="gpu01 does not answer").to_json()
+        store.write("UPDATE runs SET options=? WHERE id=?", (json.dumps(kept), run))
     given: list[object] = []
 
     async def up(self: object, plan: object, text: object, options: object) -> str:
@@ -98,7 +100,7 @@ async def test_a_half_done_eviction_is_resumed_by_what_is_true_now(bench: Bench,
     bench.fleet.all["gpu02"].up = False
     monkeypatch.setattr(ChangeRun, "up", up)
     await bench.verb(engine.resume, run)
-    assert given == [{**record.options, "lost": ["gpu02"], "job": "restart", "resumes": run}]
+    assert given == [replace(asked, lost=("gpu02",), resumes=run)]
 
 
 async def test_rollback_last_takes_back_the_latest_change_whatever_was_refused_since(bench: Bench) -> None:

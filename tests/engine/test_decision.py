@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from typing import Any
 
@@ -10,10 +9,9 @@ import pytest
 
 from optics.plan import Job, Plan, RingGroup, Traffic, Transfer, TransitionPolicy
 from orchestrator.engine.change.decision import Decision, cut_off, decide, pauses
-from orchestrator.engine.change.job_record import layout_of, with_layout
 from orchestrator.plan.target import Target
-from orchestrator.results import to_json
 from orchestrator.session import load_lab, load_plan
+from orchestrator.store.job_spec import JobSpec
 from orchestrator.store.records import JobRecord
 from tests.house.repository import ROOT
 
@@ -24,8 +22,7 @@ OTHER = (FOUR, FOUR[::-1])
 
 
 def running(job: Job, **spec: Any) -> JobRecord:
-    data = {"wanted": to_json(job), "on_hosts": "mlp.r1", "backend": "gloo", **spec}
-    return JobRecord(1, "lab", "r1", job.name, json.loads(json.dumps(data)), "running", 0.0, None, "")
+    return JobRecord(1, "lab", "r1", job.name, replace(JobSpec(job, "mlp.r1", "gloo"), **spec), "running", 0.0, None, "")
 
 
 def test_without_a_running_job_or_a_wanted_one_nothing_becomes_of_it() -> None:
@@ -91,13 +88,6 @@ def test_nccl_keeps_its_rings_until_it_is_launched_again() -> None:
     assert decide(record, replace(TRAIN, rings=OTHER), "prefer") == Decision(
         "restart", "job.backend is nccl, whose rings are fixed at the start of the job"
     )
-
-
-def test_a_record_follows_its_layout_there_and_back() -> None:
-    record, other = running(TRAIN), running(replace(TRAIN, rings=OTHER, predicted={"iteration_ms": 2.0}))
-    turned = with_layout(record, layout_of(other))
-    assert turned.spec == other.spec and with_layout(turned, layout_of(record)).spec == record.spec
-    assert with_layout(record, None) is record
 
 
 # --- pausing

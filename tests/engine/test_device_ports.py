@@ -11,7 +11,7 @@ import pytest
 from optics import BadFile, Identity, Port, TimedOut
 from orchestrator.engine import verbs as engine
 from orchestrator.inventory.device_ports import lacks, misplaced
-from tests.drills.bench import Bench, opened, plan_text
+from tests.drills.bench import NO_JOB, Bench, opened, plan_text
 
 LINKS = [("gpu01:p1", "gpu02:p1"), ("gpu01:p2", "gpu02:p2")]
 OTHERS = [("gpu02:p3", "gpu03:p3")]
@@ -63,9 +63,9 @@ async def test_plan_and_up_name_ports_that_a_device_does_not_have_at_their_place
     path = bench.folder / "plan.json"
     path.write_text(plan_text("ring", LINKS))
     held = bench.held()
-    for verb, more in ((engine.plan, {}), (engine.up, {"dry_run": False, "launch_job": False}), (engine.prewire, {})):
+    for verb, more in ((engine.plan, ()), (engine.up, (NO_JOB,)), (engine.prewire, ())):
         with pytest.raises(BadFile) as error:
-            await bench.verb(verb, path, **more)
+            await bench.verb(verb, path, *more)
         assert len(error.value.problems) == len(lines)
         for line, wanted in zip(error.value.problems, lines, strict=True):
             assert_matches(line, f"{bench.inventory}/fibres.yml:{wanted}")

@@ -19,8 +19,7 @@ from optics import HostPort, Infeasible, Interlock, Missing, Refused, Unreachabl
 from optics.plan import Function, Job
 from orchestrator.engine.change import functions, leases
 from orchestrator.engine.change.attempt import MOST_S
-from orchestrator.engine.change.functions import check, leases_of, wanted
-from orchestrator.engine.change.job_record import wanted_job
+from orchestrator.engine.change.functions import check, wanted
 from orchestrator.engine.change.jobs import Jobs
 from orchestrator.engine.status import _uses
 from orchestrator.hosts.launch import requests
@@ -32,6 +31,7 @@ from orchestrator.store.store import Store
 from orchestrator.telemetry import read
 from orchestrator.views.carried import function_words
 from tests.engine.test_jobs import KEY, Bench, Ranks
+from tests.jobs import spec
 from tests.workloads.packetswitch import Switch, switch
 
 FOUR = tuple(f"gpu0{n}" for n in range(1, 5))
@@ -94,9 +94,9 @@ async def test_a_job_has_its_slots_while_it_runs_and_a_process_renews_them(place
     assert (grant["device"], grant["size"], grant["each_bytes"]) == (place.lab.hosts["gpu02"].ports[1].interface, 8, 1024)
     assert await until(lambda: place.left_s[0] > 30)
     record = place.store.latest_job(KEY)
-    assert record is not None and wanted_job(record) == ADDS and leases_of(record)[0]["token"] == grant["token"]
-    keeper = Daemon(**leases_of(record)[0]["keeper"])
-    assert keeper.alive
+    assert record is not None and record.spec.wanted == ADDS and record.spec.leases[0].token == grant["token"]
+    keeper = record.spec.keeper
+    assert keeper is not None and keeper.alive
     await place.jobs.stop(record, "stopped")
     assert place.left_s == [] and not keeper.alive
 
@@ -112,7 +112,8 @@ async def test_what_the_switch_counted_is_in_the_status_and_the_journal_while_it
     assert {"segment": "ideal", "state": "leased", "size": 8, "total": 16, "packets_in": 0}.items() <= lent.items()
     points = [each for each in read(place.folder / record.run) if each.measurement == "function"]
     assert points and points[-1].tags["function"] == "aggregate" and points[-1].fields["size"] == 8
-    place.at.ask(op="release", allocation=leases_of(record)[0]["allocation"], token=leases_of(record)[0]["token"])
+    lease = record.spec.leases[0]
+    place.at.ask(op="release", allocation=lease.allocation, token=lease.token)
     [lent] = (await place.jobs.status(record)).functions
     assert lent["state"] == "gone" and "the switch has it no more" in function_words(lent)
     await place.jobs.stop(record, "stopped")
@@ -161,15 +162,14 @@ async def test_a_switch_without_room_or_of_another_segment_refuses_before_anythi
     await check(None, place.lab, None)
     await check(ADDS, place.lab, None)
     taken = await functions.take(ADDS, place.lab, "r1")
-    spec = {"wanted": {}, "on_hosts": "mlp.r1", "backend": "gloo", "leases": taken}
-    place.store.add_job(KEY, "r1", "mlp", spec)
+    place.store.add_job(KEY, "r1", "mlp", spec(leases=taken))
     place.at.ask(op="allocate", function="aggregate", job="b", workers=["10.0.0.1"], slots=1, lease_s=60)
     with pytest.raises(Infeasible, match="segment ideal: aggregate for mlp needs 8 slots; 7 are free, and no job more") as refused:
         await check(ADDS, place.lab, None)
     assert refused.value.hint == "they are with mlp.r1 (8), b (1), until these jobs end"
     await check(ADDS, place.lab, place.store.latest_job(KEY))  # which gives back its own
-    other_function = [dict(taken[0], function="cache")]
-    cached = place.store.add_job(KEY, "r2", "store", {"wanted": {}, "on_hosts": "store.r2", "leases": other_function})
+    other_function = (replace(taken[0], function="cache"),)
+    cached = place.store.add_job(KEY, "r2", "store", spec(name="store", leases=other_function))
     with pytest.raises(Infeasible, match="7 are free"):  # entries given back make no slots
         await check(ADDS, place.lab, place.store.job(cached))
     await functions.give_back(taken)
@@ -207,12 +207,12 @@ def test_a_job_asks_for_its_part_and_for_no_more_than_a_buffer_holds(place: Plac
 
 
 async def test_nobody_renews_a_lease_that_a_silent_switch_could_not_take_back(place: Place) -> None:
-    (taken,) = functions.kept(await functions.take(ADDS, place.lab, "r1"))
-    keeper = Daemon(**taken["keeper"])
+    (taken,) = await functions.take(ADDS, place.lab, "r1")
+    keeper = functions.keep([taken])
     assert keeper.alive
     with socket.create_server(("127.0.0.1", 0)) as gone:
         away = f"127.0.0.1:{gone.getsockname()[1]}"
-    await functions.give_back([{**taken, "control": away}])
+    await functions.give_back([replace(taken, control=away)], keeper)
     assert not keeper.alive
     await functions.give_back([taken])
     assert place.left_s == []
@@ -255,16 +255,20 @@ async def test_who_looks_at_a_job_that_nobody_renews_for_has_it_renewed(place: P
     await place.bring(ADDS)
     record = place.store.latest_job(KEY)
     assert record is not None
-    first = Daemon(**leases_of(record)[0]["keeper"])
+    first = record.spec.keeper
+    assert first is not None
     assert await until(lambda: place.left_s[0] > 30)
     first.end(5, signal.SIGKILL)
     (use,) = (await place.jobs.status(record)).functions
     assert {"segment": "ideal", "function": "aggregate", "size": 8, "state": "leased"}.items() <= use.items()
-    assert leases_of(place.store.latest_job(KEY))[0]["keeper"]["pid"] == first.pid, "its lease is long enough to be another's"
-    taken = leases_of(record)[0]
-    place.at.ask(op="renew", allocation=taken["allocation"], token=taken["token"], lease_s=10)
+    now = place.store.latest_job(KEY)
+    assert now is not None and now.spec.keeper == first, "its lease is long enough to be another's"
+    taken = record.spec.leases[0]
+    place.at.ask(op="renew", allocation=taken.allocation, token=taken.token, lease_s=10)
     await place.jobs.status(record)
-    second = Daemon(**leases_of(place.store.latest_job(KEY))[0]["keeper"])
+    now = place.store.latest_job(KEY)
+    assert now is not None and now.spec.keeper is not None
+    second = now.spec.keeper
     assert second != first and second.alive and await until(lambda: place.left_s[0] > 30)
     place.at.order(do="restart")
     (use,) = (await place.jobs.status(record)).functions

@@ -12,11 +12,13 @@ from typing import cast
 import pytest
 
 from optics import Refused
+from optics.plan import Job
 from orchestrator.engine.change.iterations import append, bring_home, saves, sent, whole_bytes
 from orchestrator.hosts import ClockReading, Tail
 from orchestrator.session import Session
 from orchestrator.store.records import JobRecord
 from orchestrator.telemetry import read
+from tests.jobs import spec
 
 TEXT = "".join(json.dumps({"iter": n, "iter_ms": 10.0, "t_wall_ns": n * 10**9}) + "\n" for n in range(1, 51))
 PIECE = 700
@@ -41,8 +43,7 @@ class Rank0:
 
 async def test_iterations_stand_in_the_journal_at_our_time_though_the_hosts_clock_is_ahead(tmp_path: Path) -> None:
     lab = SimpleNamespace(name="lab", hosts={"gpu01": None})
-    spec = {"wanted": {"workload": "train", "ranks": ["gpu01"]}, "on_hosts": "mlp.1", "backend": "gloo"}
-    record = cast(JobRecord, SimpleNamespace(name="mlp", run="2026-11-21-0001", spec=spec))
+    record = cast(JobRecord, SimpleNamespace(name="mlp", run="2026-11-21-0001", spec=spec("gpu01")))
     for run, ahead_ns, moved_ns in (
         ("far", 300_000_000, 300_000_000),
         ("near", 900_000, 0),
@@ -62,8 +63,7 @@ async def test_what_was_sent_for_an_exchange_is_in_the_journal_and_no_exchange_i
     monkeypatch.setattr(f"{__name__}.TEXT", f"{json.dumps(alone)}\n{json.dumps(together)}\n")
     lab = SimpleNamespace(name="lab", hosts={"gpu01": None})
     session = cast(Session, SimpleNamespace(hosts=Rank0(1), lab=lab))
-    spec = {"wanted": {"workload": "train", "ranks": ["gpu01"]}, "on_hosts": "mlp.1", "backend": "gloo"}
-    record = cast(JobRecord, SimpleNamespace(name="mlp", run="2026-11-21-0001", spec=spec))
+    record = cast(JobRecord, SimpleNamespace(name="mlp", run="2026-11-21-0001", spec=spec("gpu01")))
     await bring_home(session, "mlp.1", record, tmp_path)
     (found,) = (p for p in read(tmp_path) if p.measurement == "collective")
     assert (found.fields["iter"], found.fields["size_bytes"], found.fields["wire_bytes"]) == (2, 4000, 1500)
@@ -79,9 +79,8 @@ GOOD = {"iter": 1, "iter_ms": 10.0, "t_wall_ns": 10**9}
 
 def home(hosts: object) -> tuple[Session, str, JobRecord]:
     lab = SimpleNamespace(name="lab", hosts={"gpu01": None})
-    spec = {"wanted": {"workload": "train", "ranks": ["gpu01"]}, "on_hosts": "mlp.1", "backend": "gloo"}
     session = cast(Session, SimpleNamespace(hosts=hosts, lab=lab))
-    return session, "mlp.1", cast(JobRecord, SimpleNamespace(name="mlp", run="2026-11-21-0001", spec=spec))
+    return session, "mlp.1", cast(JobRecord, SimpleNamespace(name="mlp", run="2026-11-21-0001", spec=spec("gpu01")))
 
 
 @pytest.mark.parametrize(
@@ -159,15 +158,14 @@ async def test_what_a_job_put_in_the_place_of_its_records_ends_no_verb_and_is_to
 async def test_two_at_once_bring_each_iteration_home_once(tmp_path: Path) -> None:
     lab = SimpleNamespace(name="lab", hosts={"gpu01": None})
     session = cast(Session, SimpleNamespace(hosts=Rank0(2), lab=lab))
-    spec = {"wanted": {"workload": "train", "ranks": ["gpu01"]}, "on_hosts": "mlp.1", "backend": "gloo"}
-    record = cast(JobRecord, SimpleNamespace(name="mlp", run="2026-11-21-0001", spec=spec))
+    record = cast(JobRecord, SimpleNamespace(name="mlp", run="2026-11-21-0001", spec=spec("gpu01")))
     await asyncio.gather(*(bring_home(session, "mlp.1", record, tmp_path) for _ in range(2)))
     home = (tmp_path / "mlp.1.iterations.jsonl").read_text()
     assert home == TEXT
 
 
 def test_whole_sums_are_those_of_every_iteration_since_the_exchange_before_also_in_a_last_short_round() -> None:
-    wanted = {"ranks": ["gpu01", "gpu02", "gpu03", "gpu04"], "args": {"sync_every": 8}}
+    wanted = Job("mlp", "train", ("gpu01", "gpu02", "gpu03", "gpu04"), args={"sync_every": 8})
     said = [whole_bytes(wanted, {"iter": n, "bytes": 1000, "wire_bytes": 1500}) for n in (8, 16, 19)]
     assert said == [12_000, 12_000, 4_500], "8, 8 and 3 times 2 (n - 1) / n of 1000"
     assert whole_bytes(wanted, {"iter": 8, "bytes": 1000}) is None and whole_bytes(wanted, {"iter": 7}) is None

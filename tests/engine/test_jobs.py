@@ -15,20 +15,23 @@ from optics import Infeasible, NotVerified, Refused
 from optics.plan import Job, Traffic, Transfer
 from orchestrator.cli import render
 from orchestrator.cli.render import status as shown
-from orchestrator.engine.change.job_record import Pause, spec_of, unlaunched, with_pause
+from orchestrator.engine.change.job_record import spec_of
 from orchestrator.engine.change.jobs import Jobs
 from orchestrator.engine.status import _dead, _of_now
+from orchestrator.fabric.up_state import UpState
 from orchestrator.hosts.api import Beat, ClockReading, JobState, RankState, Tail
 from orchestrator.hosts.launch import job_name, rehearse, requests
 from orchestrator.inventory.lab import Lab
 from orchestrator.results import JobStatus
 from orchestrator.session import Session
+from orchestrator.store.job_spec import Pause
 from orchestrator.store.records import CurrentPlan, JobRecord
 from orchestrator.store.store import Store
 from orchestrator.telemetry.progress import Silent
 from orchestrator.telemetry.recorder import Recorder
 from orchestrator.verify.state import StatusReport
 from tests.engine.glasslab import SWITCH, hosts_yml, read
+from tests.jobs import spec
 
 KEY = "lab/ann"
 FOUR = ("gpu01", "gpu02", "gpu03", "gpu04")
@@ -291,7 +294,7 @@ async def test_while_a_job_starts_it_is_said_what_is_waited_for(bench: Bench) ->
 
 
 def current(job: object) -> CurrentPlan:
-    return CurrentPlan("r", "p", "sha", json.dumps({"job": job}), [], 1, 0.0)
+    return CurrentPlan("r", "p", "sha", json.dumps({"job": job}), UpState(), 1, 0.0)
 
 
 def test_a_dead_job_is_not_as_planned_and_a_stopped_one_is_said_to_be() -> None:
@@ -308,7 +311,7 @@ def test_a_dead_job_is_not_as_planned_and_a_stopped_one_is_said_to_be() -> None:
 
 def test_a_job_of_an_earlier_plan_is_told_only_while_it_runs_or_where_it_failed_since() -> None:
     def told(state: str, plan: CurrentPlan | None, ended: float | None) -> bool:
-        record = JobRecord(1, KEY, "r", "mlp", {}, state, 0.0, ended, "")
+        record = JobRecord(1, KEY, "r", "mlp", spec(), state, 0.0, ended, "")
         return _of_now(JobStatus("mlp", state), record, plan)
 
     own, other, none = (replace(current(job), since=100.0) for job in ({"name": "mlp"}, {"name": "new"}, None))
@@ -339,13 +342,13 @@ async def test_why_a_launch_failed_is_kept_apart_from_why_a_job_did(bench: Bench
     with pytest.raises(Refused):
         await bench.bring(TRAIN)
     record = bench.store.latest_job(KEY)
-    assert record is not None and unlaunched(record) == "the tap of job mlp could not begin"
+    assert record is not None and record.unlaunched == "the tap of job mlp could not begin"
     monkeypatch.undo()
     bench.ranks.says = "2"
     with pytest.raises(NotVerified):
         await bench.bring(TRAIN)
     record = bench.store.latest_job(KEY)
-    assert record is not None and record.state == "failed" and not unlaunched(record)
+    assert record is not None and record.state == "failed" and not record.unlaunched
 
 
 def test_a_job_too_large_to_be_told_to_its_ranks_is_refused_before_anything_moves(bench: Bench) -> None:
@@ -363,7 +366,7 @@ async def test_a_pause_that_a_newer_run_ended_says_so(bench: Bench, left_s: floa
     paused = bench.store.new_run("job pause", "lab", owner="ann")
     record = bench.store.latest_job(KEY)
     assert record is not None
-    bench.store.set_job_spec(record.id, with_pause(record, Pause(3, paused.token, time.time() + left_s)))
+    bench.store.set_job_spec(record.id, replace(record.spec, pause=Pause(3, paused.token, time.time() + left_s)))
     bench.store.set_job(record.id, "paused")
     newer = bench.store.new_run("confirm", "lab", owner="ann")
     bench.store.new_run("guard", "lab", owner="ann")

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 
 import pytest
 
 from optics import Interlock, LinkKind, Setting
-from optics.plan import Plan, Schedule, Slot, WantedLink
+from optics.plan import Job, Plan, Schedule, Slot, WantedLink
 from orchestrator.cli import render
 from orchestrator.engine.change.keep_job import apart, as_asked, consequence, ended, foretold, parted, together
 from orchestrator.plan.target import Target, target
-from orchestrator.results import JobStatus, PhaseTime, UpReport, to_json
+from orchestrator.results import JobStatus, PhaseTime, UpReport
 from orchestrator.session import load_lab, load_plan
+from orchestrator.store.job_spec import JobSpec
 from orchestrator.store.records import JobRecord
 from tests.house.repository import ROOT
 
@@ -32,8 +32,8 @@ def goal(wanted: Plan) -> Target:
 
 def running(wanted: Plan) -> JobRecord:
     assert wanted.job is not None
-    spec = {"wanted": to_json(wanted.job), "on_hosts": "ddp-mlp.x", "backend": "gloo"}
-    return JobRecord(1, "lab", "2026-11-21-0007", "ddp-mlp", json.loads(json.dumps(spec)), "running", 0.0, None, "")
+    spec = JobSpec(wanted.job, "ddp-mlp.x", "gloo")
+    return JobRecord(1, "lab", "2026-11-21-0007", "ddp-mlp", spec, "running", 0.0, None, "")
 
 
 @pytest.mark.parametrize("name", TWELVE)
@@ -70,7 +70,7 @@ def four(*pairs: tuple[int, int], kind: LinkKind = LinkKind.DUPLEX) -> tuple[Wan
 
 
 def four_ranks() -> JobRecord:
-    spec = {"wanted": {"name": "mlp", "ranks": ["gpu01/0", "gpu01/1", "gpu02", "gpu03"]}}
+    spec = JobSpec(Job("mlp", "train", ("gpu01/0", "gpu01/1", "gpu02", "gpu03")), "mlp.x", "gloo")
     return JobRecord(1, "lab", "run", "mlp", spec, "running", 0.0, None, "")
 
 

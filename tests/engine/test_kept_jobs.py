@@ -4,25 +4,30 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from optics import Interlock
+from optics import HostPort, Interlock
+from optics.plan import Mode, Region, TransitionPolicy
 from orchestrator.engine import verbs as engine
-from orchestrator.engine.change.decision import Mode
 from orchestrator.engine.change.job_record import spec_of
+from orchestrator.engine.change.snapshot import Snapshot
+from orchestrator.engine.change.turn import turn_back
 from orchestrator.engine.change.up import Up
 from orchestrator.engine.guard import recover
 from orchestrator.plan.reader import read_plan
 from orchestrator.results import UpReport
+from orchestrator.store.options import RunOptions, UpOptions
 from orchestrator.telemetry import Journal, Silent
 from orchestrator.telemetry.recorder import Recorder
 from tests.drills import bench as drill
 from tests.drills.bench import plan_text as drill_plan
 from tests.engine.fleet import plan_text, ring
 from tests.engine.test_turn import MOVED, ONE, Living, bench, text
+from tests.jobs import spec
 
 __all__ = ["bench"]
 
@@ -30,11 +35,11 @@ TWO_PAIRS = (("gpu01:p3", "gpu02:p3"), ("gpu03:p3", "gpu04:p3"))
 
 
 async def up(bench: Living, words: str, mode: Mode | None = None, *, launch: bool = True) -> Any:
-    plan = read_plan(words, "plan.json", bench.lab)
-    run, context = bench.context(plan_name=plan.name, plan_text=words, plan_sha=plan.sha256)
+    plan, asked = read_plan(words, "plan.json", bench.lab), RunOptions(UpOptions(launch_job=launch, job=mode))
+    run, context = bench.context("up", asked, plan_name=plan.name, plan_text=words, plan_sha=plan.sha256)
     with run, Journal(context.run_dir, run.id, bench.lab.name) as journal:
         context.recorder, context.sample_hz = Recorder(Silent(), journal), 0.0
-        report = await Up(context, plan, words, job_mode=mode).carry_out(launch_job=launch)
+        report = await Up(context, plan, words).carry_out()
         run.finish("ok")
     return report
 
@@ -156,7 +161,7 @@ async def test_plan_tells_that_a_running_job_would_be_cut_and_up_refused(tmp_pat
         assert report.job_change == "mlp: gpu01 cannot reach gpu03 over this plan"
         why = "job mlp: gpu01 cannot reach gpu03 over this plan; to end the job first: testbed job stop"
         assert report.notes == (f"`up` would be refused: {why}",)
-        assert (await lab.verb(engine.up, cut, dry_run=True, launch_job=True)).notes == report.notes
+        assert (await lab.verb(engine.up, cut, UpOptions(dry_run=True))).notes == report.notes
         whole = tmp_path / "whole.json"
         whole.write_text(drill_plan("whole", CHAIN))
         assert (await lab.verb(engine.plan, whole)).job_change == "mlp keeps running"
@@ -172,7 +177,7 @@ async def test_a_host_without_a_rank_is_moved_out_and_the_job_goes_on(
         def __init__(self, *_: Any) -> None: ...
 
         async def up(self, plan: Any, text: str, options: Any) -> UpReport:
-            asked.append(options["job"])
+            asked.append(options.asked.job)
             return UpReport("r", plan.name, "bench")
 
     async with drill.opened(tmp_path, hosts=4) as lab:
@@ -194,7 +199,7 @@ async def test_a_restart_that_was_made_before_its_up_died_is_not_made_again_by_r
         def __init__(self, *_: Any) -> None: ...
 
         async def up(self, plan: Any, text: str, options: Any) -> UpReport:
-            asked.append(options.get("job"))
+            asked.append(options.asked.job)
             return UpReport("r", plan.name, "bench")
 
     async with drill.opened(tmp_path) as lab:
@@ -204,7 +209,17 @@ async def test_a_restart_that_was_made_before_its_up_died_is_not_made_again_by_r
             await lab.up(drill_plan("chain", CHAIN), job="restart", process=process)
         with lab.store() as store:
             died = store.history(lab.key, 1)[0].id
-            store.add_job(lab.slice(), died if launched_it else "r0", "mlp", {}, "running")
+            store.add_job(lab.slice(), died if launched_it else "r0", "mlp", spec(), "running")
         monkeypatch.setattr(engine, "ChangeRun", Change)
         await lab.verb(engine.resume, died)
     assert asked == [mode]
+
+
+async def test_a_job_that_is_turned_back_has_its_regions_again(bench: Living) -> None:
+    was = bench.job.spec.wanted
+    region = Region("r", was.hosts[:2], (HostPort(was.hosts[0], 1),), "ideal")
+    bench.store.set_job_spec(bench.job.id, replace(bench.job.spec, wanted=replace(was, regions=(region,))))
+    run, context = bench.context("rollback")
+    with run:
+        await turn_back(context, Snapshot({}, job=bench.job.id, wanted=was), TransitionPolicy())
+    assert bench.job.spec.wanted == was and not bench.ranks.launched

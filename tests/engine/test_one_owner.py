@@ -18,7 +18,7 @@ from orchestrator.engine import verbs as engine
 from orchestrator.session import Command
 from orchestrator.store.locks import locks_of
 from orchestrator.telemetry.progress import Silent
-from tests.drills.bench import NOW, Bench, Killed, Process, opened, plan_text
+from tests.drills.bench import NO_JOB, NOW, Bench, Killed, Process, opened, plan_text
 
 WEST, EAST = [("gpu01:p1", "gpu02:p1")], [("gpu03:p2", "gpu04:p2")]
 
@@ -44,7 +44,7 @@ def of_nobody(bench: Bench) -> set[tuple[str, str, str]]:
 
 async def test_of_two_plans_of_one_owner_at_once_one_comes_up_and_the_other_is_refused(bench: Bench) -> None:
     paths = {"west": plan_file(bench, "west", WEST), "east": plan_file(bench, "east", EAST)}
-    ups = (bench.verb(engine.up, path, dry_run=False, launch_job=False) for path in paths.values())
+    ups = (bench.verb(engine.up, path, NO_JOB) for path in paths.values())
     results = await asyncio.gather(*ups, return_exceptions=True)
     (refused,) = (one for one in results if isinstance(one, BaseException))
     (made,) = (one for one in results if not isinstance(one, BaseException))
@@ -65,15 +65,15 @@ async def test_a_circuit_that_a_dead_run_of_somebody_else_left_is_not_used_as_on
 
     process.act = act
     with pytest.raises(Killed):
-        await bench.verb(engine.up, path, owner="bob", process=process, dry_run=False, launch_job=False)
+        await bench.verb(engine.up, path, NO_JOB, owner="bob", process=process)
     await asyncio.sleep(0.3)
     left = bench.held()
     assert left == bench.wanted(WEST) and not of_nobody(bench)
     for dry_run in (True, False):
         with pytest.raises(Interlock, match=r"is there and belongs to bob"):
-            await bench.verb(engine.up, path, dry_run=dry_run, launch_job=False)
+            await bench.verb(engine.up, path, replace(NO_JOB, dry_run=dry_run))
     assert bench.held() == left
-    await bench.verb(engine.up, path, dry_run=False, launch_job=False, adopt=("owner:bob",))
+    await bench.verb(engine.up, path, replace(NO_JOB, adopt=("owner:bob",)))
     assert (await bench.status()).ok and not of_nobody(bench)
 
 
@@ -83,7 +83,7 @@ async def test_the_second_plan_of_an_owner_waits_for_the_first_and_then_replaces
 
     async def patient(command: Command, path: Path) -> Any:
         command = Command(Silent(), command.store, replace(command.settings, wait_s=20.0))
-        return await engine.up(command, path, dry_run=False, launch_job=False)
+        return await engine.up(command, path, NO_JOB)
 
     process = Process("")
 
@@ -92,7 +92,7 @@ async def test_the_second_plan_of_an_owner_waits_for_the_first_and_then_replaces
             waiting.append(asyncio.ensure_future(bench.verb(patient, second)))
 
     process.act = act
-    await bench.verb(engine.up, first, process=process, dry_run=False, launch_job=False)
+    await bench.verb(engine.up, first, NO_JOB, process=process)
     assert (await waiting[0]).plan == "east"
     assert bench.held() == bench.wanted(EAST) and not of_nobody(bench) and (await bench.status()).ok
 
@@ -102,12 +102,12 @@ async def test_whatever_the_same_owner_begins_beside_an_up_no_light_loses_its_ow
     """Begun at points of the whole run in turn, before and after each byte, request and commit of it."""
     path, other = plan_file(bench, "west", WEST), plan_file(bench, "east", EAST)
     counting = Process("")
-    await bench.verb(engine.up, path, process=counting, dry_run=False, launch_job=False)
+    await bench.verb(engine.up, path, NO_JOB, process=counting)
     await bench.verb(engine.down)
 
     async def second() -> Any:
         if beside == "up":
-            return await bench.verb(engine.up, other, dry_run=False, launch_job=False)
+            return await bench.verb(engine.up, other, NO_JOB)
         return await bench.verb(engine.down) if beside == "down" else await bench.verb(engine.rollback, None)
 
     refused = 0
@@ -123,7 +123,7 @@ async def test_whatever_the_same_owner_begins_beside_an_up_no_light_loses_its_ow
 
         process.act = act
         with suppress(TestbedError):
-            await bench.verb(engine.up, path, process=process, dry_run=False, launch_job=False)
+            await bench.verb(engine.up, path, NO_JOB, process=process)
         (answer,) = await asyncio.gather(*begun, return_exceptions=True)
         refused += isinstance(answer, Locked)
         assert isinstance(answer, TestbedError) or not isinstance(answer, BaseException), (at, answer)
@@ -150,10 +150,10 @@ async def test_light_that_comes_after_its_run_was_killed_keeps_its_owner(bench: 
     late: list[tuple[str, str]] = []
     process.act = act
     with pytest.raises(Killed):
-        await bench.verb(engine.up, path, process=process, dry_run=False, launch_job=False)
+        await bench.verb(engine.up, path, NO_JOB, process=process)
     assert late
     if end == "up":
-        await bench.verb(engine.up, plan_file(bench, "east", EAST), dry_run=False, launch_job=False)
+        await bench.verb(engine.up, plan_file(bench, "east", EAST), NO_JOB)
     else:
         words = {"resume": ("last",), "rollback": (None,), "down": ()}[end]
         await bench.verb(getattr(engine, end), *words)
@@ -193,7 +193,7 @@ async def test_what_a_device_that_stood_still_does_when_it_answers_again_is_seen
             server.loop.call_later(0.02, go_on)
 
     with suppress(TestbedError):
-        await bench.verb(engine.up, plan_file(bench, "west", WEST), process=Process("", act=act), dry_run=False, launch_job=False)
+        await bench.verb(engine.up, plan_file(bench, "west", WEST), NO_JOB, process=Process("", act=act))
     assert held and not going
     await asyncio.sleep(0.3)
     assert not of_nobody(bench)
@@ -215,7 +215,7 @@ async def test_who_steals_the_lock_of_a_run_that_lives_leaves_it_what_it_may_sti
 
     process.act = act
     with pytest.raises(TestbedError):
-        await bench.verb(engine.up, plan_file(bench, "west", WEST), process=process, dry_run=False, launch_job=False)
+        await bench.verb(engine.up, plan_file(bench, "west", WEST), NO_JOB, process=process)
     await asyncio.gather(*taken)
     assert bench.held() == bench.wanted(WEST), "the device was slow"
     assert not of_nobody(bench)
@@ -252,5 +252,5 @@ async def test_what_is_locked_is_in_the_lock_as_json(bench: Bench) -> None:
                 seen.extend(lock.scope.to_data()["owners"] for lock in locks_of(bench.lab, bench.settings(), store).listed())
 
     process.act = act
-    await bench.verb(engine.up, plan_file(bench, "west", WEST), process=process, dry_run=False, launch_job=False)
+    await bench.verb(engine.up, plan_file(bench, "west", WEST), NO_JOB, process=process)
     assert json.loads(json.dumps(seen)) == [["ann"]]

@@ -13,15 +13,15 @@ from typing import Any, cast
 import pytest
 
 from optics.plan import Job
-from orchestrator.engine.change.decision import Decision, decide, takes_part
+from orchestrator.engine.change.decision import Decision, decide
 from orchestrator.engine.change.keep_job import is_same
 from orchestrator.engine.change.program_progress import NEVER_SEEN, unseen, usual
 from orchestrator.engine.change.rank_records import sound
 from orchestrator.hosts import Tail
 from orchestrator.inventory.positions import Problems, read_yaml
 from orchestrator.inventory.programs import read_programs
-from orchestrator.results import to_json
 from orchestrator.session import Session
+from orchestrator.store.job_spec import JobSpec
 from orchestrator.store.records import JobRecord
 from orchestrator.store.store import Store
 
@@ -32,9 +32,8 @@ DECLARED = r"programs: {gpt: {command: [gpt], iterations: {pattern: 'iter (?P<it
 KEY = "lab/ann"
 
 
-def running(job: Job, **spec: Any) -> JobRecord:
-    data = {"wanted": to_json(job), "on_hosts": "mine.r1", "backend": job.backend, **spec}
-    return JobRecord(1, KEY, "r1", job.name, json.loads(json.dumps(data)), "running", 0.0, None, "")
+def running(job: Job) -> JobRecord:
+    return JobRecord(1, KEY, "r1", job.name, JobSpec(job, "mine.r1", job.backend), "running", 0.0, None, "")
 
 
 @pytest.mark.parametrize("backend", ["gloo", "nccl", "none"])
@@ -42,12 +41,12 @@ def test_a_program_that_does_not_use_the_rings_keeps_over_others(backend: Any) -
     was, wanted = replace(GPT, backend=backend), replace(OTHER, backend=backend, predicted={"iteration_ms": 4.0})
     for live in ("require", "prefer", "never"):
         assert decide(running(was), wanted, live) == Decision("keep")
-    assert is_same(running(was), replace(was, rings=OTHER.rings)) and not takes_part(running(was))
+    assert is_same(running(was), replace(was, rings=OTHER.rings)) and not was.uses_rings
 
 
 def test_one_on_the_projects_back_end_turns() -> None:
     was, wanted = replace(GPT, backend="testbed"), replace(OTHER, backend="testbed")
-    assert decide(running(was), wanted, "prefer") == Decision("turn") and takes_part(running(was))
+    assert decide(running(was), wanted, "prefer") == Decision("turn") and was.uses_rings
 
 
 @pytest.mark.parametrize(
@@ -62,15 +61,6 @@ def test_one_on_the_projects_back_end_turns() -> None:
 def test_what_else_differs_restarts_it_and_is_named(job: Job, words: str) -> None:
     found = decide(running(GPT), job, "prefer")
     assert found.kind == "restart" and found.why.startswith(words), found.why
-
-
-def test_a_job_recorded_before_there_were_programs_is_still_the_same() -> None:
-    train = Job("mlp", "train", FOUR, (FOUR,))
-    record = running(train)
-    spec = cast(dict[str, Any], record.spec)
-    for key in ("program", "version", "training"):
-        del spec["wanted"][key]
-    assert decide(record, train, "require") == Decision("keep") and is_same(record, train)
 
 
 def test_what_a_program_writes_as_iterations_is_taken_only_where_it_is_sound() -> None:
@@ -96,7 +86,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 def ran(store: Store, folder: Path, run: str, program: str, *took_ms: float, key: str = KEY) -> int:
     """A job in the store, with its iterations at home."""
     job = replace(GPT, program=program)
-    number = store.add_job(key, run, job.name, {"wanted": to_json(job), "on_hosts": f"mine.{run}", "backend": "gloo"})
+    number = store.add_job(key, run, job.name, JobSpec(job, f"mine.{run}", "gloo"))
     (folder / run).mkdir()
     lines = [json.dumps({"iter": n, "iter_ms": ms, "t_wall_ns": 1}) for n, ms in enumerate(took_ms)]
     (folder / run / f"mine.{run}.iterations.jsonl").write_text("\n".join(lines))
@@ -126,7 +116,7 @@ async def test_a_silent_program_is_reported_after_its_time_and_at_its_end(store:
 
     async def said(since_s: float, state: str = "starting", job: Job = GPT) -> str:
         record = replace(running(job), started=time.time() - since_s)
-        return await unseen(session, store, KEY, tmp_path, record, cast(Any, to_json(job)), state)
+        return await unseen(session, store, KEY, tmp_path, record, state)
 
     assert not await said(50) and not await said(0, "failed") and not await said(999, job=Job("mine", "train", FOUR))
     late = await said(61)

@@ -4,12 +4,12 @@ others that wait; judged by what devices and hosts hold, and by what the store s
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from pathlib import Path
 
 import pytest
 
-from optics import HandsNeeded, Interlock, RolledBack
+from optics import HandsNeeded, HostPort, Interlock, RolledBack, Unreachable
 from orchestrator.engine import verbs as engine
 from orchestrator.engine.change import run as changes
 from orchestrator.engine.change.locking import scope_of
@@ -175,3 +175,25 @@ async def test_routes_that_another_owner_runs_by_now_are_left_alone_by_a_rollbac
         await bench.up(plan_text("moved", MOVED), process=Process("", act=take_over))
     with bench.store() as store:
         assert there.active not in (None, 1) and store.current(bench.slice()) is not None
+
+
+@pytest.mark.parametrize("times", [1, 9])
+async def test_a_host_that_could_not_be_disarmed_is_asked_again_and_told_of(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    """A host that stays armed would change its routes by itself, once light comes to a port that had none in the change."""
+    await bench.up(plan_text("ring", RING))
+    bench.fleet.dark.add(HostPort("gpu02", 3))
+    disarm, failures = bench.fleet.disarm, [Unreachable("gpu02: the connection ended")] * times
+
+    async def fails(names: Collection[str]) -> None:
+        if failures:
+            raise failures.pop()
+        await disarm(names)
+
+    monkeypatch.setattr(bench.fleet, "disarm", fails)
+    with pytest.raises(RolledBack if times == 1 else HandsNeeded) as failed:
+        await bench.up(plan_text("moved", MOVED))
+    armed = [name for name, host in bench.fleet.all.items() if host.armed]
+    assert armed == ([] if times == 1 else ["gpu02"])
+    assert times == 1 or "gpu02: commits generation 2 once it has light" in str(failed.value)

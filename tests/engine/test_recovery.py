@@ -6,26 +6,27 @@ import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from optics import CrossConnect, HandsNeeded, HostPort, Interlock, Port, RolledBack, Slot, SpectralRoute, Unreachable
+from optics import CrossConnect, HandsNeeded, HostPort, Interlock, Link, Port, RolledBack, Slot, SpectralRoute, Unreachable
+from optics.plan import Job
 from orchestrator.engine.change import rollback as undoing
 from orchestrator.engine.change.jobs import Jobs
 from orchestrator.engine.change.restore import as_stored
 from orchestrator.engine.change.snapshot import Snapshot, before_of, change_back, differences, held_data, held_of
 from orchestrator.engine.change.unfinished import left_behind
 from orchestrator.engine.change.up import Up
+from orchestrator.fabric.up_state import SlotsMade, UpState
 from orchestrator.plan.reader import read_plan
-from orchestrator.plan.stored import slot_facts
 from orchestrator.plan.target import fingerprint
 from orchestrator.session import Observation
+from orchestrator.store.options import RunOptions, UpOptions
 from orchestrator.store.records import CurrentPlan
 from orchestrator.store.store import Store
 from orchestrator.verify.state import Unfinished
 from tests.engine.fleet import LAB, SLICE, Bench, plan_text, ring
-from tests.engine.test_rollback import DETOUR, RING, TWO, before, now
+from tests.engine.test_rollback import RING, TWO, before, now, wrong
 
 
 @pytest.fixture
@@ -35,79 +36,32 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
         yield Bench(store, tmp_path)
 
 
-async def wanted(folder: Path, text: str) -> tuple[tuple[Any, ...], int]:
-    """How everything is after a good change, and how many requests it takes."""
-    folder.mkdir()
-    with Store(folder / "store.sqlite3", durable=False) as store:
-        bench = Bench(store, folder)
-        await before(bench)
-        await bench.up(text)
-        return now(bench), len(bench.points.names)
-
-
-@pytest.mark.parametrize("expired", [False, pytest.param(True, marks=pytest.mark.long)], ids=["at once", "after the timed revert"])
+@pytest.mark.parametrize("way", ["resume", "rollback"])
 @pytest.mark.parametrize(
-    ("text", "every"),
-    [(TWO, 3), pytest.param(TWO, 1, marks=pytest.mark.long), pytest.param(DETOUR, 1, marks=pytest.mark.long)],
-    ids=["two", "two, every request", "detour"],
+    ("step", "how", "expired"),
+    [("ocs2: apply", "killed after", False), ("hosts: confirm", "killed before", False), ("hosts: confirm", "killed before", True)],
+    ids=["between devices", "before it was confirmed", "after the timed revert"],
 )
-async def test_killed_at_any_step_both_ways_on_converge(tmp_path: Path, text: str, every: int, expired: bool) -> None:
-    """S4: before and after every request (or every third) that changes something; then resumed, and separately rolled back."""
-    goal, steps = await wanted(tmp_path / "good", text)
-    for k in range(1, steps + 1, every):
-        for how in ("killed before", "killed after"):
-            for way in ("resume", "rollback"):
-                folder = tmp_path / f"{k}-{how}-{way}"
-                folder.mkdir()
-                with Store(folder / "store.sqlite3", durable=False) as store:
-                    bench = Bench(store, folder)
-                    was = await before(bench)
-                    bench.points.fail = {k: how}
-                    died = await bench.killed(bench.up(text))
-                    bench.points.fail = {}
-                    if expired:
-                        for host in bench.fleet.all.values():
-                            if host.pending:
-                                host.active, host.pending = host.pending_to, False
-                    (left,) = left_behind(store, SLICE, await bench.session.observe())
-                    assert left.run == died.id and left.undo == f"testbed rollback {died.id}"
-                    if way == "resume":
-                        await bench.up(text)
-                        assert now(bench) == goal, (k, how)
-                    else:
-                        await bench.back(before_of(store.journalled(died.id)[0]))
-                        assert now(bench) == was, (k, how)
-                    assert not bench.pending()
-
-
-async def test_a_rollback_that_was_killed_goes_on_to_the_same_state(tmp_path: Path) -> None:
-    folder = tmp_path / "count"
-    folder.mkdir()
-    with Store(folder / "store.sqlite3", durable=False) as store:
-        bench = Bench(store, folder)
-        await before(bench)
+async def test_killed_half_way_both_ways_on_converge(bench: Bench, step: str, how: str, expired: bool, way: str) -> None:
+    """S4: resumed, or rolled back, also once hosts have gone back by themselves."""
+    was = await before(bench)
+    await bench.up(TWO)
+    goal = now(bench)
+    await bench.up(RING)
+    wrong(bench, (step, how))
+    died = await bench.killed(bench.up(TWO))
+    for host in bench.fleet.all.values() if expired else ():
+        if host.pending:
+            host.active, host.pending = host.pending_to, False
+    (left,) = left_behind(bench.store, SLICE, await bench.session.observe())
+    assert left.run == died.id and left.undo == f"testbed rollback {died.id}"
+    if way == "resume":
         await bench.up(TWO)
-        bench.points.names.clear()
-        record = store.get("last")
-        assert record is not None
-        await bench.back(before_of(store.journalled(record.id)[0]))
-        steps = len(bench.points.names)
-    for k in range(1, steps + 1):
-        folder = tmp_path / str(k)
-        folder.mkdir()
-        with Store(folder / "store.sqlite3", durable=False) as store:
-            bench = Bench(store, folder)
-            was = await before(bench)
-            await bench.up(TWO)
-            record = store.get("last")
-            assert record is not None
-            to = before_of(store.journalled(record.id)[0])
-            bench.points.names.clear()
-            bench.points.fail = {k: "killed after"}
-            await bench.killed(bench.back(to))
-            bench.points.fail = {}
-            await bench.back(to)
-            assert now(bench) == was, k
+        assert now(bench) == goal
+    else:
+        await bench.back(before_of(bench.store.journalled(died.id)[0]))
+        assert now(bench) == was
+    assert not bench.pending()
 
 
 async def test_going_back_to_no_plan_takes_everything_of_ours_away(bench: Bench) -> None:
@@ -138,11 +92,11 @@ async def test_a_plan_that_is_restored_keeps_which_of_its_slots_is_up_and_which_
     bench.switches["ocs1"].held = frozenset()
     bench.fleet.light()
     current = bench.store.current(SLICE)
-    assert current is not None and isinstance(current.links, dict)
-    slots = {"slot": 2, "made": [0, 1, 2]}
-    current = replace(current, links={**current.links, **slots})
+    assert current is not None
+    slots = SlotsMade(2, (0, 1, 2))
+    current = replace(current, up=replace(current.up, slots=slots))
     await bench.back(as_stored(bench.store, SLICE, current, bench.lab), "restore")
-    assert (up := bench.store.current(SLICE)) is not None and slot_facts(up.links) == slots
+    assert (up := bench.store.current(SLICE)) is not None and up.up.slots == slots
 
 
 async def test_a_device_and_a_host_that_the_change_does_not_need_may_be_down(bench: Bench) -> None:
@@ -214,8 +168,9 @@ def test_the_way_back_never_removes_what_is_not_ours() -> None:
 def test_what_was_found_reads_back_as_it_was_written() -> None:
     held = {"ocs1": frozenset({cross("ocs1", "1", "17")}), "wss1": frozenset({spectral(2.5)})}
     assert held_of(held_data(held)) == held
-    current = CurrentPlan("r", "ring", "s", "{}", {"links": []}, 7, 5.0)
-    state = Snapshot(held, {"ocs1": frozenset()}, current, {"gpu01": 7, "gpu02": None}, (), 3)
+    up = UpState((Link(HostPort("gpu01", 1), HostPort("gpu02", 1)),), slots=SlotsMade(1, (0, 1)))
+    current, job = CurrentPlan("r", "ring", "s", "{}", up, 7, 5.0), Job("mlp", "train", ("gpu01", "gpu02"))
+    state = Snapshot(held, {"ocs1": frozenset()}, current, {"gpu01": 7, "gpu02": None}, (), 3, job)
     assert before_of(state.to_json()) == state
 
 
@@ -253,10 +208,9 @@ async def test_a_plan_without_a_host_that_is_dead_comes_up_and_nobody_waits_for_
     bench.fleet.all["gpu04"].up = False
     with pytest.raises(Unreachable, match="gpu04"):
         await bench.up(three)
-    run, context = bench.context(plan_name="three", plan_text=three)
-    context.lost = frozenset({"gpu04"})
+    run, context = bench.context("up", RunOptions(UpOptions(launch_job=False), lost=("gpu04",)), plan_text=three)
     with run:
-        report = await Up(context, read_plan(three, "plan.json", bench.lab), three).carry_out(launch_job=False)
+        report = await Up(context, read_plan(three, "plan.json", bench.lab), three).carry_out()
     active = bench.generations()
     assert report.made and any("gpu04 does not answer and is not needed" in note for note in report.notes)
     assert len({active[host] for host in ("gpu01", "gpu02", "gpu03")}) == 1 and active["gpu04"] != active["gpu01"]
@@ -278,10 +232,9 @@ async def test_a_plan_comes_up_without_the_host_of_a_shadow_that_its_job_may_do_
     monkeypatch.setattr(Jobs, "ensure", ensure)
     with pytest.raises(Unreachable, match="gpu04"):
         await bench.up(text)
-    run, context = bench.context(plan_name="three", plan_text=text)
-    context.lost, context.spared = frozenset({"gpu04"}), True
+    run, context = bench.context("up", RunOptions(lost=("gpu04",), spared=True), plan_text=text)
     with run:
-        await Up(context, read_plan(text, "plan.json", bench.lab), text).carry_out(launch_job=True)
+        await Up(context, read_plan(text, "plan.json", bench.lab), text).carry_out()
     assert launched == [True]
 
 

@@ -20,7 +20,6 @@ RING = plan_text("ring", *ring(1, 2))
 MOVED = plan_text("moved", *ring(3, 2))  # the two links at ocs1 move to other ports
 # One link stays, one moves to other ports, two go, and one host leaves.
 TWO = plan_text("two", ("gpu01:p3", "gpu02:p3"), ("gpu02:p2", "gpu03:p2"))
-HOWS = ("refused", "lost")
 
 
 @pytest.fixture
@@ -42,7 +41,7 @@ def now(bench: Bench) -> tuple[Any, ...]:
     """What counts: circuits, routes, and what the store says of both."""
     current = bench.store.current(SLICE)
     assert current is None or {g for g in bench.generations().values() if g is not None} == {current.generation}
-    return bench.held(), bench.routes(), bench.store.owned(SLICE), current and (current.plan_name, current.links)
+    return bench.held(), bench.routes(), bench.store.owned(SLICE), current and (current.plan_name, current.up)
 
 
 async def test_a_plan_comes_up_on_the_bench_and_the_second_time_nothing_is_written(bench: Bench) -> None:
@@ -55,118 +54,84 @@ async def test_a_plan_comes_up_on_the_bench_and_the_second_time_nothing_is_writt
     assert bench.generations() == dict.fromkeys(("gpu01", "gpu02", "gpu03"), current.generation) | {"gpu04": None}
 
 
-# One link moves, and there is a detour meanwhile.
-DETOUR = plan_text("detour", ("gpu01:p3", "gpu02:p3"), *ring()[1:])
+def wrong(bench: Bench, *steps: tuple[str, str]) -> None:
+    """Have the next request of each of these names, one after the other, go wrong in its way (see `Points`)."""
+    left, point = list(steps), bench.points.point
+
+    def failing(who: str, what: str) -> Any:
+        if left and f"{who}: {what}".startswith(left[0][0]):
+            bench.points.fail[len(bench.points.names) + 1] = left.pop(0)[1]
+        return point(who, what)
+
+    bench.points.point = failing  # type: ignore[method-assign]
 
 
-async def count(bench: Bench, text: str) -> list[str]:
-    """The requests of one good change."""
-    await bench.up(text)
-    return list(bench.points.names)
+@pytest.mark.parametrize(
+    ("step", "how", "own_error"),
+    [
+        ("hosts: stage", "lost", True),  # nothing in use was changed, or hosts alone were asked: it keeps its own exit code
+        ("hosts: arm", "lost", True),
+        ("hosts: arm", "refused", False),  # refused means that hands are needed, and they are not
+        ("ocs1: apply", "refused", False),
+        ("ocs1: apply", "lost", False),
+        ("ocs1: apply", "half", False),
+        ("hosts: confirm", "lost", False),
+    ],
+)
+async def test_a_step_that_fails_takes_the_whole_change_back(bench: Bench, step: str, how: str, own_error: bool) -> None:
+    """S7, forward."""
+    was = await before(bench)
+    wrong(bench, (step, how))
+    with pytest.raises(TestbedError) as failed:
+        await bench.up(TWO)
+    assert now(bench) == was and not bench.pending(), failed.value
+    record = bench.store.get("last")
+    assert record is not None and not record.unfinished
+    assert isinstance(failed.value, RolledBack) != own_error, type(failed.value)
 
 
-@pytest.mark.parametrize("text", [TWO, pytest.param(DETOUR, marks=pytest.mark.long)], ids=["two", "detour"])
-async def test_whatever_step_fails_everything_is_as_before(tmp_path: Path, text: str) -> None:
-    """S7, forward: each step of the change failed in turn, refused and with its answer lost."""
-    with Store(tmp_path / "0.sqlite3", durable=False) as store:
-        (tmp_path / "0").mkdir()
-        counting = Bench(store, tmp_path / "0")
-        await before(counting)
-        steps = await count(counting, text)
-    assert len(steps) >= 6
-    for k in range(1, len(steps) + 1):
-        for how in (*HOWS, *(("half",) if steps[k - 1].startswith("ocs") else ())):
-            folder = tmp_path / f"{k}-{how}"
-            folder.mkdir()
-            with Store(folder / "store.sqlite3", durable=False) as store:
-                bench = Bench(store, folder)
-                was = await before(bench)
-                bench.points.fail = {k: how}
-                if steps[k - 1].startswith("hosts: hold"):  # it only saves time, so the change goes on without
-                    await bench.up(text)
-                    continue
-                with pytest.raises(TestbedError) as failed:
-                    await bench.up(text)
-                assert now(bench) == was, (k, how, steps[k - 1], bench.points.names, str(failed.value))
-                assert not bench.pending(), (k, how)
-                record = store.get("last")
-                assert record is not None and not record.unfinished
-                first = steps.index(next(s for s in steps if s.startswith("ocs"))) + 1
-                # Until light moves a failure keeps its own exit code, unless that calls for hands; step 1 changes nothing in use.
-                expected = k >= first or (k > 1 and how == "refused")
-                assert isinstance(failed.value, RolledBack) == expected, (k, how, type(failed.value))
+@pytest.mark.parametrize("how", ["refused", "lost"])
+async def test_a_step_that_fails_during_the_rollback_too_is_tried_once_more(bench: Bench, how: str) -> None:
+    """S7, during rollback: the last step forward fails, and one of the way back."""
+    was = await before(bench)
+    wrong(bench, ("hosts: confirm", "refused"), ("ocs1: apply", how))
+    with pytest.raises(RolledBack):
+        await bench.up(TWO)
+    assert now(bench) == was
 
 
-async def test_a_step_that_fails_during_the_rollback_too_is_tried_once_more_or_told(tmp_path: Path) -> None:
-    """S7, during rollback: the last step forward fails, and each step of the way back in turn."""
-
-    async def broken(name: str, fail: dict[int, str]) -> tuple[Bench, tuple[Any, ...], TestbedError]:
-        folder = tmp_path / name
-        folder.mkdir()
-        with Store(folder / "store.sqlite3", durable=False) as store:
-            bench = Bench(store, folder)
-            was = await before(bench)
-            bench.points.fail = fail
-            with pytest.raises(TestbedError) as failed:
-                await bench.up(TWO)
-            after = now(bench) if isinstance(failed.value, RolledBack) else ()
-            return bench, (was, after), failed.value
-
-    with Store(tmp_path / "c.sqlite3", durable=False) as store:
-        (tmp_path / "c").mkdir()
-        counting = Bench(store, tmp_path / "c")
-        await before(counting)
-        forward = len(await count(counting, TWO))
-    bench, (was, after), error = await broken("plain", {forward: "refused"})
-    assert isinstance(error, RolledBack) and was == after
-    total = len(bench.points.names)
-    assert total > forward
-    told = 0
-    for j in range(forward + 1, total + 1):
-        for how in HOWS:
-            bench, (was, after), error = await broken(f"{j}-{how}", {forward: "refused", j: how})
-            if isinstance(error, HandsNeeded):
-                told += 1
-                assert error.left and "  1. " in str(error)
-            else:
-                assert isinstance(error, RolledBack) and was == after, (j, how, bench.points.names)
-    assert told <= 4, "a step that fails once is mended by reading back and trying again"
+async def test_what_a_rollback_could_not_do_twice_is_listed_whole(bench: Bench) -> None:
+    was = await before(bench)
+    wrong(bench, ("hosts: confirm", "refused"), ("ocs1: apply", "refused"), ("ocs1: apply", "refused"))
+    with pytest.raises(HandsNeeded) as failed:
+        await bench.up(TWO)
+    had, has = was[0]["ocs1"], bench.switches["ocs1"].held
+    true = {f"{c.ingress.label}->{c.egress.label} was there and is not" for c in had - has}
+    true |= {f"{c.ingress.label}->{c.egress.label} is there and was not" for c in has - had}
+    listed = {line.partition(" (")[0] for line in failed.value.left if "ocs1: apply refused" in line}
+    assert had - has and had - has <= bench.store.owned(SLICE), "a device that restarts may light it again: it is not nobody's then"
+    assert len(true) > 2 and listed == {f"ocs1: {line}" for line in true} and bench.switches["ocs2"].held == was[0]["ocs2"]
 
 
 async def test_a_device_that_does_not_come_back_is_for_hands_and_all_others_go_back(bench: Bench) -> None:
     was = await before(bench)
-    at = next(n for n, s in enumerate(await count_only(bench, TWO), 1) if s.startswith("ocs1"))
-    bench.points.names.clear()
-    bench.points.fail = {at: "gone"}
+    wrong(bench, ("ocs1", "gone"))
     with pytest.raises(HandsNeeded) as failed:
         await bench.up(TWO)
-    assert any(line.startswith("ocs1: does not answer") for line in failed.value.left)
+    assert any(line.startswith("ocs1: does not answer") for line in failed.value.left) and "  1. " in str(failed.value)
     assert bench.switches["ocs2"].held == was[0]["ocs2"] and bench.routes() == was[1]
     (run,) = bench.store.unfinished("made-1", "ann")
     assert run.status == "hands-needed" and f"testbed rollback {run.id}" in failed.value.hint
     bench.switches["ocs1"].down = False  # somebody switches it on again
-    bench.points.fail = {}
     await bench.back(before_of(bench.store.journalled(run.id)[0]))
     assert now(bench) == was
-
-
-async def count_only(bench: Bench, text: str) -> list[str]:
-    """The requests of one good change and its way back, which leaves everything as it was but the numbers of the routes."""
-    await bench.up(text)
-    names = list(bench.points.names)
-    run = bench.store.get("last")
-    assert run is not None
-    await bench.back(before_of(bench.store.journalled(run.id)[0]))
-    return names
 
 
 @pytest.mark.parametrize("keeps", [True, False])
 async def test_a_device_that_restarts_in_the_middle_of_a_change_is_waited_for(bench: Bench, keeps: bool) -> None:
     """S9: latching or not, it gets back what it held."""
     was = await before(bench)
-    at = next(n for n, s in enumerate(await count_only(bench, TWO), 1) if s.startswith("ocs1"))
-    bench.points.names.clear()
-    bench.points.fail = {at: "reboot-keep" if keeps else "reboot-lose"}
+    wrong(bench, ("ocs1", "reboot-keep" if keeps else "reboot-lose"))
     with pytest.raises(RolledBack):
         await bench.up(TWO)
     assert now(bench) == was
@@ -174,9 +139,7 @@ async def test_a_device_that_restarts_in_the_middle_of_a_change_is_waited_for(be
 
 async def test_circuits_of_others_that_a_restart_lost_are_told_not_made(bench: Bench) -> None:
     was = await before(bench)
-    at = next(n for n, s in enumerate(await count_only(bench, TWO), 1) if s.startswith("ocs2"))
-    bench.points.names.clear()
-    bench.points.fail = {at: "reboot-lose"}
+    wrong(bench, ("ocs2", "reboot-lose"))
     with pytest.raises(HandsNeeded) as failed:
         await bench.up(TWO)
     assert failed.value.left == ("ocs2: 50->150 was there and is not; it was not made by this program",)
@@ -252,9 +215,7 @@ async def test_a_deadline_that_passes_in_the_middle_takes_the_change_back(bench:
 
 async def test_without_rollback_a_failed_change_stays_and_can_go_on_or_back(bench: Bench) -> None:
     was = await before(bench)
-    at = next(n for n, s in enumerate(await count_only(bench, TWO), 1) if s.startswith("ocs1"))
-    bench.points.names.clear()
-    bench.points.fail = {at: "half"}
+    wrong(bench, ("ocs1", "half"))
     with pytest.raises(ChangeFailed, match="present state:"):
         await bench.up(TWO, rollback=False)
     (run,) = bench.store.unfinished("made-1", "ann")
@@ -268,9 +229,7 @@ async def test_without_rollback_a_failed_change_stays_and_can_go_on_or_back(benc
 
 async def test_what_another_owner_does_meanwhile_is_no_business_of_a_rollback(bench: Bench) -> None:
     was = await before(bench)
-    at = next(n for n, s in enumerate(await count_only(bench, TWO), 1) if s.startswith("ocs1"))
-    bench.points.names.clear()
-    bench.points.fail = {at: "half"}
+    wrong(bench, ("ocs1", "half"))
     bobs, gone = CrossConnect(Port("ocs1", "70"), Port("ocs1", "170")), CrossConnect(Port("ocs1", "71"), Port("ocs1", "171"))
     bench.switches["ocs1"].held |= {gone}
     bench.store.own(f"{LAB}/bob", "2026-11-21-0099", [gone])
@@ -292,11 +251,9 @@ async def test_circuits_of_another_owner_that_a_restart_lost_are_told_with_his_n
     await before(bench)
     bobs = CrossConnect(Port("ocs2", "70"), Port("ocs2", "170"))
     bench.switches["ocs2"].held = bench.switches["ocs2"].held - {CrossConnect(Port("ocs2", "50"), Port("ocs2", "150"))} | {bobs}
-    at = next(n for n, s in enumerate(await count_only(bench, TWO), 1) if s.startswith("ocs2"))
     run = bench.store.new_run("up", LAB, owner="bob", plan_name="pair")
     bench.store.own(f"{LAB}/bob", run.id, [bobs])
-    bench.points.names.clear()
-    bench.points.fail = {at: "reboot-lose"}
+    wrong(bench, ("ocs2", "reboot-lose"))
     with pytest.raises(HandsNeeded) as failed:
         await bench.up(TWO)
     assert failed.value.left == (f"ocs2: 70->170 is not there; it belongs to bob (pair, run {run.id})",)

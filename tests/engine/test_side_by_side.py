@@ -24,6 +24,7 @@ from orchestrator.store.scope import Scope
 from orchestrator.telemetry.progress import Silent
 from orchestrator.telemetry.recorder import Recorder
 from tests.drills.bench import Bench, Killed, Process, opened, plan_text
+from tests.jobs import spec
 
 ONE = [("gpu01:p1", "gpu02:p1")]
 WIDE = [("gpu01:p1", "gpu02:p1"), ("gpu02:p2", "gpu03:p2")]
@@ -74,8 +75,7 @@ async def test_the_hosts_of_a_job_obey_the_run_that_stops_it_even_where_they_hav
     """They were started anew: one that lost the number of its newest run refuses all of a run that did not begin there."""
     await bench.up(plan_text("one", ONE))
     with bench.store() as store:
-        spec = {"wanted": {"ranks": ["gpu01", "gpu04"]}, "on_hosts": "mlp.1", "backend": "gloo"}
-        store.add_job(bench.slice(), "0001", "mlp", spec, "running")
+        store.add_job(bench.slice(), "0001", "mlp", spec("gpu01", "gpu04"), "running")
     for host in bench.fleet.all.values():
         host.active, host.staged = None, {}
     bench.fleet.jobs["mlp.1"] = "running"
@@ -250,8 +250,7 @@ async def test_a_run_whose_lock_was_stolen_is_left_half_done_and_is_the_latest_c
 
 async def test_a_job_that_finished_is_not_launched_again(bench: Bench) -> None:
     with bench.store() as store:
-        spec = {"wanted": {"name": "mlp", "workload": "train", "ranks": []}, "on_hosts": "mlp-1", "backend": "gloo"}
-        number = store.add_job(bench.slice(), "run", "mlp", spec, "running")
+        number = store.add_job(bench.slice(), "run", "mlp", spec(), "running")
         store.set_job(number, "finished", ended=True)
         recorder = Recorder(Silent())
         session = Session(bench.lab, bench.inventory, {}, cast(Any, bench.fleet))
@@ -264,8 +263,7 @@ async def test_hosts_of_a_job_that_has_ended_need_not_answer(bench: Bench, monke
 
     monkeypatch.setattr(bench.fleet, "job_states", nobody)
     with bench.store() as store:
-        spec = {"wanted": {"name": "mlp", "workload": "train", "ranks": ["gpu03", "gpu04"]}, "on_hosts": "mlp-1", "backend": "gloo"}
-        number = store.add_job(bench.slice(), "run", "mlp", spec, "running")
+        number = store.add_job(bench.slice(), "run", "mlp", spec("gpu03", "gpu04"), "running")
         recorder = Recorder(Silent())
         session = Session(bench.lab, bench.inventory, {}, cast(Any, bench.fleet))
 
@@ -305,8 +303,7 @@ async def test_who_loads_the_links_holds_them(bench: Bench) -> None:
 
 async def test_links_of_a_plan_are_not_loaded_while_the_job_before_runs(bench: Bench) -> None:
     with bench.store() as store:
-        spec = {"wanted": {"name": "mlp", "workload": "train", "ranks": []}, "on_hosts": "mlp-1", "backend": "gloo"}
-        store.add_job(bench.slice(), "run", "mlp", spec, "running")
+        store.add_job(bench.slice(), "run", "mlp", spec(), "running")
     text = plan_text("one", ONE).replace('"max_loss_db"', '"min_link_share": 0.5, "max_loss_db"')
     await bench.up(text)
     assert bench.held() == bench.wanted(ONE)

@@ -16,12 +16,12 @@ from orchestrator.engine.change.snapshot import before_of
 from orchestrator.engine.change.stall import Stall
 from orchestrator.engine.change.stall_link import choose
 from orchestrator.fabric.rules import rules
-from orchestrator.plan.stored import stored_circuits, stored_links
 from orchestrator.results import to_json
 from orchestrator.store.records import StallPoint
 from orchestrator.store.stalls import add_stalls, stall_history
 from orchestrator.store.store import Store
 from tests.engine.fleet import LAB, SLICE, Bench, plan_text, ring
+from tests.jobs import spec
 
 LINE = ring()[:3]
 
@@ -95,8 +95,7 @@ async def refused(bench: Bench, kind: type[TestbedError], words: str) -> None:
 
 async def test_a_running_job_is_not_disturbed(bench: Bench) -> None:
     await bench.up(plan_text("ring", *ring()))
-    spec = {"wanted": {"ranks": ["gpu01", "gpu02"]}, "on_hosts": "mlp.x", "backend": "gloo"}
-    bench.store.set_job(bench.store.add_job(SLICE, "r", "mlp", spec), "running")
+    bench.store.set_job(bench.store.add_job(SLICE, "r", "mlp", spec("gpu01", "gpu02", on_hosts="mlp.x")), "running")
     bench.fleet.jobs["mlp.x"] = "running"
     await refused(bench, Interlock, "job mlp runs")
 
@@ -133,7 +132,7 @@ async def test_a_link_that_cannot_be_measured_is_named_with_the_reason(
     await bench.up(plan_text("ring", *ring()))
     current = bench.store.current(SLICE)
     assert current is not None
-    links, circuits = stored_links(current.links), stored_circuits(current.links, bench.lab)
+    links, circuits = current.up.links, current.up.circuits(bench.lab)
     routes = rules(links, bench.lab, bench.fleet.macs())
     hosts = {name: replace(host, forwarding=forwarding) for name, host in bench.lab.hosts.items()}
     lab = replace(bench.lab, hosts=hosts)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
@@ -23,47 +23,44 @@ async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
         yield made
 
 
-def full_from(number: int) -> Process:
-    """The disk is full from this commit on."""
-    process, commits = Process(""), 0
+def full_once(so: Callable[[list[str]], bool]) -> Process:
+    """The disk is full from the first commit on at which the points that were passed are so."""
+    process, full = Process(""), False
 
     def act(name: str) -> None:
-        nonlocal commits
-        if name == "before commit":
-            commits += 1
-            if commits >= number:
-                raise sqlite3.OperationalError("database or disk is full")
+        nonlocal full
+        full = full or (name == "before commit" and so(process.points))
+        if full and name == "before commit":
+            raise sqlite3.OperationalError("database or disk is full")
 
     process.act = act
     return process
 
 
-@pytest.mark.long
-async def test_a_disk_that_is_full_from_any_commit_on_is_told_and_the_way_back_leads_home(bench: Bench) -> None:
+async def test_a_disk_that_was_full_before_anything_moved_ends_the_change_before_it_begins(bench: Bench) -> None:
     await bench.up(plan_text("one", ONE))
     was = bench.held()
-    seen: set[type] = set()
-    for number in range(1, 100):
-        process = full_from(number)
-        try:
-            await bench.up(plan_text("moved", MOVED), process=process)
-        except (StoreFailed, HandsNeeded) as error:
-            seen.add(type(error))
-            assert "cannot be written: database or disk is full" in str(error), number
-            changed = bench.held() != was
-            assert isinstance(error, HandsNeeded) or not changed, number
-            if isinstance(error, HandsNeeded):
-                assert "writable again; testbed status" in error.left[0], number
-                await bench.verb(engine.rollback, error.hint.split()[-1])
-            for left in (await bench.status()).unfinished:  # it could not be noted that this run changed nothing
-                if left.begun:
-                    await bench.verb(engine.rollback, left.run)
-            assert bench.held() == was and not bench.owing(), number
-            assert not any(left.begun for left in (await bench.status()).unfinished), number
-        else:
-            assert number > 10, "it came to its end all the same"
-            break
-    assert seen == {StoreFailed, HandsNeeded}
+    with pytest.raises(StoreFailed, match="cannot be written: database or disk is full"):
+        await bench.up(plan_text("moved", MOVED), process=full_once(lambda points: True))
+    assert bench.held() == was and not bench.owing() and not (await bench.status()).unfinished
+
+
+@pytest.mark.parametrize(("after", "commits"), [("after hosts arm", 1), ("after hosts confirm 2", 1), ("after hosts confirm 2", 2)])
+async def test_a_disk_that_fills_once_light_moved_is_told_and_the_way_back_leads_home(
+    bench: Bench, after: str, commits: int
+) -> None:
+    """So many commits after a request to the hosts. In the last case all was done, and only the plan is to be noted."""
+    await bench.up(plan_text("one", ONE))
+    was = bench.held()
+
+    def so(points: list[str]) -> bool:
+        return bench.held() != was and after in points and points[points.index(after) :].count("before commit") >= commits
+
+    with pytest.raises(HandsNeeded, match="cannot be written: database or disk is full") as failed:
+        await bench.up(plan_text("moved", MOVED), process=full_once(so))
+    assert "writable again; testbed status" in failed.value.left[0] and bench.held() != was
+    await bench.verb(engine.rollback, failed.value.hint.split()[-1])
+    assert bench.held() == was and not bench.owing() and not (await bench.status()).unfinished
 
 
 def test_a_commit_that_fails_leaves_no_transaction_open(tmp_path: Path) -> None:

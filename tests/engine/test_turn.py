@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 
 from optics import HostName, Infeasible, NotVerified, Refused, RolledBack, TestbedError, Unreachable
-from optics.plan import Job, TransitionPolicy
+from optics.plan import Job, Mode, TransitionPolicy
 from orchestrator.deadline import Limit, deadline
 from orchestrator.engine.change.attempt import Attempt
-from orchestrator.engine.change.decision import Decision, Mode
+from orchestrator.engine.change.decision import Decision
 from orchestrator.engine.change.iterations import last_before, turned_at
-from orchestrator.engine.change.job_record import TURNING, facts, layout_of, pause_of, spec_of, turning
+from orchestrator.engine.change.job_record import spec_of
 from orchestrator.engine.change.run import before_run
 from orchestrator.engine.change.standstill import Standstill, standstill
 from orchestrator.engine.change.turn import Turn
@@ -31,6 +31,7 @@ from orchestrator.hosts.api import JobState, Tail
 from orchestrator.hosts.launch import job_name, layout
 from orchestrator.inventory.programs import Iterations, Program
 from orchestrator.plan.reader import read_plan
+from orchestrator.store.options import RunOptions, UpOptions
 from orchestrator.store.records import JobRecord
 from orchestrator.store.store import Store
 from orchestrator.telemetry import MEASUREMENTS, Journal, Silent, read
@@ -124,8 +125,7 @@ class Living(Bench):
         """The job of `ONE`, launched by an earlier run."""
         self.fleet.__class__ = Ranks
         self.ranks = self.fleet  # type: ignore[assignment]
-        job = read_plan(plan_text("x", *ring(), job=ONE), "x", self.lab).job
-        assert job is not None
+        job = read_plan(plan_text("x", *ring(), job=ONE), "x", self.lab).job or pytest.fail("it has a job")
         self.ranks.with_job(layout(job, self.lab))
         run = self.store.new_run("up", "made-1", owner="ann", user="ann")
         with run:
@@ -140,11 +140,11 @@ class Living(Bench):
         return record
 
     async def change(self, text: str, mode: Mode | None = None) -> Any:
-        plan = read_plan(text, "plan.json", self.lab)
-        run, context = self.context(plan_name=plan.name, plan_text=text, plan_sha=plan.sha256)
+        plan, asked = read_plan(text, "plan.json", self.lab), RunOptions(UpOptions(job=mode))
+        run, context = self.context("up", asked, plan_name=plan.name, plan_text=text, plan_sha=plan.sha256)
         with run, Journal(context.run_dir, run.id, self.lab.name) as journal:
             context.recorder, context.sample_hz, context.limit = Recorder(Silent(), journal), 0.0, self.limit
-            report = await Up(context, plan, text, job_mode=mode).carry_out(launch_job=True)
+            report = await Up(context, plan, text).carry_out()
             run.finish("ok")
         return report
 
@@ -171,14 +171,14 @@ def text(job: Mapping[str, Any] = OTHER, links: Any = MOVED, **transition: Any) 
 
 
 def back_rings(bench: Living) -> Any:
-    return facts(bench.job)[2]["rings"]
+    return [list(ring) for ring in bench.job.spec.wanted.rings]
 
 
 async def test_the_same_job_goes_on_with_other_rings_and_its_record_follows(bench: Living) -> None:
     first = bench.job
     report = await bench.change(text())
     assert bench.ranks.asked == ["look", "prepare", "go"] and not bench.ranks.launched
-    assert bench.job.id == first.id and back_rings(bench) == OTHER["rings"] and not turning(bench.job)
+    assert bench.job.id == first.id and back_rings(bench) == OTHER["rings"] and not bench.job.spec.turning
     assert bench.ranks.runs["rings"] == [[3, 2, 1, 0]]
     assert [p.name for p in report.phases if p.name in ("stage", "prepare", "arm", "switch", "turn", "verify")] == [
         *("stage", "prepare", "arm", "switch", "turn", "verify")
@@ -205,7 +205,7 @@ async def test_rollback_turns_the_same_job_back(bench: Living) -> None:
     first = bench.job
     run = (await bench.change(text())).run
     before = before_run(bench.store, bench.lab, run)
-    assert before is not None and before.layout == layout_of(first)
+    assert before is not None and before.wanted == first.spec.wanted
     await bench.back(before)
     assert bench.job.id == first.id and back_rings(bench) == ONE["rings"] and bench.ranks.runs["rings"] == [[0, 1, 2, 3]]
     assert not bench.ranks.launched
@@ -287,7 +287,7 @@ async def test_a_turn_that_did_not_happen_is_tried_once_more_without_light(bench
     bench.ranks.wrong["go"] = "silent"
     report = await bench.change(text(boundary_s=1))
     assert bench.ranks.asked == ["look", "prepare", "go", "drop", "look", "prepare", "go"] and not bench.ranks.launched
-    assert back_rings(bench) == OTHER["rings"] and not turning(bench.job) and report.turn.note == ""
+    assert back_rings(bench) == OTHER["rings"] and not bench.job.spec.turning and report.turn.note == ""
 
 
 async def test_with_require_the_change_stays_up_if_the_ranks_fail_afterwards(bench: Living) -> None:
@@ -334,7 +334,7 @@ async def test_ranks_that_changed_over_late_are_not_restarted(bench: Living) -> 
     bench.ranks.later.insert(0, "idle")  # of the look before
     report = await bench.change(text(boundary_s=5))
     assert bench.ranks.asked == ["look", "prepare", "go", "drop", "look", "look", "look"] and not bench.ranks.launched
-    assert (bench.job.id, back_rings(bench), turning(bench.job)) == (first.id, OTHER["rings"], 0)
+    assert (bench.job.id, back_rings(bench), bench.job.spec.turning) == (first.id, OTHER["rings"], 0)
     assert report.turn.note == "" and report.turn.after == 10 and not report.notes
 
 
@@ -359,15 +359,13 @@ async def test_a_change_that_fails_before_the_turn_leaves_the_job_as_it_was(
     first = bench.job
     with pytest.raises(TestbedError, match="no light"):
         await bench.change(text(boundary_s=5))
-    assert bench.job.id == first.id and not bench.ranks.launched and not turning(bench.job)
+    assert bench.job.id == first.id and not bench.ranks.launched and not bench.job.spec.turning
     assert back_rings(bench) == ONE["rings"] and "go" not in bench.ranks.asked and bench.ranks.asked.count("prepare") == 1
 
 
 async def test_a_void_move_does_not_make_an_earlier_one_known(bench: Living) -> None:
     """An earlier run died in its turn: whether the ranks use other rings than the store has is unknown until they follow one."""
-    spec = bench.job.spec
-    assert isinstance(spec, dict)
-    bench.store.set_job_spec(bench.job.id, {**spec, "turning": 3})
+    bench.store.set_job_spec(bench.job.id, replace(bench.job.spec, turning=3))
     bench.ranks.wrong["go"] = "silent"
     ok = bench.ranks.prepare_move
 
@@ -381,7 +379,7 @@ async def test_a_void_move_does_not_make_an_earlier_one_known(bench: Living) -> 
     stop = bench.ranks.stop_job
 
     async def stop_job(*args: Any) -> Any:
-        marks.append(turning(bench.job))
+        marks.append(bench.job.spec.turning)
         return await stop(*args)
 
     bench.ranks.stop_job = stop_job  # type: ignore[method-assign]
@@ -396,9 +394,7 @@ async def test_a_job_that_waits_for_missing_light_is_asked_once_that_is_there(
 ) -> None:
     """An earlier run died with circuits broken: no iteration ends before there is light, so a turn before it would fail."""
     first, ocs1, prepare = bench.job, bench.switches["ocs1"], bench.ranks.prepare_move
-    spec = first.spec
-    assert isinstance(spec, dict)
-    bench.store.set_job_spec(first.id, {**spec, TURNING: 3})
+    bench.store.set_job_spec(first.id, replace(first.spec, turning=3))
     had, ocs1.held = ocs1.held, frozenset()
     bench.fleet.light()
     bench.ranks.state, bench.ranks.move = "prepared", 3
@@ -416,7 +412,7 @@ async def test_a_job_that_waits_for_missing_light_is_asked_once_that_is_there(
     look = bench.ranks.rank_states
     bench.ranks.prepare_move, bench.ranks.rank_states = answers, drop_with_light  # type: ignore[method-assign]
     report = await bench.change(text(boundary_s=1) if there else text(ONE, links=ring(1, 2), boundary_s=1), mode)
-    assert bench.job.id == first.id and not bench.ranks.launched and not turning(bench.job) and not report.notes
+    assert bench.job.id == first.id and not bench.ranks.launched and not bench.job.spec.turning and not report.notes
     assert bench.ranks.runs["rings"] == ([[3, 2, 1, 0]] if there else ONE_LAYOUT) and report.job.run == first.run
     assert there or ocs1.held == had
     assert bench.ranks.asked[-2:] == ["prepare", "go"] and bench.ranks.asked.count("prepare") == 1
@@ -455,11 +451,11 @@ async def test_by_require_a_plan_without_light_to_move_changes_nothing_if_the_jo
     bench.ranks.wrong["prepare"] = Refused("gpu02: out of memory")
     with pytest.raises(Refused, match="cannot take over its rings while it runs: gpu02: out of memory"):
         await bench.change(text(links=ring(1, 2)), "live")
-    assert bench.store.current(SLICE) == was and back_rings(bench) == ONE["rings"] and not turning(bench.job)
+    assert bench.store.current(SLICE) == was and back_rings(bench) == ONE["rings"] and not bench.job.spec.turning
     bench.ranks.wrong["go"] = Refused("gpu02: out of memory")
     with pytest.raises(Refused, match="out of memory"):
         await bench.change(text(links=ring(1, 2)), "live")
-    assert bench.store.current(SLICE) == was and not turning(bench.job) and not bench.ranks.launched
+    assert bench.store.current(SLICE) == was and not bench.job.spec.turning and not bench.ranks.launched
 
 
 async def test_what_became_of_the_job_is_in_the_words_of_its_case(bench: Living) -> None:
@@ -475,7 +471,7 @@ async def test_what_became_of_the_job_is_in_the_words_of_its_case(bench: Living)
         "restart": "it is not known whether its job runs",
         "turn": "its job keeps its earlier rings",
     }
-    turn.record = replace(bench.job, spec={**bench.job.spec, TURNING: 7})  # type: ignore[dict-item]
+    turn.record = replace(bench.job, spec=replace(bench.job.spec, turning=7))
     assert turn.left_as == "it is not known which rings its job uses"
     turn.done = True
     assert turn.left_as == "its job runs with its next rings"
@@ -498,16 +494,16 @@ async def test_a_pause_is_on_record_before_it_begins(bench: Living) -> None:
     hold, seen = bench.ranks.hold_job, []
 
     async def hold_job(*args: Any, **more: Any) -> Any:
-        seen.append(pause_of(bench.job))
+        seen.append(bench.job.pause)
         return await hold(*args, **more)
 
     bench.ranks.hold_job = hold_job  # type: ignore[method-assign]
     bench.ranks.wrong["hold"] = Refused("gpu02: rank 1 is busy")
     with pytest.raises(Refused, match="rank 1 is busy"):
         await _pause(jobs, job, 7, 1, 600.0, Recorder(Silent()))
-    assert seen[0] is not None and seen[0].move == 7 and pause_of(bench.job) is None and bench.ranks.asked[-1] == "drop"
+    assert seen[0] is not None and seen[0].move == 7 and bench.job.pause is None and bench.ranks.asked[-1] == "drop"
     await _pause(jobs, job, 8, 1, 600.0, Recorder(Silent()))
-    pause = pause_of(bench.job)
+    pause = bench.job.pause
     assert pause is not None and pause.move == 8 and pause.until <= seen[1].until and bench.job.state == "paused"
     assert [lease_s for op, _, lease_s in bench.ranks.limits if op == "hold"] == [660, 660, 600]
 

@@ -11,12 +11,14 @@ from typing import Any
 import pytest
 
 from drivers.api import Ready, at_once
-from optics import Change, Missing, Outcome, RolledBack, Setting, TimedOut
+from optics import Change, Interrupted, Missing, Outcome, RolledBack, Setting, TimedOut
 from orchestrator.cli import render
 from orchestrator.engine import verbs as engine
 from orchestrator.engine.change.run import before_run
+from orchestrator.engine.change.snapshot import found
+from orchestrator.fabric.transition import per_device
 from orchestrator.store.store import Store
-from tests.drills.bench import Bench, Killed, Process, opened, plan_text
+from tests.drills.bench import NO_JOB, Bench, Killed, Process, opened, plan_text
 from tests.engine import fleet
 from tests.engine.fleet import Switch
 from tests.engine.test_rollback import RING, TWO, before, now
@@ -196,7 +198,7 @@ async def test_rollback_never_goes_back_to_half_of_the_light(bench: Bench, first
     else:
         path = bench.folder / "half.json"
         path.write_text(plan_text("half", [("gpu02:p3", "gpu03:p3"), ("gpu02:p4", "gpu03:p4")]))
-        await dies_half_way(bench, engine.up, path, dry_run=False, launch_job=False)
+        await dies_half_way(bench, engine.up, path, NO_JOB)
     process = Process("")
     if second == "dies":
         process.act = lambda name: setattr(process, "kill_at", len(process.points) if name == "after hosts arm" else 0)
@@ -209,14 +211,48 @@ async def test_rollback_never_goes_back_to_half_of_the_light(bench: Bench, first
     assert status.ok and status.plan == "two" and not status.unfinished and not bench.owing()
 
 
+async def test_a_rollback_of_several_slots_goes_back_to_before_the_half_that_the_first_began_with(fake: fleet.Bench) -> None:
+    """The last slot found the one before it whole, the first found what another plan's run had left when it died."""
+    store, own = fake.store, {"owner": fleet.OWNER, "user": fleet.OWNER}
+    await fake.up(RING)
+    current = store.current(fleet.SLICE)
+    assert current is not None
+    ring = per_device(store.owned(fleet.SLICE))
+    half = {device: held for device, held in ring.items() if device == "ocs1"}
+    runs = []
+    for plan, owned, up in (("other", {}, None), ("slots", half, None), ("slots", ring, current)):
+        run = store.new_run("up", fleet.LAB, plan_name=plan, plan_sha=plan, **own)
+        run.found(found(owned, owned, up, {}, None).to_json(), {})
+        run.finish("failed" if plan == "other" else "ok")
+        store.resolve(runs, run.id)
+        runs.append(run.id)
+    to = before_run(store, fake.lab, runs[-1])
+    assert to is not None and not any(to.owned.values())
+
+
 async def test_a_rollback_that_dies_leads_to_the_same_state_again(bench: Bench) -> None:
     await bench.up(plan_text("two", TWO_LINKS))
     path = bench.folder / "other.json"
     path.write_text(plan_text("other", OTHER))
-    await dies_half_way(bench, engine.up, path, dry_run=False, launch_job=False)
+    await dies_half_way(bench, engine.up, path, NO_JOB)
     await dies_half_way(bench, engine.rollback, None)
     await bench.verb(engine.rollback, None)
     assert bench.held() == bench.wanted(TWO_LINKS) and (await bench.status()).ok
+
+
+@pytest.mark.parametrize(("verb", "leads_to"), [(engine.down, []), (engine.rollback, TWO_LINKS)], ids=["down", "rollback"])
+async def test_a_way_back_that_is_interrupted_says_how_far_it_got_and_goes_on(bench: Bench, verb: Any, leads_to: Any) -> None:
+    await bench.up(plan_text("two", TWO_LINKS))
+    await bench.up(plan_text("other", OTHER))
+    process, held = Process(""), bench.held()
+    task = asyncio.create_task(bench.verb(verb, *([None] if leads_to else []), process=process))
+    process.act = lambda name: bench.held() != held and not task.cancelling() and task.cancel()  # type: ignore[assignment]
+    with pytest.raises(Interrupted, match="interrupted half way") as ended:
+        await task
+    (left,) = (await bench.status()).unfinished
+    assert f"to go on: testbed resume {left.run}" in ended.value.hint and not bench.locked()
+    await bench.verb(engine.resume, left.run)
+    assert bench.held() == bench.wanted(leads_to) and not (await bench.status()).unfinished and not bench.owing()
 
 
 async def test_light_that_a_device_had_lost_before_is_not_asked_for_by_a_rollback(bench: Bench) -> None:
@@ -236,7 +272,7 @@ async def test_a_second_rollback_does_not_bring_back_what_was_unfinished(bench: 
     first = (await bench.status()).run
     path = bench.folder / "other.json"
     path.write_text(plan_text("other", OTHER))
-    await dies_half_way(bench, engine.up, path, dry_run=False, launch_job=False)
+    await dies_half_way(bench, engine.up, path, NO_JOB)
     await bench.verb(engine.rollback, None)
     with pytest.raises(Missing, match=r"rolled back run \S+, which was unfinished") as refused:
         await bench.verb(engine.rollback, None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -10,9 +11,9 @@ from optics import Circuit, CrossConnect, HostPort, Infeasible, Interlock, Link,
 from optics.plan import Plan, WantedLink
 from orchestrator.fabric.circuits import circuit, circuits, foreign_ports, live_links, settings
 from orchestrator.fabric.transition import transition
+from orchestrator.fabric.up_state import UpState
 from orchestrator.inventory.lab import Lab
 from orchestrator.plan.ports import assign_ports
-from orchestrator.plan.stored import path_data, stored_circuits
 from orchestrator.plan.target import circuit_rows, target
 from tests.engine.glasslab import SWITCH, hosts_yml, joined, read, roadm, select, slot
 
@@ -179,9 +180,9 @@ def test_circuits_of_a_change_name_both_ends_over_several_devices() -> None:
 def test_a_stored_plan_keeps_its_ways() -> None:
     lab = joined()
     way = Circuit(port(1), port(2), (cross("west", "1", "902"), cross("east", "802", "102")))
-    data = {"a": "gpu01", "a_port": 1, "b": "gpu02", "b_port": 1, "kind": "simplex"}
-    (found,) = stored_circuits({"links": [data], "paths": [path_data(way)]}, lab)
-    assert found.path == way.path
+    up = UpState.of([Link(port(1), port(2), LinkKind.SIMPLEX)], [way], "")
+    stored = UpState.of_json(json.loads(json.dumps(up.to_json())))
+    assert stored == up and [found.path for found in stored.circuits(lab)] == [way.path]
 
 
 def test_behind_a_coupler_nobody_may_hear_two_transmitters() -> None:

@@ -7,12 +7,12 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 from agent import beats, demand
 from conformance.transcript import transcript_of
 from optics import BadFile, Infeasible
+from optics.plan import Job
 from orchestrator.engine.change.iterations import ends_of, iteration_point, median_ms, saves, sent
 from orchestrator.engine.change.rank_records import sound
 from orchestrator.engine.change.standstill import standstill
@@ -25,6 +25,7 @@ from orchestrator.plan.interchange.graphml import read_graphml
 from orchestrator.plan.interchange.importing import imported
 from orchestrator.plan.reader import read_plan
 from orchestrator.plan.scenario.reader import read_scenario
+from orchestrator.store.job_spec import JobSpec
 from orchestrator.store.records import JobRecord
 from orchestrator.telemetry.journal import Journal
 from orchestrator.telemetry.lineprotocol import parse
@@ -69,8 +70,8 @@ def _journal() -> tuple[Journal, TemporaryDirectory[str]]:
     return Journal(Path(folder.name), "r1", "lab", compress=False), folder
 
 
-WANTED: dict[str, Any] = {"workload": "train", "ranks": ["gpu01", "gpu02"], "args": {"sync_every": 8}}
-RECORD = cast(JobRecord, SimpleNamespace(name="j", spec={"on_hosts": "j.1", "backend": "gloo", "wanted": WANTED}))
+WANTED = Job("j", "train", ("gpu01", "gpu02"), args={"sync_every": 8})
+RECORD = JobRecord(1, "lab", "r1", "j", JobSpec(WANTED, "j.1", "gloo"), "running", 0.0, None, "")
 
 
 @target("iterations")

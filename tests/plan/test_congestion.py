@@ -14,12 +14,12 @@ from optics import BadFile
 from optics.plan import Congestion, Job, Plan
 from orchestrator.engine.change.decision import Decision, decide
 from orchestrator.engine.change.job_congestion import follow
-from orchestrator.engine.change.job_record import layout_of, spec_of, wanted_job, with_layout
+from orchestrator.engine.change.job_record import launched, spec_of
 from orchestrator.hosts.launch import requests
 from orchestrator.inventory.lab import Lab
 from orchestrator.plan.reader import read_plan
 from orchestrator.plan.written import document_of
-from orchestrator.results import to_json
+from orchestrator.store.job_spec import JobSpec
 from orchestrator.store.records import JobRecord
 from tests.plan.test_plan_cases import lab_of
 
@@ -48,7 +48,7 @@ def job_of(lab: Lab, congestion: object) -> Job:
 
 
 def record(lab: Lab, job: Job) -> JobRecord:
-    spec = json.loads(json.dumps(to_json(spec_of(job, lab, "r"))))
+    spec = JobSpec.of_json(json.loads(json.dumps(spec_of(job, lab, "r").to_json())))
     return JobRecord(1, "lab", "r", "j", spec, "running", 0.0, None, "")
 
 
@@ -68,7 +68,7 @@ def test_a_congestion_control_is_read_written_and_read_again_and_kept_with_the_j
     assert plan.job is not None
     assert plan.job.congestion == wanted
     assert read_plan(json.dumps(document_of(plan)), "again.json", lab).job == plan.job
-    assert wanted_job(record(lab, plan.job)) == plan.job
+    assert record(lab, plan.job).spec.wanted == plan.job
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_a_running_job_gets_another_one_without_a_restart_and_the_old_one_back(l
     asyncio.run(follow(session, Decision("restart"), running, after))
     asyncio.run(follow(session, Decision("keep"), running, replace(before, predicted={"iteration_ms": 1.0})))
     assert len(told) == 1, "one that is launched anew is told when it is launched, and nothing is told twice"
-    back = wanted_job(with_layout(record(lab, after), layout_of(running)))
+    back = launched(record(lab, after), lab, running.spec.wanted)
     assert back.congestion is None
     asyncio.run(follow(session, Decision("keep"), record(lab, after), back))
     assert told[-1] == ("j.r", tuple(HOSTS), None)

@@ -57,9 +57,7 @@ def test_a_region_is_read_written_and_read_again(lab: Lab) -> None:
 
 def test_regions_are_no_reason_to_restart_a_job(lab: Lab) -> None:
     job = read(lab, REGION).job
-    running = json.loads(json.dumps(to_json(read(lab, REGION, adapt=None).job)))
-    running.pop("regions")
-    assert job is not None and differing(running, job) == ["regions"]
+    assert job is not None and differing(replace(job, regions=()), job) == ["regions"]
 
 
 def test_circuits_for_a_demand_become_links_at_the_regions_ports(lab: Lab) -> None:

@@ -14,10 +14,10 @@ from optics import BadFile, CrossConnect, HostPort, Link
 from optics.plan import Acceptance
 from orchestrator.fabric.circuits import circuits, settings
 from orchestrator.fabric.rules import drain_rules, rules
+from orchestrator.fabric.up_state import UpState
 from orchestrator.inventory.lab import Lab, read_lab
 from orchestrator.plan.interchangeable import difference, relabelled_text
 from orchestrator.plan.reader import read_plan
-from orchestrator.plan.stored import link_data, stored_circuits
 from orchestrator.plan.target import target
 from orchestrator.verify.collective import expected
 from orchestrator.verify.qualification import Direction, compared, directions
@@ -65,8 +65,7 @@ def test_some_hosts_of_a_segment_and_light_make_one_plan(lab: Lab) -> None:
     assert walk(rules(goal.links, lab, macs(lab)), lab, macs(lab), goal.links, "gpu02", "gpu06") in {
         ("gpu02", "gpu01", "gpu06"),
     }
-    stored = {"links": [link_data(link) for link in goal.links]}
-    assert {(c.transmitter, c.receiver) for c in stored_circuits(stored, lab)} == {
+    assert {(c.transmitter, c.receiver) for c in UpState(goal.links).circuits(lab)} == {
         (c.transmitter, c.receiver) for c in goal.circuits
     }
 

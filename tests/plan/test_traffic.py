@@ -9,11 +9,14 @@ from typing import Any
 import pytest
 
 from optics import BadFile
+from optics.plan import Job
 from orchestrator.engine.change.job_record import launched, spec_of
 from orchestrator.hosts.launch import requests
 from orchestrator.inventory.lab import Lab, read_lab
 from orchestrator.plan.ports import assign_ports
 from orchestrator.plan.reader import read_plan
+from orchestrator.results import to_json
+from orchestrator.store.job_spec import JobSpec
 from orchestrator.store.records import JobRecord
 from tests.oracles.rings import plan_rings
 
@@ -67,8 +70,8 @@ def test_the_rings_of_groups_follow_links_of_their_own(lab: Lab) -> None:
 def test_a_job_is_the_same_after_the_store_has_kept_it(lab: Lab) -> None:
     job = read_plan(text(), "p.json", lab).job
     assert job is not None
-    spec = json.loads(json.dumps(spec_of(job, lab, "r1")))
-    kept = launched(JobRecord(1, "l", "r1", "j", spec, "running", "", 0.0, None), lab)
+    spec = JobSpec.of_json(json.loads(json.dumps(spec_of(job, lab, "r1").to_json())))
+    kept = launched(JobRecord(1, "l", "r1", "j", spec, "running", 0.0, None, ""), lab)
     assert kept == job
 
 
@@ -84,10 +87,7 @@ def test_a_schedule_reaches_the_ranks_and_takes_no_lane_of_rings(lab: Lab) -> No
     assert plan.job is not None and not plan.rings and not plan.warnings
     group = json.loads(requests(plan.job, lab, "r1")["gpu01"]["env"]["TESTBED_TRAFFIC"])["groups"][0]
     assert group["schedule"] == [[1, 0, 1, 0, 0.0, 1.0], [1, 1, 0, 1, 0.0, 1.0]]
-    kept = launched(
-        JobRecord(1, "l", "r1", "j", json.loads(json.dumps(spec_of(plan.job, lab, "r1"))), "running", "", 0.0, None), lab
-    )
-    assert kept == plan.job
+    assert Job.of(json.loads(json.dumps(to_json(plan.job)))) == plan.job
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ import argparse
 import sys
 from collections import Counter
 
+from tests.sim.catalogue import decisions, names
 from tests.sim.planting import main as mutants
-from tests.sim.plots import decisions, names
 from tests.sim.seeds import Found, children, shrink
 
 REPLAY = "python -m tests.sim {} --trace"

@@ -35,6 +35,9 @@ class Hooks:
 
     def obeyed(self, host: str, op: str, request: Mapping[str, Any]) -> None: ...
 
+    def loaded(self, agent: Agent) -> None:
+        """An agent has started; it may be given parts that it has not got here."""
+
 
 class SimHost:
     """A machine with a kernel, a disk, and an agent while it has power."""
@@ -48,6 +51,7 @@ class SimHost:
         ports = {port["number"]: port["interface"] for port in facts["ports"]}
         nics = {i: Nic(i, 10 + p, f"02:00:00:00:{number:02x}:{p:02x}") for p, i in ports.items()}
         self.ports, self.kernel = ports, Kernel(nics)
+        self.echo: list[str] = facts["echo"]
         self.logins: list[SimSsh] = []
         self.agent: Agent | None = None
         self.power = self.running = False
@@ -73,6 +77,7 @@ class SimHost:
     def _load(self, agent: Agent) -> None:
         with contextlib.suppress(Killed):
             agent.load()
+            self.hooks.loaded(agent)
 
     def _agent_died(self) -> None:
         agent, self.agent = self.agent, None

@@ -26,7 +26,9 @@ class Covered(Judge):
         self.begun: set[tuple[str, int]] = set()
 
     def committed(self, actor: Actor) -> None:
-        query = "SELECT run, seq, subject, intent FROM steps WHERE state='doing' AND kind='device'"
+        if "steps" not in self.world.touched:
+            return
+        query = "SELECT run, seq, subject, intent FROM steps WHERE state='doing' AND kind='device' AND subject<>'all'"
         for row in self.world.reader.execute(query).fetchall():
             if (row["run"], row["seq"]) in self.begun:
                 continue
@@ -71,6 +73,9 @@ class OthersRoutes(Judge):
             others = {number for number in found.staged if whose.get(number) != run["owner"]}
             self.kept.append((found, others, f"{host} clears what {run['id']} of {run['owner']} asks"))
 
+    def watches(self, actor: Actor) -> bool:
+        return actor.name.startswith("agent-")
+
     def stepped(self, actor: Actor) -> None:
         while self.kept:
             found, others, words = self.kept.pop()
@@ -87,6 +92,8 @@ class Kept(Judge):
 
     def obeyed(self, host: str, op: str, request: Mapping[str, Any]) -> None:
         agent, number = self.world.hosts[host].agent, request.get("generation")
+        if op == "slots.load":
+            self.good.update((host, slot["generation"]) for slot in request["slots"])
         if number is None or agent is None:
             return
         if (op == "confirm" and agent.generations.active == number) or (op == "commit" and request.get("revert_after_s") is None):

@@ -10,6 +10,7 @@ import os
 import random
 import secrets
 import time
+from asyncio import tasks
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from unittest.mock import patch
@@ -51,6 +52,7 @@ def simulated(loop: SimLoop, seed: str) -> Iterator[None]:
         (time, "localtime"): lambda at=None: gmtime(wall() if at is None else at),
         (time, "strftime"): lambda form, at=None: strftime(form, gmtime(wall()) if at is None else at),
         (os, "getpid"): lambda: ACTOR.get(loop.sea).pid or me,
+        (os, "getppid"): lambda: getattr(ACTOR.get(loop.sea), "parent", 1),
         (secrets, "token_hex"): lambda n=32: f"{rng.getrandbits(8 * n):0{2 * n}x}",
         (gc, "collect"): lambda *which: 0,
     }
@@ -59,6 +61,8 @@ def simulated(loop: SimLoop, seed: str) -> Iterator[None]:
         with ExitStack() as patches:
             for (module, name), value in new.items():
                 patches.enter_context(patch.object(module, name, value))
+            # every task is hashed and kept there, for `asyncio.all_tasks`, which nobody asks
+            patches.enter_context(patch.object(tasks._all_tasks, "add", lambda task: None))  # type: ignore[attr-defined]
             yield
     finally:
         random.setstate(state)

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import random
 import re
 import sqlite3
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Set
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from tests.drills.switches import Pair, labels, made_by_hand
-from tests.sim.agents import Hooks, SimHost
+from tests.sim.agents import SimHost
 from tests.sim.desk import Desk
+from tests.sim.judged import Judge, Judged
+from tests.sim.judged import Violation as Violation
 from tests.sim.kernel import DiskOs, opener
 from tests.sim.loop import ACTOR, Actor, Killed, SimLoop, point
 from tests.sim.net import Net
@@ -25,7 +28,6 @@ from tests.sim.seams import (
     DeviceServer,
     Settings,
     Silent,
-    StandIns,
     Store,
     TestbedError,
     device_from_config,
@@ -36,18 +38,17 @@ from tests.sim.seams import (
     slice_of,
 )
 
-Judge = Any
-"""Of `tests.sim.judges`, which builds on this module."""
+Circuit = tuple[Any, ...]
+"""Ingress and egress, and of a route of wavelengths its lowest and highest MHz."""
 
+LINES = re.compile(r"[\n;]")
 SETTLE_S, BOOT_S, SILENCE_S, PATIENCE_S, LINK_S = 0.02, 1.0, 0.6, 1.0, 0.6
 DRIVERS = {"ocs1": "polatis-scpi", "ocs2": "calient-tl1"}
 HOSTS, PORTS, FOREIGN = 4, 4, 15
 """The ports with number FOREIGN carry a circuit of somebody else's, on every device."""
 OWNERS = ("ann", "bob")
-
-
-class Violation(AssertionError):
-    """A promise was broken."""
+LOOKER = "eve"
+"""An operator who owns nothing, and looks."""
 
 
 def inventory(folder: Path, ports: Mapping[str, int]) -> None:
@@ -72,11 +73,19 @@ def inventory(folder: Path, ports: Mapping[str, int]) -> None:
         (folder / f"{file}.yml").write_text("\n".join(lines) + "\n")
 
 
-class World(StandIns, Hooks):
+class World(Judged):
     """See the module. judges: told of everything that happens; `bad` is the first violation that one of them names."""
 
+    drivers: Mapping[str, str] = DRIVERS
+    """Of each device."""
+    endless: Collection[str] = ()
+    """Verbs that go on until they are stopped."""
+    turning: Collection[Actor] = ()
+    """Processes whose effects are steps of the journal together, a minute of them each."""
+
     def __init__(self, loop: SimLoop, seed: str, folder: Path) -> None:
-        self.loop, self.seed, self.folder = loop, seed, folder
+        super().__init__(loop)
+        self.seed, self.folder = seed, folder
         self.rng = random.Random(f"world/{seed}")
         self.net = loop.net = Net(loop, seed)
         self.desk = Desk(loop, folder, seed)
@@ -89,10 +98,12 @@ class World(StandIns, Hooks):
         self.disturbed: dict[str, float] = {}
         """When a device or host last lost something by itself."""
         self.disk_full = False
+        self.calm_since = math.inf
+        """Since when nothing goes wrong any more."""
         self.ends: Counter[str] = Counter()
-        self.judges: list[Judge] = []
-        self.bad = ""
         self._store: Store | None = None
+        self._settings: dict[tuple[str, float], Settings] = {}
+        self._slices: dict[str, str] = {}
         self._reader: sqlite3.Connection | None = None
         self.disk_os, self.disk_open = DiskOs(self._disk), opener(self._disk)
 
@@ -101,10 +112,8 @@ class World(StandIns, Hooks):
         return ACTOR.get().disk  # type: ignore[attr-defined]
 
     async def start(self, judges: list[Callable[[World], Judge]]) -> None:
-        for name, driver in DRIVERS.items():
-            more: dict[str, Any] = {"settle_s": SETTLE_S, "boot_s": BOOT_S, "size": "16x16"}
-            more |= {"row_delay_s": 0.0, "bulk_settle_s": SETTLE_S} if driver == "calient-tl1" else {}
-            plant, dialect = device_from_config(name, driver, more)
+        for name, driver in self.drivers.items():
+            plant, dialect = device_from_config(name, driver, self.build(driver))
             self.plants[name] = plant
             self.servers[name] = server = DeviceServer(name, dialect, plant, on_glass=self._on_glass)
             self.switches[name] = self.loop.actor(name, self.loop.sea.machine)
@@ -124,38 +133,18 @@ class World(StandIns, Hooks):
         self._lights()
         for path in self.inventory.iterdir():
             self.desk.keep(path)
-        self.judges = [judge(self) for judge in judges]
-        self.watchers = [judge for judge in self.judges if "stepped" in vars(type(judge))]
+        self.appoint([judge(self) for judge in judges])
         self.net.sending = self._sending
-        self.loop.after_step = self._after_step
+
+    def build(self, driver: str) -> dict[str, Any]:
+        """What the emulator of a device is told."""
+        more: dict[str, Any] = {"settle_s": SETTLE_S, "boot_s": BOOT_S, "size": "16x16"}
+        return more | ({"row_delay_s": 0.0, "bulk_settle_s": SETTLE_S} if driver == "calient-tl1" else {})
 
     def close(self) -> None:
         for opened in (self._reader, self._store):
             if opened is not None:
                 opened.close()
-
-    # ---- judges
-
-    def broken(self, words: str) -> None:
-        """Note what was broken: raised by the loop, not inside the process that did it, which would only roll back."""
-        self.bad = self.bad or words
-
-    def _after_step(self, actor: Actor) -> None:
-        if self.bad:
-            raise Violation(self.bad)
-        for judge in self.watchers:
-            judge.stepped(actor)
-
-    def obeyed(self, host: str, op: str, request: Mapping[str, Any]) -> None:
-        for judge in self.judges:
-            judge.obeyed(host, op, request)
-
-    def rest(self, when: str) -> None:
-        """Nothing runs and no fault is left: everything must be as the program says. Raises: Violation."""
-        for judge in self.judges:
-            judge.rest(when)
-        if self.bad:
-            raise Violation(self.bad)
 
     @property
     def reader(self) -> sqlite3.Connection:
@@ -189,9 +178,10 @@ class World(StandIns, Hooks):
             raise full(store.path, "database or disk is full")
         point("before commit")
 
-    def committed(self, store: Any) -> None:
-        for judge in self.judges:
-            judge.committed(ACTOR.get(self.loop.sea))
+    def committed(self, store: Any, tables: Set[str]) -> None:
+        actor, self.touched = ACTOR.get(self.loop.sea), tables
+        for tell in self.told["committed"]:
+            tell(actor)
         point("after commit")
 
     def claimed(self, claim: Any) -> None:
@@ -202,12 +192,17 @@ class World(StandIns, Hooks):
         if device is None or not actor.mortal:
             return lambda: None
         if not actor.dead:
-            for line in re.split(r"[\n;]", data.decode("latin-1")):
+            writes = self.servers[device].dialect.writes.search
+            for line in self.lines(device, data.decode("latin-1")):
                 if line.strip():
-                    for judge in self.judges:
-                        judge.sends(actor, device, line, bool(self.servers[device].dialect.writes.search(line)))
+                    for tell in self.told["sends"]:
+                        tell(actor, device, line, bool(writes(line)))
         point(f"before {device}")
         return partial(point, f"after {device}")
+
+    def lines(self, device: str, text: str) -> list[str]:
+        """The commands in what is sent to a device."""
+        return LINES.split(text)
 
     # ---- light
 
@@ -258,13 +253,17 @@ class World(StandIns, Hooks):
     # ---- operators
 
     def settings(self, owner: str, wait_s: float = 0.0) -> Settings:
-        f = self.folder
-        return Settings(
-            self.inventory, 60.0, f, f / "data", f / "state", f / "cache", f / "locks", owner, owner, wait_s=wait_s, sample_hz=0
-        )
+        if (owner, wait_s) not in self._settings:
+            f = self.folder
+            self._settings[owner, wait_s] = Settings(
+                self.inventory, 60.0, f, f / "data", f / "state", f / "cache", f / "locks", owner, owner, wait_s=wait_s, sample_hz=0
+            )
+        return self._settings[owner, wait_s]
 
     def slice(self, owner: str) -> str:
-        return slice_of(self.lab, self.settings(owner))
+        if owner not in self._slices:
+            self._slices[owner] = slice_of(self.lab, self.settings(owner))
+        return self._slices[owner]
 
     @property
     def store(self) -> Store:
@@ -301,6 +300,8 @@ class World(StandIns, Hooks):
                 done.set_result(came)
 
         self.loop.note(f"START {actor}")
+        for tell in self.told["begins"]:
+            tell(actor, verb.__name__)
         task = self.loop.start(actor, life())
         task.add_done_callback(ended, context=self.loop.context(actor))
         came = await done
@@ -314,8 +315,8 @@ class World(StandIns, Hooks):
         self.ends[f"{verb.__name__} {end}"] += 1
         said = str(came).replace(str(self.folder), "") if isinstance(came, BaseException) else ""
         self.loop.note(f"END {actor} {end} {said}")
-        for judge in self.judges:
-            judge.ended(actor, verb.__name__, came)
+        for tell in self.told["ended"]:
+            tell(actor, verb.__name__, came)
         return came
 
     def exit(self, actor: Actor) -> None:
@@ -325,21 +326,31 @@ class World(StandIns, Hooks):
 
     # ---- the truth
 
-    def held(self, device: str) -> set[Pair]:
+    def held(self, device: str) -> set[Circuit]:
         """The circuits a device holds, by its own mirrors."""
         return set(self.plants[device].pairs())
 
-    def owned(self, owner: str) -> dict[str, set[Pair]]:
+    def shown(self, device: str) -> list[frozenset[Circuit]]:
+        """What a device may show now: its mirrors as commanded, or those that have come to rest."""
+        return [frozenset(self.held(device)), self.plants[device].glass(self.loop.now)]
+
+    def owned(self, owner: str) -> dict[str, set[Circuit]]:
         """The circuits that the store says an owner has."""
-        found: dict[str, set[Pair]] = {name: set() for name in self.servers}
-        for row in self.reader.execute("SELECT device, ingress, egress FROM held WHERE lab=?", (self.slice(owner),)):
-            found[row["device"]].add((row["ingress"], row["egress"]))
+        found: dict[str, set[Circuit]] = {name: set() for name in self.servers}
+        query = "SELECT device, ingress, egress, low_mhz, high_mhz FROM held WHERE lab=?"
+        for device, *ports, low_mhz, high_mhz in self.reader.execute(query, (self.slice(owner),)):
+            found[device].add((*ports, low_mhz, high_mhz) if high_mhz else tuple(ports))
         return found
 
-    def wanted(self, links: Any) -> dict[str, set[Pair]]:
+    def wanted(self, links: Any) -> dict[str, set[Circuit]]:
         """The circuits that duplex links need, read off the cables."""
-        found: dict[str, set[Pair]] = {name: set() for name in self.servers}
+        found: dict[str, set[Circuit]] = {name: set() for name in self.servers}
         for a, b in links:
             for one, other in ((a, b), (b, a)):
                 found[self.cables[one].enters.device].add((self.cables[one].enters.label, self.cables[other].leaves.label))
         return found
+
+
+def words(circuits: Iterable[Circuit]) -> set[str]:
+    """Circuits of a device as the program shows them."""
+    return {f"{a}->{b}" + ("@{:.4f}-{:.4f}THz".format(*(at / 1e6 for at in slot)) if slot else "") for a, b, *slot in circuits}

@@ -49,6 +49,8 @@ class LockModel(Judge):
         self.scopes: dict[str, frozenset[str]] = {}
 
     def committed(self, actor: Actor) -> None:
+        if "locks" not in self.world.touched:
+            return
         rows = self.world.reader.execute(
             "SELECT id, seq, state, pid, process, scope, kind, owner FROM locks ORDER BY seq"
         ).fetchall()

@@ -29,6 +29,33 @@ class Killed(BaseException):
     """The process got SIGKILL here, in the middle of a callback."""
 
 
+class SimHandle(asyncio.Handle):
+    """A callback that is due; asyncio's own asks twice whether it is debugged."""
+
+    __slots__ = ()
+
+    def __init__(self, callback: Any, args: Any, loop: SimLoop, context: contextvars.Context | None) -> None:
+        self._context = contextvars.copy_context() if context is None else context
+        self._loop, self._callback, self._args = loop, callback, args
+        self._cancelled, self._repr, self._source_traceback = False, None, None
+
+
+class SimTimer(asyncio.TimerHandle):
+    """As `SimHandle`, at a time."""
+
+    __slots__ = ()
+
+    def __init__(self, when: float, callback: Any, args: Any, loop: SimLoop, context: contextvars.Context | None) -> None:
+        self._context = contextvars.copy_context() if context is None else context
+        self._loop, self._callback, self._args = loop, callback, args
+        self._cancelled, self._repr, self._source_traceback = False, None, None
+        self._when, self._scheduled = when, True
+
+    def cancel(self) -> None:
+        self._cancelled = True
+        self._callback = self._args = None
+
+
 class Machine:
     """What a power loss takes down at once: processes, and the clocks that count from its start."""
 
@@ -54,6 +81,8 @@ class Actor:
         self.on_death: list[Callable[[], object]] = []
         self.steps = self.points = 0
         self.doom: tuple[str, int] = ("", 0)
+        self.watchers: tuple[Callable[[Actor], None], ...] | None = None
+        """Called after each of its callbacks; None: not yet known."""
         self.mortal = False
         """Whether `point` may kill it: the commands of operators."""
 
@@ -111,7 +140,10 @@ class SimLoop(asyncio.BaseEventLoop):
         self.kept: list[object] = []
         """What killed processes were about to do: collected, a coroutine would run its `finally`."""
         self.net: Any = None
-        self.after_step: Callable[[Actor], None] = lambda actor: None
+        self.watch: Callable[[Actor], tuple[Callable[[Actor], None], ...]] | None = None
+        """Who watches a process; None: nobody yet."""
+        self.failure: Exception | None = None
+        """Raised after the callback that set it."""
         self.trace: list[str] | None = [] if trace else None
         self._hash = hashlib.blake2b(digest_size=8)
         self._log = bytearray()
@@ -145,21 +177,23 @@ class SimLoop(asyncio.BaseEventLoop):
         actor.ready.append(handle)
 
     def call_soon(self, callback: Any, *args: Any, context: Any = None) -> asyncio.Handle:  # type: ignore[override]
-        handle = asyncio.Handle(callback, args, self, context)
+        handle = SimHandle(callback, args, self, context)
         self._put(handle)
         return handle
 
-    def call_soon_threadsafe(self, callback: Any, *args: Any, context: Any = None) -> asyncio.Handle:  # type: ignore[override]
-        return self.call_soon(callback, *args, context=context)
+    call_soon_threadsafe = call_soon  # type: ignore[assignment]
 
     def call_at(self, when: float, callback: Any, *args: Any, context: Any = None) -> asyncio.TimerHandle:  # type: ignore[override]
-        timer = asyncio.TimerHandle(when, callback, args, self, context)
+        timer = SimTimer(when, callback, args, self, context)
         self.order += 1
         heapq.heappush(self.heap, (when, self.order, timer))
         return timer
 
     def call_later(self, delay: float, callback: Any, *args: Any, context: Any = None) -> asyncio.TimerHandle:  # type: ignore[override]
-        return self.call_at(self.now + delay, callback, *args, context=context)
+        timer = SimTimer(self.now + delay, callback, args, self, context)
+        self.order += 1
+        heapq.heappush(self.heap, (timer._when, self.order, timer))  # type: ignore[attr-defined]
+        return timer
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
         pass
@@ -207,39 +241,55 @@ class SimLoop(asyncio.BaseEventLoop):
     # ---- the scheduler
 
     def _run_once(self) -> None:
-        heap, now, runnable = self.heap, self.now, self.runnable
-        while True:
-            while heap and (heap[0][0] <= now or heap[0][2]._cancelled):
-                timer = heapq.heappop(heap)[2]
-                if not timer._cancelled:
-                    self._put(timer)
-            if runnable:
-                break
-            if self._stopping:  # type: ignore[attr-defined]
-                return
-            if not heap:
-                raise Deadlock(f"nothing to do at {now:.3f}")
-            self.now = now = heap[0][0]
-        index = int(self.rng.random() * len(runnable)) if len(runnable) > 1 else 0
-        actor = runnable[index]
-        handle = actor.ready.popleft()
-        if not actor.ready:
-            runnable[index] = runnable[-1]
-            runnable.pop()
-        if handle._cancelled:
-            return
-        self.steps += 1
-        actor.steps += 1
-        if actor.doom == ("step", actor.steps):
-            self.kept.append(handle)
-            self.kill(actor)
-            return
-        self.now = now + 2e-6 + 2e-5 * self.rng.random()
-        self._log += STEP.pack(actor.number, self.now)
-        handle._run()
-        self.after_step(actor)
-        if self.steps > MOST_STEPS:
-            raise Deadlock(f"{self.steps} steps and no end at {self.now:.3f}: a livelock")
+        """Run until the main task ends."""
+        heap, runnable, random, pack, pop = self.heap, self.runnable, self.rng.random, STEP.pack, heapq.heappop
+        steps, log = self.steps, self._log
+        try:
+            while not self._stopping:  # type: ignore[attr-defined]
+                now = self.now
+                while heap and (heap[0][0] <= now or heap[0][2]._cancelled):
+                    timer = pop(heap)[2]
+                    if not timer._cancelled:
+                        self._put(timer)
+                if not runnable:
+                    if not heap:
+                        raise Deadlock(f"nothing to do at {now:.3f}")
+                    self.now = heap[0][0]
+                    continue
+                place = random() * len(runnable)  # which, and by its fraction how long it takes
+                index = int(place)
+                actor = runnable[index]
+                handle = actor.ready.popleft()
+                if not actor.ready:
+                    runnable[index] = runnable[-1]
+                    runnable.pop()
+                if handle._cancelled:
+                    continue
+                steps += 1
+                actor.steps += 1
+                if actor.steps == actor.doom[1] and actor.doom[0] == "step":
+                    self.kept.append(handle)
+                    self.kill(actor)
+                    continue
+                self.now = now = now + 2e-6 + 2e-5 * (place - index)
+                log += pack(actor.number, now)
+                try:
+                    handle._context.run(handle._callback, *handle._args)  # type: ignore[attr-defined]
+                except (SystemExit, KeyboardInterrupt):
+                    raise
+                except BaseException as error:
+                    self.call_exception_handler({"message": f"in {handle!r}", "exception": error, "handle": handle})
+                watchers = actor.watchers
+                if watchers is None and self.watch is not None:
+                    watchers = actor.watchers = self.watch(actor)
+                for watcher in watchers or ():
+                    watcher(actor)
+                if self.failure is not None:
+                    raise self.failure
+                if steps > MOST_STEPS:
+                    raise Deadlock(f"{steps} steps and no end at {now:.3f}: a livelock")
+        finally:
+            self.steps = steps
 
     def note(self, words: str) -> None:
         """Add an event to the trace."""

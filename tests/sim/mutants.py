@@ -13,6 +13,8 @@ ROLLBACK, DOWN = "orchestrator/engine/change/rollback.py", "orchestrator/engine/
 LOCKS, LOCKING = "orchestrator/store/locks.py", "orchestrator/engine/change/locking.py"
 SNAPSHOT, CONTEXT = "orchestrator/engine/change/snapshot.py", "orchestrator/engine/change/context.py"
 GENERATIONS, FENCE = "agent/generations.py", "agent/fence.py"
+GUARD = "orchestrator/engine/guard/guard.py"
+TURNER, TURN = "orchestrator/engine/schedule/turner.py", "orchestrator/engine/schedule/verb.py"
 
 
 @dataclass(frozen=True)
@@ -182,6 +184,7 @@ MUTANTS = {
             "one run at a time changes the plan of an owner",
             ((LOCKING, "    scope = Scope(owners=frozenset(map(owner_of, keys)))\n", "    scope = Scope()\n"),),
             plot="crowd",
+            most=600,
         ),
         Mutant(
             "unfinished-not-locked",
@@ -208,6 +211,18 @@ MUTANTS = {
             plot="trunks",
         ),
         Mutant(
+            "others-wavelengths-blocked",
+            "a change of some wavelengths leaves those of others as they are",
+            (
+                (
+                    "drivers/finisar_serial.py",
+                    "        staged = dict(seen)\n",
+                    "        staged = {channel: Entry(entry.port, BLOCKED_DB) for channel, entry in seen.items()}\n",
+                ),
+            ),
+            plot="roadm",
+        ),
+        Mutant(
             "disowned-in-doubt",
             "light that a device may still make keeps its owner",
             ((APPLY, "(isinstance(answer, TestbedError) and device not in context.written)", "isinstance(answer, TestbedError)"),),
@@ -221,7 +236,7 @@ MUTANTS = {
         Mutant(
             "rollback-to-half-a-state",
             "a rollback of a run that went on with another's half state goes back to before both",
-            ((RUN, "first_of(store, record, half=half)", "first_of(store, record, half=False)"),),
+            ((RUN, "first_of(store, first, half=True)", "first_of(store, first, half=False)"),),
             plot="hurry",
         ),
         Mutant(
@@ -253,6 +268,11 @@ MUTANTS = {
             plot="stillness",
         ),
         Mutant(
+            "status-believes-store",
+            "`status` says what devices hold, not what they should",
+            (("orchestrator/engine/status.py", "goal - among(goal, held)\n", "goal - among(goal, held | own)\n"),),
+        ),
+        Mutant(
             "down-touches-others",
             "`down` touches no host that runs another owner's routes",
             (
@@ -278,6 +298,7 @@ MUTANTS = {
                     "        if self.active is not None and self.holds",
                 ),
             ),
+            most=600,
         ),
         Mutant(
             "hold-without-end",
@@ -319,6 +340,60 @@ MUTANTS = {
                 ),
             ),
             plot="confirm",
+        ),
+        Mutant(
+            "guard-forgets-who-was-away",
+            "a guard gives a host that comes back the routes of the others",
+            ((GUARD, "        del self.silent[host]\n        self.applied = None\n", "        del self.silent[host]\n"),),
+            plot="guard",
+        ),
+        Mutant(
+            "guard-outlives-its-plan",
+            "a guard ends with its plan",
+            (
+                (
+                    GUARD,
+                    "            return self.options.stay\n        if known is None",
+                    "            return True\n        if known is None",
+                ),
+            ),
+            plot="guard",
+        ),
+        Mutant(
+            "guard-keeps-dark-links",
+            "traffic does not use a link that has no light one way",
+            (
+                (
+                    "orchestrator/fabric/detour.py",
+                    "frozenset(link for link in links if link.a in dark or link.b in dark)",
+                    "frozenset(link for link in links if link.a in dark and link.b in dark)",
+                ),
+            ),
+            plot="guard",
+        ),
+        Mutant(
+            "turner-without-lock",
+            "a turner whose lock was taken moves no light any more",
+            ((TURNER, "        context.lock.check(context.run.id)", "        context.lock.check"),),
+            plot="turn",
+        ),
+        Mutant(
+            "slots-of-nobody",
+            "the circuits of all slots have an owner before they turn",
+            ((TURN, "    store.own(context.slice, context.run.id, settings)\n", ""),),
+            plot="turn",
+        ),
+        Mutant(
+            "schedule-left-on-hosts",
+            "hosts stay confirmed in their slot once a turner has ended",
+            (
+                (
+                    TURNER,
+                    "            await self.watch.hosts.stop_slots([h for h in self.hosts if h in self.watch.hosts.attached()])\n",
+                    "",
+                ),
+            ),
+            plot="turn",
         ),
     )
 }

@@ -29,7 +29,7 @@ TESTS = (
     *(f"tests/store/test_{name}.py" for name in ("locks", "lockqueue", "scope", "adoption", "recoveries")),
     *(f"tests/agent/test_{name}.py" for name in ("fence", "generations", "holds", "half_way_back")),
     *(f"tests/drivers/test_{name}.py" for name in ("late_delivery", "given_up", "what_is_not_said", "links_and_rounds")),
-    *("tests/drills/test_two_owners.py", "tests/drills/test_fault_matrix.py"),
+    "tests/drills/test_device_faults.py",
 )
 """The tests without simulation of what mutants change: a minute of two cores."""
 

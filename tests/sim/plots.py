@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -19,8 +19,9 @@ from tests.sim import lab, story
 from tests.sim.judges import Judge
 from tests.sim.lab import DRIVERS, HOSTS, OWNERS, World
 from tests.sim.loop import Actor
-from tests.sim.seams import Interlock, Missing, Settings, verbs
-from tests.sim.story import Fate, Story, Typed
+from tests.sim.roadm import AT, RoadmWorld
+from tests.sim.seams import Interlock, Missing, Settings, UpOptions, verbs
+from tests.sim.story import LOOKS, Fate, Story, Typed
 
 TRUNKS = (11, 12)
 """Ports of both devices with a trunk to the other."""
@@ -34,10 +35,22 @@ class Plot(Story):
     """What `perform` carries out."""
     plan: ClassVar[Mapping[str, Mapping[str, object]]] = {}
     """What every plan has beside the usual."""
+    judges: tuple[Callable[[World], Judge], ...] = ()
+    """Judges of this plot alone."""
 
     def __init__(self, world: World, seed: str, without: Collection[str] = ()) -> None:
         super().__init__(world, seed, without)
-        self.typed, self.fates = decisions(seed, without)
+        self.typed, self.fates = self.decided(seed, without)
+
+    @classmethod
+    def decided(cls, seed: str, without: Collection[str] = ()) -> tuple[list[Typed], list[Fate]]:
+        """As `story.decisions`, of this plot."""
+        draw = random.Random(f"plot/{seed}")
+        typed, fates = story.decisions(seed)
+        typed = [one if one.shell == LOOKS else cls.reword(draw, one) for one in typed]
+        fates = [found for one in fates if (found := cls.befalls(draw, one)) is not None]
+        spared = [replace(one, doom=("", 0)) if one.kill in without else one for one in typed]
+        return [one for one in spared if one.name not in without], [one for one in fates if one.name not in without]
 
     @classmethod
     def reword(cls, draw: random.Random, one: Typed) -> Typed:
@@ -61,7 +74,7 @@ class Plot(Story):
 
     async def perform(self, actor: Actor, typed: Typed) -> None:
         """Carry out one of `words`."""
-        await self.world.command(actor, verbs.up, self.file(typed), wait_s=typed.wait_s, dry_run=False, launch_job=False)
+        await self.world.command(actor, verbs.up, self.file(typed), UpOptions(launch_job=False), wait_s=typed.wait_s)
 
     def file(self, typed: Typed) -> Path:
         """The plan of an `up`."""
@@ -171,11 +184,12 @@ class TrunkWorld(World):
         """Over which trunk a circuit goes is the program's choice: it is as the store has it."""
         there = [(a, b) for a, b in links if self.cables[a].enters.device == self.cables[b].enters.device]
         found = super().wanted(there)
-        far = {tuple(end.split(":p")) for link in links if link not in there for end in link}
-        for row in self.reader.execute("SELECT links FROM current"):
-            for path in json.loads(row["links"]).get("paths", ()):
-                if (path["transmitter"][0], str(path["transmitter"][1])) in far:
-                    for device, ingress, egress in path["path"]:
+        ends = [self.cables[end].enters for link in links if link not in there for end in link]
+        far = {(port.device, port.label) for port in ends}
+        for row in self.reader.execute("SELECT up FROM current"):
+            for path in json.loads(row["up"])["paths"]:
+                if (path[0][0], path[0][1]) in far:
+                    for device, ingress, egress in path:
                         found[device].add((ingress, egress))
         return found
 
@@ -191,6 +205,19 @@ class Trunks(Plot):
         hosts = (1, 2) if one.shell[0] == OWNERS[0] else (HOSTS - 1, HOSTS)
         a, b = draw.randint(1, 4), draw.randint(1, 4)
         return replace(one, links=((f"gpu{hosts[0]:02d}:p{a}", f"gpu{hosts[1]:02d}:p{b}"),))
+
+
+class Roadm(Plot):
+    """Links over wavelengths of one device: two owners want channels next to each other, or those of the same hosts."""
+
+    world_of = RoadmWorld
+
+    @classmethod
+    def reword(cls, draw: random.Random, one: Typed) -> Typed:
+        first = 1 if one.shell[0] == OWNERS[0] else HOSTS - 1
+        a, b = (first, first + 1) if draw.random() < 0.7 else sorted(draw.sample(range(1, HOSTS + 1), 2))
+        links = ((f"gpu{a:02d}:p{AT}", f"gpu{b:02d}:p{AT}"), *one.links[: draw.randint(0, 1)])
+        return replace(one, word=draw.choice(("up", "up", one.word)), links=links, wait_s=draw.choice((one.wait_s, 30.0)))
 
 
 class Hold(Plot):
@@ -242,8 +269,8 @@ class Confirm(Plot):
         if typed.word == "confirm":
             await self.world.command(actor, verbs.confirm, None, wait_s=typed.wait_s)
             return
-        more: dict[str, Any] = {"dry_run": False, "launch_job": False, "confirm_s": 1.0 + 20.0 * typed.pick}
-        await self.world.command(actor, verbs.up, self.file(typed), wait_s=typed.wait_s, **more)
+        options = UpOptions(launch_job=False, confirm_s=1.0 + 20.0 * typed.pick)
+        await self.world.command(actor, verbs.up, self.file(typed), options, wait_s=typed.wait_s)
 
     async def now(self, owner: str, verb: Any, *words: Any, may: tuple[type[BaseException], ...] = ()) -> Any:
         came = await super().now(owner, verb, *words, may=may)
@@ -270,6 +297,8 @@ class InTime(Judge):
         self.known: set[int] = set()
 
     def committed(self, actor: Actor) -> None:
+        if "runs" not in self.world.touched:
+            return
         for row in self.world.reader.execute("SELECT id, token, owner FROM runs WHERE verb='confirm'").fetchall():
             if row["token"] in self.known:
                 continue
@@ -301,27 +330,7 @@ PLOTS: dict[str, type[Plot]] = {
     "silence": Silence,
     "stillness": Stillness,
     "trunks": Trunks,
+    "roadm": Roadm,
     "hold": Hold,
     "confirm": Confirm,
 }
-
-
-def plot_of(seed: str) -> type[Plot]:
-    """The plot of a seed. Raises: KeyError."""
-    return PLOTS[seed.rpartition("-")[0]]
-
-
-def decisions(seed: str, without: Collection[str] = ()) -> tuple[list[Typed], list[Fate]]:
-    """As `story.decisions`, of the seed's plot."""
-    plot, draw = plot_of(seed), random.Random(f"plot/{seed}")
-    typed, fates = story.decisions(seed)
-    typed = [plot.reword(draw, one) for one in typed]
-    fates = [found for one in fates if (found := plot.befalls(draw, one)) is not None]
-    spared = [replace(one, doom=("", 0)) if one.kill in without else one for one in typed]
-    return [one for one in spared if one.name not in without], [one for one in fates if one.name not in without]
-
-
-def names(seed: str) -> list[str]:
-    """The names of its decisions."""
-    typed, fates = decisions(seed)
-    return [*(one.name for one in typed), *(one.kill for one in typed if one.doom[1]), *(one.name for one in fates)]

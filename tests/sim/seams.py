@@ -6,12 +6,15 @@ A module that moves, or a name that changes, is changed here and nowhere else be
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Set
 from contextlib import ExitStack, contextmanager, nullcontext
+from functools import lru_cache
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from agent import basics, fence, generations
+from agent import basics, fence, generations, slots
 from agent.basics import VAR, Failure, unpack
 from agent.daemon import Server
 from agent.fence import FENCED, Fence
@@ -33,6 +36,8 @@ from agent.netlink import (
     mac_bytes,
     u32,
 )
+from agent.probes import Probes
+from agent.slots import Slots
 from emulators.families import device_from_config
 from emulators.server import DeviceServer
 from optics import (
@@ -48,23 +53,41 @@ from orchestrator import processes
 from orchestrator import session as sessions
 from orchestrator.engine import status as survey
 from orchestrator.engine import verbs
-from orchestrator.engine.change import apply
+from orchestrator.engine.change import apply, move, rollback
 from orchestrator.engine.change import run as changes
+from orchestrator.engine.guard.guard import GuardOptions, guard
+from orchestrator.engine.guard.process import GUARD
+from orchestrator.engine.schedule import process as turning
+from orchestrator.engine.schedule import turner
+from orchestrator.engine.schedule.left import stop_left
+from orchestrator.engine.schedule.making import begin
+from orchestrator.engine.schedule.process import TURNER
+from orchestrator.engine.schedule.verb import TurnOptions, turn
+from orchestrator.hosts import facts as facts_of
 from orchestrator.hosts import fleet, ssh
 from orchestrator.hosts.facts import facts
 from orchestrator.hosts.runner import Play
 from orchestrator.inventory.lab import Lab
+from orchestrator.plan import stored
+from orchestrator.plan.reader import read_plan
+from orchestrator.services import kind as services
+from orchestrator.services.kind import STOP_S, StateFile
+from orchestrator.services.registry import kinds
 from orchestrator.session import Command, load_lab
 from orchestrator.settings import Settings
+from orchestrator.store import database, keys
 from orchestrator.store.database import Database
 from orchestrator.store.fault import full
+from orchestrator.store.file import private_file
 from orchestrator.store.generations import generation_owners
-from orchestrator.store.keys import key_of, slice_of
+from orchestrator.store.keys import key_of, lab_key, slice_of
 from orchestrator.store.locks import Locks, locks_of
 from orchestrator.store.one_store import StoreClaim
+from orchestrator.store.options import UpOptions
 from orchestrator.store.store import Store
 from orchestrator.telemetry import environment
 from orchestrator.telemetry.progress import Silent
+from tests.sim.stores import Stores
 
 __all__ = [
     "DELNEIGH",
@@ -74,9 +97,13 @@ __all__ = [
     "FENCED",
     "GETLINK",
     "GETRULE",
+    "GUARD",
+    "MOVERS",
     "NEWNEIGH",
     "NEWROUTE",
     "NEWRULE",
+    "STOP_S",
+    "TURNER",
     "U32",
     "VAR",
     "Command",
@@ -84,6 +111,7 @@ __all__ = [
     "Failure",
     "Fence",
     "Generations",
+    "GuardOptions",
     "HandsNeeded",
     "Interlock",
     "Lab",
@@ -91,19 +119,25 @@ __all__ = [
     "Locks",
     "Missing",
     "Play",
+    "Probes",
     "RolledBack",
     "Server",
     "Settings",
     "Silent",
+    "Slots",
     "Store",
     "TestbedError",
+    "TurnOptions",
     "Unreachable",
+    "UpOptions",
     "attr",
     "attrs",
+    "begin",
     "device_from_config",
     "facts",
     "full",
     "generation_owners",
+    "guard",
     "key_of",
     "links",
     "load_lab",
@@ -111,7 +145,9 @@ __all__ = [
     "mac_bytes",
     "replaced",
     "slice_of",
+    "stop_left",
     "survey",
+    "turn",
     "u32",
     "unpack",
     "verbs",
@@ -159,8 +195,8 @@ class StandIns:
     def about_to_commit(self, store: Database) -> None:
         """It has changed something. Raises: Killed; StoreFailed - the disk is full."""
 
-    def committed(self, store: Database) -> None:
-        """It is done. Raises: Killed."""
+    def committed(self, store: Database, tables: Set[str]) -> None:
+        """It is done, and has written to these tables. Raises: Killed."""
 
     def watch_over(self, settings: Settings, run: str) -> int:
         """Start a process that watches whether a run is confirmed in time; its number, 0 if there is none."""
@@ -169,14 +205,67 @@ class StandIns:
     def claimed(self, claim: StoreClaim) -> None:
         """A process shares the file that says which store keeps the lab."""
 
+    def spawn(self, settings: Settings, words: list[str], said: Path) -> Any:
+        """As `processes.spawn`."""
 
-_LABS: dict[tuple[Any, ...], Lab] = {}
+    def stop_movers(self, settings: Settings, slice_: str) -> Any:
+        """As `registry.stop_movers`; may return a future."""
+        return []
+
+    def in_background(self, file: StateFile[Any]) -> None:
+        """A process of a kind of which there is one has its file."""
+
+
+MOVERS = tuple(kind for kind in kinds() if kind.moves_light)
+_PURE: dict[tuple[Any, ...], Any] = {}
+"""What pure functions said: each command is a process of its own and asks once, here one answer serves them all."""
+_ASKED: list[object] = []
+"""What they were asked of, by identity: it lives as long as the answers."""
+
+
+def _once(function: Callable[..., Any], key: Callable[..., tuple[Any, ...]]) -> Callable[..., Any]:
+    """The function, which is called once with each key."""
+
+    def asked(*words: Any, **more: Any) -> Any:
+        known = (function, *key(*words))
+        if known not in _PURE:
+            _ASKED.extend(words)
+            _PURE[known] = function(*words, **more)
+        return _PURE[known]
+
+    return asked
+
+
+def _of_one(what: object) -> tuple[Any, ...]:
+    return (id(what),)
+
+
+def _of_lab(lab: Lab, *more: Any) -> tuple[Any, ...]:
+    """A lab; what else is given follows from it and from the folder that it was read from."""
+    return id(lab), more[0] if more and isinstance(more[0], Path) else None
+
+
+def _of_plan(text: str, name: str, lab: Lab) -> tuple[Any, ...]:
+    return text, name, id(lab)
+
+
+@lru_cache
+def _key_of_all(name: str, addresses: tuple[str, ...]) -> str:
+    return lab_key(name, addresses)
+
+
+def _key_once(name: str, addresses: Iterable[str]) -> str:
+    return _key_of_all(name, tuple(addresses))
+
+
+def _texts(*texts: str) -> tuple[Any, ...]:
+    return texts
 
 
 @contextmanager
 def replaced(by: StandIns) -> Iterator[None]:
     """Put them in while the body runs."""
-    transaction, acquire = Database.transaction, StoreClaim.acquire
+    transaction, acquire, stores = Database.transaction, StoreClaim.acquire, Stores(private_file)
 
     @contextmanager
     def watched(self: Database) -> Iterator[Any]:
@@ -187,40 +276,65 @@ def replaced(by: StandIns) -> Iterator[None]:
             return
         with transaction(self) as db:
             was = db.total_changes
+            touched: set[str] = db.touched  # type: ignore[attr-defined]
+            touched.clear()
             yield db
             if changed := db.total_changes != was:
                 by.about_to_commit(self)
         if changed:
-            by.committed(self)
+            by.committed(self, touched)
 
     def claim(self: StoreClaim) -> None:
         acquire(self)
         by.claimed(self)
 
+    enter, leave = StateFile.__enter__, StateFile.__exit__
+
+    def entered(self: StateFile[Any]) -> StateFile[Any]:
+        enter(self)
+        by.in_background(self)
+        return self
+
+    def gone(self: StateFile[Any], *words: Any) -> None:
+        leave(self, *words)
+        self._fd = -1
+
+    def left(self: Database, *words: Any) -> None:
+        stores.exit(self, *words)
+
     read_lab: Callable[..., Lab] = sessions.read_lab  # type: ignore[attr-defined]
-
-    def remembered(*texts: Any, **names: Any) -> Lab:
-        """Each command is a process of its own and reads the lab once: here one reading serves them all."""
-        if texts not in _LABS:
-            _LABS[texts] = read_lab(*texts, **names)
-        return _LABS[texts]
-
     with ExitStack() as patches:
+        patches.callback(stores.close)
         for owner, name, new in (
             (Database, "transaction", watched),
+            (Database, "__exit__", left),
+            (sqlite3, "connect", stores.open),
+            (database, "private_file", stores.private),
             (StoreClaim, "acquire", claim),
+            (StateFile, "__enter__", entered),
+            (StateFile, "__exit__", gone),
             (processes, "_proc", by.proc),
             (os, "fsync", by.synced),
-            (sessions, "read_lab", remembered),
+            (sessions, "read_lab", _once(read_lab, _texts)),
+            *((sessions, name, _once(getattr(sessions, name), _of_lab)) for name in ("_traits", "_options", "with_files")),
+            (sessions, "with_known_hosts", _once(sessions.with_known_hosts, _of_lab)),
+            (Lab, "with_traits", _once(Lab.with_traits, _of_lab)),
+            *((module, "read_plan", _once(read_plan, _of_plan)) for module in (sessions, stored, turning, move, rollback)),
+            (facts_of, "facts", _once(facts, _of_one)),
+            (keys, "lab_key", _key_once),
             (ssh, "connect", by.login),
             (fleet, "Ansible", by.ansible),
             (apply, "undisturbed", lambda expected_s=0.0: nullcontext()),
+            (turner, "undisturbed", nullcontext),
+            (services, "spawn", lambda settings, words, said: by.spawn(settings, words, said)),
+            (changes, "stop_movers", lambda settings, slice_: by.stop_movers(settings, slice_)),
             (changes, "watch_over", lambda settings, run: by.watch_over(settings, run)),
             (environment, "note", lambda *words: None),
             (basics, "os", by.disk_os),
             (basics, "open", by.disk_open),
             (fence, "os", by.disk_os),
             (generations, "os", by.disk_os),
+            (slots, "os", by.disk_os),
             (generations, "Kick", Kick),
         ):
             patches.enter_context(patch.object(owner, name, new, create=name == "open"))

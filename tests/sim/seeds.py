@@ -16,17 +16,19 @@ from pathlib import Path
 from typing import Any
 
 from tests.sim.bounds import Covered, Kept, OthersRoutes, Overtaken
+from tests.sim.catalogue import decisions, plot_of
 from tests.sim.clocks import CPU, simulated
-from tests.sim.judges import Fencing, Journal, Judge, NoCollision, Outcome, Ownership, Quiet, Status
+from tests.sim.judges import Fencing, Journal, Judge, NoCollision, Outcome, Ownership, Quiet
 from tests.sim.lab import Violation, World
 from tests.sim.lockjudge import LockModel
+from tests.sim.looks import Ends, Status
 from tests.sim.loop import Deadlock, Killed, SimLoop
-from tests.sim.plots import InTime, decisions, plot_of
+from tests.sim.plots import InTime
 from tests.sim.seams import replaced
 
 JUDGES: list[Callable[[World], Judge]] = [
     *(NoCollision, Journal, LockModel, Fencing, Ownership, Quiet, Outcome, Status),
-    *(Covered, OthersRoutes, Kept, Overtaken, InTime),
+    *(Covered, OthersRoutes, Kept, Overtaken, InTime, Ends),
 ]
 KEPT: list[object] = []
 """What killed processes of seeds that ended were about to do: collected, a coroutine would run its `finally`."""
@@ -64,7 +66,7 @@ def run(seed: str, *, trace: bool = False, without: Collection[str] = ()) -> Fou
     loop.set_exception_handler(unexpected)
 
     async def main() -> None:
-        await world.start(JUDGES)
+        await world.start([*JUDGES, *plot.judges])
         await plot(world, seed, without).tell()
 
     gc.disable()

@@ -12,13 +12,15 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tests.sim.lab import HOSTS, LINK_S, OWNERS, PORTS, Violation, World
+from tests.sim.lab import HOSTS, LINK_S, LOOKER, OWNERS, PORTS, Violation, World
 from tests.sim.loop import Actor
-from tests.sim.seams import Interlock, Missing, locks_of, survey, verbs
+from tests.sim.seams import Interlock, Missing, UpOptions, locks_of, survey, verbs
 
 SHELLS = [(owner, number) for owner in OWNERS for number in range(2)]
-END_S = 1800.0
-"""Within this time (virtual s) every command ends."""
+LOOKS = LOOKER, 0
+"""The shell of somebody who only looks."""
+STORM_S = 105.0
+"""When faults stop (virtual s), if commands have not all ended before: the last fate is a minute old then."""
 WORDS = {"up": 10, "down": 2, "rollback": 2, "restore": 2, "status": 1, "steal": 1, "put right": 3}
 """What is typed, and how often."""
 FAULTS = (
@@ -118,6 +120,8 @@ def decisions(seed: str, without: Collection[str] = ()) -> tuple[list[Typed], li
     while (at_s := at_s + draw.expovariate(1.0)) < 45.0:
         kind = draw.choices(list(FATES), list(FATES.values()))[0]
         fates.append(Fate(f"f{len(fates)}", at_s, kind, draw.getrandbits(32)))
+    for _ in range(draw.choice((0, 1, 2))):
+        typed.append(Typed(f"c{len(typed)}", LOOKS, draw.uniform(0, 2), "status", 0.0, (), 0.0, ("", 0)))
     spared = [replace(one, doom=("", 0)) if one.kill in without else one for one in typed]
     return [one for one in spared if one.name not in without], [one for one in fates if one.name not in without]
 
@@ -146,15 +150,15 @@ class Story:
         self.stamp = 0
 
     async def tell(self) -> None:
-        """The storm, then peace. Raises: Violation; TimeoutError - a command does not end."""
-        shells = [asyncio.ensure_future(self._shell(shell)) for shell in SHELLS]
+        """The storm, then peace. Raises: Violation."""
+        shells = [asyncio.ensure_future(self._shell(shell)) for shell in (*SHELLS, LOOKS)]
         evil = asyncio.ensure_future(self._storm())
-        async with asyncio.timeout(END_S):
-            await asyncio.gather(*shells)
+        await asyncio.wait(shells, timeout=STORM_S)
         evil.cancel()
         await asyncio.gather(evil, return_exceptions=True)
-        async with asyncio.timeout(END_S):
-            await self._peace()
+        self.calm()
+        await asyncio.gather(*shells)
+        await self._peace()
 
     async def _shell(self, shell: tuple[str, int]) -> None:
         for typed in self.typed:
@@ -174,7 +178,7 @@ class Story:
                 path = world.folder / f"{typed.name}.json"
                 path.write_text(plan_text(f"plan-{typed.name}", typed.links))
                 world.desk.keep(path)
-                await world.command(actor, verbs.up, path, wait_s=typed.wait_s, dry_run=False, launch_job=False)
+                await world.command(actor, verbs.up, path, UpOptions(launch_job=False), wait_s=typed.wait_s)
             case "down":
                 await world.command(actor, verbs.down, wait_s=typed.wait_s)
             case "restore":
@@ -248,6 +252,7 @@ class Story:
                 world.host_power(host.name)
             case "power":
                 world.desk.lose_power()
+        world.struck()
 
     def fault(self, device: str, draw: random.Random) -> None:
         """Arm a fault of a device."""
@@ -263,10 +268,10 @@ class Story:
 
     # ---- peace
 
-    async def _peace(self) -> None:
-        """Faults stop; what is left unfinished is put right; then everything must be as the program says."""
-        world, loop, draw = self.world, self.loop, self.draw
-        loop.note("peace")
+    def calm(self) -> None:
+        """Faults stop."""
+        world, loop = self.world, self.loop
+        loop.note("faults stop")
         world.net.calm()
         world.disk_full = False
         for server in world.servers.values():
@@ -278,6 +283,12 @@ class Story:
             host.trouble.clear()
             if host.agent is not None:
                 host.agent.actor.doom = "", 0
+        world.calm_since = loop.now
+
+    async def _peace(self) -> None:
+        """What is left unfinished is put right; then everything must be as the program says."""
+        world, draw = self.world, self.draw
+        self.loop.note("peace")
         await asyncio.sleep(130.0)  # hosts revert what nobody confirmed
         world.rest("after the storm")
         for owner in draw.sample(OWNERS, 2):
@@ -285,6 +296,8 @@ class Story:
         for owner in draw.sample(OWNERS, 2):
             if not self.unfinished(owner):
                 await self.now(owner, survey.status)
+        if draw.random() < 0.25:
+            await self.now(LOOKER, survey.status)
         for owner in draw.sample(OWNERS, 2):
             await self.now(owner, verbs.down)
             world.rest(f"after down of {owner}")

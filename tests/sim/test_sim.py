@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.sim.plots import PLOTS
+from tests.sim.catalogue import PLOTS
 
 ROOT = Path(__file__).parents[2]
 NEW = 120

@@ -11,12 +11,15 @@ import pytest
 
 from optics import CrossConnect, Port
 from orchestrator.engine import prune as pruning
+from orchestrator.fabric.up_state import UpState
 from orchestrator.settings import Settings, load
 from orchestrator.store.keys import slice_key
+from orchestrator.store.options import RunOptions
 from orchestrator.store.store import Store
 from orchestrator.telemetry.influx_api import Target
 from orchestrator.verify import doctor
 from tests.disk import room_for
+from tests.jobs import spec
 from tests.telemetry.conftest import fill
 
 KEY = slice_key("lab", "ann")
@@ -36,7 +39,7 @@ def store(settings: Settings) -> Iterator[Store]:
 
 def ran(store: Store, settings: Settings, verb: str = "up", *, status: str = "ok", begun: bool = True, **more: object) -> str:
     """One run that left a journal."""
-    run = store.new_run(verb, "lab", user=str(more.pop("user", "ann")), owner="ann", options=more)
+    run = store.new_run(verb, "lab", user=str(more.pop("user", "ann")), owner="ann", options=RunOptions(**more))
     if begun:
         run.found({}, {})
     with run.step("device", "ocs1", "apply"):
@@ -64,10 +67,10 @@ def test_what_is_up_half_done_or_needed_to_go_back_stays_however_old(store: Stor
     second = ran(store, settings, resumes=first)
     store.resolve([first], second)
     up = ran(store, settings)
-    store.set_current(KEY, up, plan_name="ring", plan_sha="", plan_text="{}", links=[], generation=1)
+    store.set_current(KEY, up, plan_name="ring", plan_sha="", plan_text="{}", up=UpState(), generation=1)
     holds, launched, compared, dead = (ran(store, settings) for _ in range(4))
     store.own(KEY, holds, [CrossConnect(Port("ocs1", "1"), Port("ocs1", "17"))])
-    store.add_job(KEY, launched, "ddp", {})
+    store.add_job(KEY, launched, "ddp", spec())
     folder = settings.state_dir / "campaigns" / "a-b"
     folder.mkdir(parents=True)
     (folder / "campaign.json").write_text(json.dumps({"slots": [{"runs": [compared]}]}))

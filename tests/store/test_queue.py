@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from optics.errors import Interlock, Locked, Missing
+from orchestrator.fabric.up_state import UpState
 from orchestrator.store import queue
 from orchestrator.store.audit import Who, audit
 from orchestrator.store.queue import QueuedJob, add, claim, drop, keeps, move, queued, serve, served
@@ -124,7 +125,7 @@ def test_a_job_that_cannot_be_stopped_everywhere_gives_the_other_hosts_back(stor
 
 
 def test_the_slice_of_a_job_is_one_that_nobody_uses(store: Store) -> None:
-    store.set_current("lab/ann.q1", "r", plan_name="p", plan_sha="", plan_text="", links={}, generation=1)
+    store.set_current("lab/ann.q1", "r", plan_name="p", plan_sha="", plan_text="", up=UpState(), generation=1)
     assert added(store).slice == "ann.q2"
     assert len(added(store, Who("a" * 64, "ann")).slice) <= 64
 

@@ -19,13 +19,16 @@ from pathlib import Path
 import pytest
 
 from optics import CrossConnect, Locked, Missing, Port, Slot, SpectralRoute, StoreFailed, TestbedError
+from orchestrator.fabric.up_state import UpState
 from orchestrator.store.generations import generation_owners, next_generation
 from orchestrator.store.keys import lab_key, slice_key
 from orchestrator.store.light import add_light, light_history
+from orchestrator.store.options import RunOptions, UpOptions
 from orchestrator.store.records import Belonging, LightPoint
 from orchestrator.store.runs import named
 from orchestrator.store.schema import SCHEMA
 from orchestrator.store.store import Store
+from tests.jobs import spec
 
 A = CrossConnect(Port("ocs1", "1"), Port("ocs1", "17"))
 B = CrossConnect(Port("ocs3", "1.1.1"), Port("ocs3", "1.1.1"))
@@ -159,7 +162,7 @@ def test_what_is_ours_is_remembered_per_lab(store: Store) -> None:
 def test_the_current_plan_is_what_was_set_last(store: Store) -> None:
     assert store.current("emulated") is None
     for name, generation in (("ring", 3), ("torus", 4)):
-        store.set_current("emulated", "r", plan_name=name, plan_sha="s", plan_text="{}", links=[A], generation=generation)
+        store.set_current("emulated", "r", plan_name=name, plan_sha="s", plan_text="{}", up=UpState(), generation=generation)
     current = store.current("emulated")
     assert current is not None and (current.plan_name, current.generation) == ("torus", 4)
     store.clear_current("emulated")
@@ -197,10 +200,9 @@ def test_two_runs_never_share_an_id(store: Store) -> None:
 
 
 def test_jobs_are_kept_with_their_state(store: Store) -> None:
-    job = store.add_job("emulated", "r", "ddp-mlp", {"ranks": ["gpu01"]})
-    store.set_job(job, "failed", "rank 3 ended with 1", ended=True)
+    store.set_job(store.add_job("emulated", "r", "ddp-mlp", spec("gpu01")), "failed", "rank 3 ended with 1", ended=True)
     record = store.latest_job("emulated")
-    assert record is not None and (record.name, record.state, record.spec) == ("ddp-mlp", "failed", {"ranks": ["gpu01"]})
+    assert record is not None and (record.name, record.state, record.spec) == ("ddp-mlp", "failed", spec("gpu01"))
     assert record.ended is not None and store.latest_job("other") is None
 
 
@@ -312,7 +314,7 @@ def test_what_is_up_belongs_to_an_owner_and_others_can_be_told_whose_it_is(store
     ann, bob = slice_key("lab", "ann"), slice_key("lab", "bob")
     run = store.new_run("up", "lab", plan_name="ring-6", owner="ann")
     store.own(ann, run.id, [A])
-    store.set_current(ann, run.id, plan_name="ring-6", plan_sha="s", plan_text="{}", links=[], generation=1)
+    store.set_current(ann, run.id, plan_name="ring-6", plan_sha="s", plan_text="{}", up=UpState(), generation=1)
     assert store.owned(bob) == frozenset() and store.current(bob) is None
     assert store.owners("lab") == {A: Belonging("ann", run.id, "ring-6")} and store.owners("la") == {}
     assert str(store.owners("lab")[A]) == f"ann (ring-6, run {run.id})"
@@ -336,14 +338,13 @@ def test_a_new_stores_tokens_are_higher_than_a_lost_ones(store: Store, tmp_path:
 
 
 def test_what_a_run_found_and_wanted_is_on_disk_with_its_options(store: Store) -> None:
-    run = store.new_run("up", "lab", options={"launch_job": False})
+    run = store.new_run("up", "lab", options=RunOptions(UpOptions(launch_job=False), resumes="r"))
     assert store.journalled(run.id) == (None, None)
     run.found({"settings": [A]}, {"settings": [B]})
     with Store(store.path) as other:
-        before, target = other.journalled(run.id)
-        record = other.get(run.id)
+        (before, target), record = other.journalled(run.id), other.get(run.id)
     assert before != target and before is not None
-    assert record is not None and record.begun and record.options == {"launch_job": False}
+    assert record is not None and record.begun and record.options == RunOptions(UpOptions(launch_job=False), resumes="r")
 
 
 def test_a_step_of_a_fenced_run_begins_only_while_the_fence_lets_it(store: Store) -> None:
@@ -426,7 +427,7 @@ def test_who_lost_the_lab_says_nothing_of_it_any_more(store: Store) -> None:
 
     mine = slice_key("lab", "ann")
     newer, old = store.new_run("up", "lab", user="ann"), store.new_run("up", "lab", user="ann")
-    words = {"plan_sha": "", "plan_text": "", "links": [], "generation": 2}
+    words = {"plan_sha": "", "plan_text": "", "up": UpState(), "generation": 2}
     store.set_current(mine, newer.id, plan_name="new", **words)  # type: ignore[arg-type]
     old.fence(gone)
     with pytest.raises(Locked):

@@ -13,11 +13,13 @@ import pytest
 
 from optics import Circuit, CrossConnect, HostPort, Link, Port
 from orchestrator.engine.diagnose import subject, usual
+from orchestrator.fabric.up_state import UpState
 from orchestrator.hosts.api import Beat, Flow
 from orchestrator.hosts.measurements import _load
 from orchestrator.session import Command, Session
 from orchestrator.settings import load
 from orchestrator.store.keys import key_of, slice_of
+from orchestrator.store.options import RunOptions, UpOptions
 from orchestrator.store.store import Store
 from orchestrator.telemetry.progress import Silent
 from orchestrator.verify.bisect import slow_hosts
@@ -78,9 +80,11 @@ async def test_a_diagnosis_knows_where_the_plan_that_is_up_is_kept_and_what_it_a
     settings = load(env=places, cwd=tmp_path)
     store = Store(settings.store_path, durable=False)
     text = json.dumps({"schema": "testbed.plan/1", "name": "ring", "links": [{"a": "gpu01", "b": "gpu02"}]})
-    run = store.new_run("up", key_of(here), user="ann", owner="ann", options={"avoid": ("gpu03:p1", "f-gpu04-p1")})
+    run = store.new_run(
+        "up", key_of(here), user="ann", owner="ann", options=RunOptions(UpOptions(avoid=("gpu03:p1", "f-gpu04-p1")))
+    )
     mine = slice_of(here, settings)
-    store.set_current(mine, run.id, plan_name="ring", plan_sha="x", plan_text=text, links={"links": []}, generation=1)
+    store.set_current(mine, run.id, plan_name="ring", plan_sha="x", plan_text=text, up=UpState(), generation=1)
     session = Session(here, Path("inventory"), {}, cast(Any, None))
     found = await subject(Command(Silent(), store, settings), session, store.current(mine) or pytest.fail("none is up"), None)
     assert found.plan_file == f"{settings.run_dir(run.id)}/plan.json" and found.avoid == ("gpu03:p1", "f-gpu04-p1")

@@ -25,7 +25,7 @@ from orchestrator.engine.adapt.traffic import Bytes, Forecast, Pace, bytes_of, d
 from orchestrator.engine.adapt.turning import Abandoned, Standing, Turned, Turning
 from orchestrator.engine.change.apply import finish
 from orchestrator.engine.change.context import Context
-from orchestrator.engine.change.job_record import facts, ranks_of
+from orchestrator.engine.change.job_record import ranks_of
 from orchestrator.engine.change.run import ChangeRun
 from orchestrator.engine.change.snapshot import found as snapshot
 from orchestrator.engine.change.snapshot import held_data
@@ -36,12 +36,12 @@ from orchestrator.fabric.transition import per_device
 from orchestrator.hosts.api import Demand
 from orchestrator.hosts.late import START_S
 from orchestrator.plan.reader import read_plan
-from orchestrator.plan.stored import stored_links
 from orchestrator.results import Json
 from orchestrator.services.kind import StateFile
 from orchestrator.services.work import Notify, Retries, emit, ready, serving
 from orchestrator.session import Command, load_lab
 from orchestrator.store.keys import slice_of
+from orchestrator.store.options import RunOptions
 from orchestrator.store.records import CurrentPlan
 from orchestrator.verify.ladder import ladder
 
@@ -87,7 +87,7 @@ async def adapt(command: Command, *, notify: Notify, options: AdaptOptions) -> A
         )
     with serving(ADAPTER.file(settings, key, ADAPTER.own(settings, options.log))) as file:
         endless = replace(command, settings=replace(settings, timeout_s=math.inf))
-        async with ChangeRun("adapt", lab, endless).adapting(plan, current.plan_text, {"plan_run": current.run}) as context:
+        async with ChangeRun("adapt", lab, endless).adapting(plan, current.plan_text, RunOptions(plan_run=current.run)) as context:
             adapter = Adapter(context, plan, plan.adapt, current, plan.job.regions, file, notify, options)
             try:
                 await adapter.work()
@@ -205,20 +205,20 @@ class Adapter:
         context, store = self.context, self.context.store
         with context.recorder.phase("observe"):
             seen = await self.session.observe()
-            wanted = {port.host for link in stored_links(self.current.links) for port in (link.a, link.b)}
+            wanted = {port.host for link in self.current.up.links for port in (link.a, link.b)}
             seen.needing({*wanted, *self.session.devices})
         await self.hosts.fence(context.run.token, context.hosts())
         record = await context.jobs.running()
         if record is None:
             raise Missing(f"no job of {self.plan.name} runs, so there is no traffic to follow", hint="testbed job launch")
-        self.job, self.ranks = facts(record)[0], ranks_of(record, self.lab)
+        self.job, self.ranks = record.spec.on_hosts, ranks_of(record, self.lab)
         self.members = tuple(sorted(wanted | set(hosts_of(self.ranks))))
         self.macs = self.hosts.macs()
         owned = per_device(store.owned(context.slice))
         before = snapshot(seen.settings, owned, self.current, seen.hellos, record, context.foreign_settings())
         target = {"settings": held_data(before.owned), "generation": self.current.generation, "hosts": sorted(wanted)}
         context.run.found(before.to_json(), target)
-        self.standing = Standing(seen.settings, stored_links(self.current.links), self.current.generation)
+        self.standing = Standing(seen.settings, self.current.up.links, self.current.generation)
         own, _ = split(self.standing.links, self.regions)
         regions = ", ".join(region.name for region in self.regions)
         self.say("adapting", f"{self.plan.name}: {counted(len(own), 'circuit')} of {regions}, every {self.how.every} iterations")

@@ -21,8 +21,8 @@ from orchestrator.engine.change.goal import rules_sha
 from orchestrator.engine.change.move import Move
 from orchestrator.fabric.lightpath import Held
 from orchestrator.fabric.rules import Macs, Rules, rules
+from orchestrator.fabric.up_state import UpState
 from orchestrator.hosts import Committed, Hello
-from orchestrator.plan.stored import link_data, path_data
 from orchestrator.plan.target import Target, normal, target
 from orchestrator.store.records import CurrentPlan
 
@@ -196,11 +196,7 @@ class Turning:
             plan_name=self.current.plan_name,
             plan_sha=self.current.plan_sha,
             plan_text=self.current.plan_text,
-            links={
-                "rules_sha": rules_sha(data),
-                "links": [link_data(link) for link in links],
-                "paths": [path_data(circuit) for circuit in self.goal.circuits if len(circuit.path) > 1],
-            },
+            up=UpState.of(links, self.goal.circuits, rules_sha(data)),
             generation=generation,
             by=self.context.run.id,
         )

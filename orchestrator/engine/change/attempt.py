@@ -15,7 +15,6 @@ from typing import Any, Literal
 from optics import Locked, Refused, TestbedError
 from optics.plain import counted
 from optics.ranks import RankName, host_of_rank, hosts_of
-from orchestrator.engine.change.job_record import facts
 from orchestrator.hosts import Hosts, RankState
 from orchestrator.store.records import JobRecord
 
@@ -53,12 +52,12 @@ class Attempt:
     @property
     def job(self) -> str:
         """The job's name on the hosts."""
-        return facts(self.record)[0]
+        return self.record.spec.on_hosts
 
     @property
     def ranks(self) -> tuple[RankName, ...]:
         """Every rank of the job; this inventory may lack the host of some."""
-        return tuple(facts(self.record)[2]["ranks"])
+        return self.record.spec.wanted.ranks
 
     async def present(self, asked: Callable[[int], str] | None = None) -> None:
         """See that every rank takes part, and none is in another move. asked: in words, who asked for a move, and when."""

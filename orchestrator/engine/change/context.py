@@ -17,13 +17,13 @@ from orchestrator.engine.change.jobs import Jobs
 from orchestrator.fabric.lightpath import Held, among
 from orchestrator.fabric.transition import per_device
 from orchestrator.hosts import Hello
-from orchestrator.plan.stored import stored_links
 from orchestrator.session import Session
 from orchestrator.store import ownership
 from orchestrator.store.audit import Who
 from orchestrator.store.generations import generation_owners, next_generation
 from orchestrator.store.keys import lab_of, owner_of
 from orchestrator.store.locks import HeldLock
+from orchestrator.store.options import NO_OPTIONS, RunOptions
 from orchestrator.store.run import Run
 from orchestrator.store.scope import of_settings
 from orchestrator.store.store import Store
@@ -50,19 +50,10 @@ class Context:
     """The times in `unanswered` that are of such answers."""
     lock: HeldLock | None = None
     interlocks: Interlocks | None = None
-    adopt: tuple[str, ...] = ()
-    """Other owners' circuits that the operator asked to take over, as given on the command line."""
-    resumes: bool = False
-    """Whether this resumes an unfinished run, which may have adopted them already."""
+    options: RunOptions = NO_OPTIONS
     who: Who | None = None
     sample_hz: float = 10.0
     verb: str = "up"
-    lost: frozenset[HostName] = frozenset()
-    """Hosts that need not answer: those that the plan that is up uses and the new one does not, and a shadow's, with `spared`."""
-    spared: bool = False
-    """Whether the job is launched without its shadow where that cannot be started."""
-    broken: str = ""
-    """Why the job that is recorded as running cannot make an iteration any more; empty if nothing is known of that."""
 
     @property
     def jobs(self) -> Jobs:
@@ -100,7 +91,7 @@ class Context:
         """The packet-switch ports where the owner's traffic starts or stops if `links` replace those of the plan that is up."""
         current, own = self.store.current(self.slice), self.own_generations()
         following = {host for host, hello in hellos.items() if hello.active in own}
-        return rerouted(stored_links(current.links) if current else (), links, self.session.lab, following)
+        return rerouted(current.up.links if current else (), links, self.session.lab, following)
 
     @property
     def key(self) -> str:
@@ -134,10 +125,11 @@ class Context:
 
     def adopted(self, held: Held) -> frozenset[Setting]:
         """The other owners' circuits that the operator named to take over. Raises: Missing - there is no such circuit."""
-        if not self.adopt:
+        if not (named := self.options.asked.adopt):
             return frozenset()
         owned, owners = self.store.owned(self.slice), self.store.owners(self.key)
-        return ownership.adopted(self.adopt, held, owned, owners, again=self.resumes)
+        # a run that this one resumes may have adopted them already
+        return ownership.adopted(named, held, owned, owners, again=bool(self.options.resumes))
 
     def left_s(self, device: DeviceName) -> float:
         """How long (s) what this device was sent may still come about; 0 if it has reported its result, or was sent nothing."""

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, fields
+from typing import Literal
 
 from optics import HostName
-from optics.plan import Job, TransitionPolicy, ring_steps
-from orchestrator.engine.change.job_record import facts, turning, wanted_job
+from optics.plan import Job, Mode, TransitionPolicy, ring_steps
 from orchestrator.fabric.next_hops import hops
 from orchestrator.inventory.lab import Lab
 from orchestrator.plan.target import Target
-from orchestrator.results import to_json
 from orchestrator.store.records import JobRecord
 
 TURNING = ("rings", "traffic")
@@ -26,8 +24,6 @@ FIELD = {"version": "the declaration or the files of job.program", "functions": 
 LEAST_DARK_S = 0.1
 """Shorter darkness costs a job over kernel TCP less than a pause: its connections resume by themselves within 20 to 60 ms."""
 
-Mode = Literal["live", "restart", "keep"]
-"""What `up --job` takes: `live` means `transition.live: require`, `restart` means `never`, `keep` leaves the job as it is."""
 Live = Literal["require", "prefer", "never"]
 LIVE: Mapping[Mode | None, Live] = {"live": "require", "restart": "never"}
 """`up --job` as a policy; without the option the plan's counts."""
@@ -41,30 +37,18 @@ class Decision:
     why: str = ""
 
 
-def differing(running: Mapping[str, Any], job: Job) -> list[str]:
-    """The fields that differ between the running job (as `to_json` writes one) and `job`, in the words of the plan file.
+def differing(running: Job, job: Job) -> list[str]:
+    """The fields that differ between the running job and `job`, in the words of the plan file.
 
     A program that does not send along the rings is the same on any others: its connections keep their addresses.
     """
     found = list[str]()
-    gone: dict[str, Any] = {
-        "traffic": None,
-        "predicted": {},
-        "program": "",
-        "version": "",
-        "evicted": {},
-        "regions": [],
-        "functions": [],
-        "shadow": None,
-        "congestion": None,
-    }
-    now = {**gone, **running}
     ignored = DERIVED if job.uses_rings else (*DERIVED, *TURNING)
-    for name, value in (to_json(job) or {}).items():  # type: ignore[union-attr]
-        was = now.get(name)
+    for name in (f.name for f in fields(Job)):
+        was, value = getattr(running, name), getattr(job, name)
         if was == value or name in ignored:
             continue
-        if name in ("args", "env") and isinstance(was, Mapping) and isinstance(value, Mapping):
+        if name in ("args", "env"):
             found += [f"{name}.{key}" for key in sorted({*was, *value}) if was.get(key) != value.get(key)]
         else:
             found.append(name)
@@ -83,14 +67,13 @@ def decide(record: JobRecord | None, job: Job | None, live: str, *, restart: boo
         return Decision("keep")
     if restart:
         return Decision("restart")
-    _, backend, running = facts(record)
-    fields = differing(running, job)
-    if forced := [field for field in fields if field not in (*TURNING, *LABELS)]:
+    backend, found = record.spec.backend, differing(record.spec.wanted, job)
+    if forced := [field for field in found if field not in (*TURNING, *LABELS)]:
         some = ", ".join(FIELD.get(field, f"job.{field}") for field in forced[:4]) + (
             f" and {len(forced) - 4} more" if len(forced) > 4 else ""
         )
         return Decision("restart", f"{some} differ{'' if len(forced) > 1 else 's'} from the running job's")
-    if not set(fields) & set(TURNING) and not turning(record):
+    if not set(found) & set(TURNING) and not record.spec.turning:
         return Decision("keep")
     if backend == "nccl":
         return Decision("restart", "job.backend is nccl, whose rings are fixed at the start of the job")
@@ -106,13 +89,6 @@ def pauses(policy: TransitionPolicy, dark_s: float, nccl: bool, cut_off: bool) -
     return policy.hold == "always" or nccl or (cut_off and dark_s >= LEAST_DARK_S)
 
 
-def takes_part(record: JobRecord) -> bool:
-    """Whether the running job's ranks can pause and turn: those of other people's programs cannot, unless they use the project's
-    back-end."""
-    running = facts(record)[2]
-    return running.get("workload") != "program" or running.get("backend") == "testbed"
-
-
 def cut_off(record: JobRecord, goal: Target, lab: Lab, *, drained: bool) -> bool:
     """Whether two hosts that the running job sends between have no path over the circuits that stay lit.
 
@@ -121,7 +97,7 @@ def cut_off(record: JobRecord, goal: Target, lab: Lab, *, drained: bool) -> bool
     if not goal.broken_links:
         return False
     joined = hops(goal.kept_links, lab)
-    return not drained or any(pair not in joined for pair in _pairs(wanted_job(record)))
+    return not drained or any(pair not in joined for pair in _pairs(record.spec.wanted))
 
 
 def _pairs(job: Job) -> set[tuple[HostName, HostName]]:

@@ -24,7 +24,6 @@ from orchestrator.fabric.lightpath import among
 from orchestrator.fabric.move_order import in_order
 from orchestrator.fabric.transition import Transition, per_device
 from orchestrator.hosts import Hello
-from orchestrator.plan.stored import stored_links
 from orchestrator.plan.target import diff, slowest
 from orchestrator.results import DownReport
 from orchestrator.session import Observation
@@ -164,7 +163,7 @@ class Down:
         """Hosts that may run routes of the owner's, whether or not they answer."""
         store, key = self.context.store, self.context.slice
         current = store.current(key)
-        hosts = {p.host for link in (stored_links(current.links) if current else ()) for p in (link.a, link.b)}
+        hosts = {p.host for link in (current.up.links if current else ()) for p in (link.a, link.b)}
         for record in store.unfinished(self.context.key, self.context.owner):
             before, target = store.journalled(record.id)
             if before is not None:

@@ -20,6 +20,7 @@ from orchestrator.settings import Settings
 from orchestrator.store.confirmations import Awaited, Confirmations, Settled
 from orchestrator.store.keys import slice_of
 from orchestrator.store.locks import who
+from orchestrator.store.options import RunOptions
 from orchestrator.store.runs import named
 from orchestrator.store.store import Store
 
@@ -69,7 +70,7 @@ async def settle(command: Command, *, wait_s: float = WAIT_S) -> str:
     before = before_run(store, lab, found.undo)
     assert before is not None, "what waits to be confirmed has begun"
     try:
-        report: UpReport | DownReport = await change.back(before, {"of": found.undo, "unconfirmed": found.run}, found.undo)
+        report: UpReport | DownReport = await change.back(before, RunOptions(of=found.undo, unconfirmed=found.run))
     except Settled:
         return ""
     except TestbedError as error:
@@ -88,7 +89,7 @@ def _taken_away(store: Store, found: Awaited, settings: Settings) -> str | None:
         if made is None or record.token <= made.token:
             continue
         own = record.owner == settings.owner and record.verb in ("down", "rollback") and record.begun
-        if own and record.status != "running" and "unconfirmed" not in record.options:
+        if own and record.status != "running" and not record.options.unconfirmed:
             return record.id
     return None
 
@@ -98,7 +99,7 @@ def settled(verb: Callable[Concatenate[Command, P], Awaitable[T]]) -> Callable[C
 
     @wraps(verb)
     async def after(command: Command, /, *words: P.args, **options: P.kwargs) -> T:
-        note = "" if options.get("dry_run") else await settle(command)
+        note = await settle(command)
         report = await verb(command, *words, **options)
         return cast(T, replace(cast(Any, report), notes=(note, *report.notes))) if note and hasattr(report, "notes") else report
 

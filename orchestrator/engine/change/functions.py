@@ -19,8 +19,9 @@ from typing import Any
 import optical_testbed_home
 from drivers.functions import SIZES, FunctionSwitch, use_of
 from optics import Infeasible, Interlock, Missing, Refused, TestbedError
+from optics.leases import FunctionUse, Lease
 from optics.plain import printable
-from optics.plan import Function, FunctionUse, Job
+from optics.plan import Function, Job
 from optics.ranks import host_of_rank
 from orchestrator.engine.change.keep_job import is_same
 from orchestrator.engine.change.leases import LEASE_S, RENEW_S
@@ -28,6 +29,7 @@ from orchestrator.hosts import job_name
 from orchestrator.inventory.lab import Lab
 from orchestrator.inventory.segments import Segment
 from orchestrator.processes import Daemon, process_alive
+from orchestrator.store.job_spec import JobSpec
 from orchestrator.store.records import JobRecord
 from orchestrator.store.store import Store
 
@@ -47,9 +49,6 @@ GONE = "its lease has ended, or the packet switch restarted"
 UNRENEWED_S = LEASE_S - 2 * RENEW_S
 """Of a lease with less than this left (s), two renewals have not come."""
 
-Lease = Mapping[str, Any]
-"""JSON: function, segment, control (HOST:PORT), allocation, token, address, port, size, each_bytes, keeper (pid, mark)."""
-
 
 def wanted(function: Function, lab: Lab) -> int:
     """How many slots or entries a job asks for: of slots its part, as many as do not fill a buffer; half of the entries."""
@@ -67,8 +66,8 @@ async def check(job: Job | None, lab: Lab, latest: JobRecord | None, *, again: b
     """
     if job is None or (not again and latest is not None and latest.ended is None and is_same(latest, job)):
         return
-    going = latest is not None and latest.ended is None
-    held = {(lease["segment"], lease["function"]): lease["size"] for lease in leases_of(latest) if going}
+    leases = latest.spec.leases if latest is not None and latest.ended is None else ()
+    held = {(lease.segment, lease.function): lease.size for lease in leases}
     for function in job.functions:
         at = _switch(function, job, lab)
         switch = FunctionSwitch(at.name, at.address)
@@ -99,7 +98,7 @@ async def check(job: Job | None, lab: Lab, latest: JobRecord | None, *, again: b
 
 
 async def take(job: Job, lab: Lab, run: str) -> tuple[Lease, ...]:
-    """Allocate what the job's plan names, for FIRST_LEASE_S: record it, then have it `kept`.
+    """Allocate what the job's plan names, for FIRST_LEASE_S: record it, then `keep` it.
 
     Raises: Missing - the inventory, which may be another than at the job's last start, lacks some of it. Refused, Unreachable,
     TimedOut, Garbled. Nothing is kept then.
@@ -115,19 +114,8 @@ async def take(job: Job, lab: Lab, run: str) -> tuple[Lease, ...]:
                 made = await switch.allocate(function.name, name, workers, wanted(function, lab), FIRST_LEASE_S)
             finally:
                 await switch.close()
-            taken.append(
-                {
-                    "function": function.name,
-                    "segment": at.name,
-                    "control": at.address,
-                    "allocation": made.number,
-                    "token": made.token,
-                    "address": made.address,
-                    "port": made.port,
-                    "size": made.size,
-                    "each_bytes": made.each_bytes,
-                }
-            )
+            told = (made.number, made.token, made.address, made.port, made.size, made.each_bytes)
+            taken.append(Lease(function.name, at.name, at.address, *told))
     except BaseException:
         await give_back(taken)
         raise
@@ -146,54 +134,41 @@ def _switch(function: Function, job: Job, lab: Lab) -> Segment:
     raise Missing(f"segment {function.segment}: {words} in fibres.yml", hint="testbed up, with a plan that fits the inventory")
 
 
-def kept(leases: Sequence[Lease]) -> tuple[Lease, ...]:
-    """Have leases renewed until they are given back; return them with who does it. Raises: Refused - no process can be started."""
-    try:
-        keeper = asdict(keep(leases)) if leases else {}
-    except OSError as error:
-        raise Refused(f"the process that renews leases of packet switches cannot be started: {error}") from error
-    return tuple({**lease, "keeper": keeper} for lease in leases)
-
-
 def keep(leases: Sequence[Lease]) -> Daemon:
-    """Start the process that renews these leases until they are given back. Raises: OSError."""
+    """Start the process that renews these leases until they are given back. Raises: Refused - it cannot be started."""
     command = [sys.executable, "-P", "-m", "orchestrator.engine.change.leases"]
     environment = optical_testbed_home.environment()
     quiet = subprocess.DEVNULL
-    process = subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=quiet, stderr=quiet, start_new_session=True, env=environment, cwd="/"
-    )
-    assert process.stdin is not None
-    with process.stdin as told:  # not on the command line, which every user of this machine may read
-        told.write(json.dumps(list(leases)).encode())
+    try:
+        process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=quiet, stderr=quiet, start_new_session=True, env=environment, cwd="/"
+        )
+        assert process.stdin is not None
+        with process.stdin as told:  # not on the command line, which every user of this machine may read
+            told.write(json.dumps([asdict(lease) for lease in leases]).encode())
+    except OSError as error:
+        raise Refused(f"the process that renews leases of packet switches cannot be started: {error}") from error
     return Daemon.detach(process)
 
 
-async def give_back(leases: Sequence[Lease]) -> None:
+async def give_back(leases: Sequence[Lease], keeper: Daemon | None = None) -> None:
     """Release allocations, and end who renews them; those of a switch that does not answer then end by themselves.
 
     Somebody else's process is left alone: it ends once the switch does not know the leases, or has had no packet for its IDLE_S.
     """
     for lease in leases:
-        switch = FunctionSwitch(lease["segment"], lease["control"])
+        switch = FunctionSwitch(lease.segment, lease.control)
         with suppress(TestbedError):
-            await switch.release(lease["allocation"], lease["token"])
+            await switch.release(lease.allocation, lease.token)
         await switch.close()
-    for keeper in (lease["keeper"] for lease in leases if "keeper" in lease):
+    if keeper is not None:
         with suppress(PermissionError):
-            Daemon(**keeper).end(END_S)
+            keeper.end(END_S)
 
 
-def leases_of(record: JobRecord | None) -> tuple[Lease, ...]:
-    """What the job of this record was given."""
-    spec = record.spec if record is not None else None
-    found = spec.get("leases") if isinstance(spec, dict) else None
-    return tuple(found) if isinstance(found, list) else ()  # type: ignore[arg-type]
-
-
-def unkept(leases: Sequence[Lease]) -> bool:
+def unkept(spec: JobSpec) -> bool:
     """Whether the process on this machine is gone that renews a job's leases; one on another machine looks gone too."""
-    return any(not process_alive(**lease["keeper"]) for lease in leases if "keeper" in lease)
+    return spec.keeper is not None and not process_alive(spec.keeper.pid, spec.keeper.mark)
 
 
 class Asked:
@@ -226,14 +201,14 @@ async def _counters(segment: str, control: str) -> Sequence[Mapping[str, Any]] |
 
 async def tend(store: Store, record: JobRecord, asked: Asked) -> tuple[FunctionUse, ...]:
     """What the switches say of what a job was given that has not ended; if nobody renews it any more, this starts who does."""
-    leases, found = leases_of(record), []
-    for lease in leases:
-        said = await asked.uses(lease["segment"], lease["control"])
-        own = [each for each in said if each.error or each.allocation == lease["allocation"]]
-        gone = FunctionUse(lease["segment"], lease["function"], error=GONE)
-        found.append(replace(own[0], function=lease["function"]) if own else gone)
-    if unkept(leases) and any(not use.error and use.lease_left_s < UNRENEWED_S for use in found):
+    found = []
+    for lease in record.spec.leases:
+        said = await asked.uses(lease.segment, lease.control)
+        own = [each for each in said if each.error or each.allocation == lease.allocation]
+        gone = FunctionUse(lease.segment, lease.function, error=GONE)
+        found.append(replace(own[0], function=lease.function) if own else gone)
+    if unkept(record.spec) and any(not use.error and use.lease_left_s < UNRENEWED_S for use in found):
         now = store.job(record.id)
-        if now is not None and now.ended is None and isinstance(now.spec, dict):
-            store.set_job_spec(now.id, {**now.spec, "leases": kept(leases_of(now))})
+        if now is not None and now.ended is None:
+            store.set_job_spec(now.id, replace(now.spec, keeper=keep(now.spec.leases)))
     return tuple(found)

@@ -10,7 +10,6 @@ from orchestrator.fabric.circuits import settings
 from orchestrator.fabric.lightpath import Held, among
 from orchestrator.fabric.rules import Rules
 from orchestrator.inventory.lab import Lab
-from orchestrator.plan.stored import stored_circuits
 from orchestrator.plan.target import Target
 from orchestrator.store.records import CurrentPlan
 
@@ -46,7 +45,7 @@ def lacking(current: CurrentPlan | None, lab: Lab, held: Held) -> bool:
     if current is None:
         return False
     try:
-        up = settings(stored_circuits(current.links, lab))
+        up = settings(current.up.circuits(lab))
     except TestbedError:  # the inventory changed since
         return False
     return any(among(wanted, held[device]) != wanted for device, wanted in up.items() if device in held)

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from optics import Refused
+from optics.plan import Job
 from optics.ranks import RankName, host_of_rank
-from orchestrator.engine.change.job_record import facts, ranks_of, runs
+from orchestrator.engine.change.job_record import ranks_of, runs
 from orchestrator.engine.change.rank_records import Sound, sound
 from orchestrator.hosts import Tail
 from orchestrator.session import Session
@@ -116,24 +117,24 @@ def append(file: Path, offset: int, piece: bytes) -> bool:
         return True
 
 
-def whole_bytes(wanted: Mapping[str, Any], r: Mapping[str, Any]) -> int | None:
+def whole_bytes(wanted: Job, r: Mapping[str, Any]) -> int | None:
     """What a rank would send over a ring for this record's sums, whole and in each iteration since the one before (`sync_every`).
 
     None where nothing was summed, or the bytes on the wire are not counted, as of programs of the lab's owner.
     """
-    if not r.get("bytes") or r.get("wire_bytes") is None or wanted.get("program"):
+    if not r.get("bytes") or r.get("wire_bytes") is None or wanted.program:
         return None
-    ranks, every = len(wanted["ranks"]), int((wanted.get("args") or {}).get("sync_every", 1))
+    ranks, every = len(wanted.ranks), int(wanted.args.get("sync_every", 1))
     return round((int(r["iter"]) % every or every) * 2 * (ranks - 1) / ranks * float(r["bytes"]))
 
 
-def loss_bound(wanted: Mapping[str, Any]) -> float:
+def loss_bound(wanted: Job) -> float:
     """The share of a sum that the job's datagrams may lose."""
     usual: Any = next(option.default for option in OPTIONS["train"] if option.name == "loss_bound")
-    return float((wanted.get("args") or {}).get("loss_bound", usual))
+    return float(wanted.args.get("loss_bound", usual))
 
 
-def sent(wanted: Mapping[str, Any], records: Sequence[Mapping[str, Any]]) -> dict[str, float] | None:
+def sent(wanted: Job, records: Sequence[Mapping[str, Any]]) -> dict[str, float] | None:
     """What the latest exchanges sent, as `JobStatus.sent`; None where it is not known."""
     found = list(islice(((r, whole) for r in reversed(records[1:]) if (whole := whole_bytes(wanted, r))), LATEST))
     if not found:
@@ -158,7 +159,7 @@ def saves(records: Sequence[Mapping[str, Any]]) -> dict[str, float] | None:
 
 def iteration_point(journal: Journal, record: JobRecord, r: Mapping[str, Any], ahead_ns: int) -> None:
     """Record what rank 0 reported of one iteration: the step, and the all-reduce in it. ahead_ns: its clock minus the local one."""
-    wanted = facts(record)[2]
+    wanted = record.spec.wanted
     took, comm = float(r["iter_ms"]), r.get("comm_ms")
     at = int(r["t_wall_ns"]) - ahead_ns - journal.anchor_ns
     journal.point(
@@ -171,7 +172,7 @@ def iteration_point(journal: Journal, record: JobRecord, r: Mapping[str, Any], a
             "compute_ms": took - comm if comm is not None else None,
             "loss": r.get("loss"),
             "samples_per_s": r["samples"] / took * 1e3 if r.get("samples") and took else None,
-            "ring_groups": max(1, len(wanted.get("rings") or ())),
+            "ring_groups": max(1, len(wanted.rings)),
             "save_ms": r.get("save_ms"),
         },
         at,
@@ -211,7 +212,7 @@ async def ends_before(session: Session, record: JobRecord | None, runs_dir: Path
     """When the iterations of a stopped job ended, as far as they were fetched."""
     if record is None or not (ranks := ranks_of(record, session.lab)):
         return []
-    file = runs_dir / record.run / f"{facts(record)[0]}.iterations.jsonl"
+    file = runs_dir / record.run / f"{record.spec.on_hosts}.iterations.jsonl"
     try:
         lines = file.read_bytes().splitlines()
     except OSError:

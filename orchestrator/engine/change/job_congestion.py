@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from optics.plan import Job
 from orchestrator.engine.change.decision import Decision
-from orchestrator.engine.change.job_record import facts, ranks_of, wanted_job
+from orchestrator.engine.change.job_record import ranks_of
 from orchestrator.session import Session
 from orchestrator.store.records import JobRecord
 
@@ -17,8 +17,8 @@ async def follow(session: Session, decision: Decision, record: JobRecord | None,
     """
     if record is None or job is None or decision.kind not in ("keep", "turn"):
         return []
-    if wanted_job(record).congestion == job.congestion:
+    if record.spec.wanted.congestion == job.congestion:
         return []
-    await session.hosts.set_congestion(facts(record)[0], ranks_of(record, session.lab), job.congestion)
+    await session.hosts.set_congestion(record.spec.on_hosts, ranks_of(record, session.lab), job.congestion)
     control = job.congestion.control if job.congestion is not None else "that of the routes"
     return [f"the congestion control of {record.name}'s connections is {control} now"]

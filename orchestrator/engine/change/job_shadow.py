@@ -9,7 +9,7 @@ from pathlib import Path
 
 from optics import HostName, TestbedError, Unreachable
 from orchestrator.engine.change.iterations import LATEST, MOST_BYTES, append, whole_lines
-from orchestrator.engine.change.job_record import facts, shadow_host, tapped_hosts, unshadowed
+from orchestrator.engine.change.job_record import shadow_host, tapped_hosts
 from orchestrator.engine.change.rank_records import sound
 from orchestrator.session import Session
 from orchestrator.store.records import JobRecord
@@ -23,11 +23,11 @@ FIELDS = ("iter", "equal", "fetched", "missing", "lost", "lag_ms", "checkpoint")
 
 async def end(session: Session, record: JobRecord | None) -> None:
     """End a job's shadow, should it still run, once its ranks have ended: it writes its checkpoint. A silent host is left alone."""
-    if record is None or (host := shadow_host(record, session.lab)) is None or unshadowed(record):
+    if record is None or (host := shadow_host(record, session.lab)) is None or record.spec.alone:
         return
     with suppress(TestbedError):
         await _connected(session, host)
-        await session.hosts.end_shadow(facts(record)[0], host)
+        await session.hosts.end_shadow(record.spec.on_hosts, host)
 
 
 async def _connected(session: Session, host: HostName) -> None:
@@ -45,13 +45,14 @@ async def status(session: Session, record: JobRecord, run_dir: Path) -> dict[str
 
     What it judged since the last time goes into the run's directory and journal. lost: packets that the taps had no room for.
     """
-    if why := unshadowed(record):
-        at = facts(record)[2]["shadow"]["host"]
+    shadow = record.spec.wanted.shadow
+    if shadow is not None and (why := record.spec.alone):
+        at = shadow.host
         lacks = f"launched without its shadow on {at}: {why}; once {at} answers, for one again: testbed job stop, then testbed up"
         return {"host": at, "state": "absent", "checkpoint": 0, "lacks": lacks}
     if (host := shadow_host(record, session.lab)) is None:
         return None
-    name = facts(record)[0]
+    name = record.spec.on_hosts
     run_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
     local = run_dir / f"{name}.shadow.jsonl"
     local.touch(mode=0o600)

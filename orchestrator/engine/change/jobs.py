@@ -7,7 +7,7 @@ import dataclasses
 import itertools
 import statistics
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,30 +16,20 @@ from typing import Any
 from optics import HostName, NotVerified, Refused, TestbedError, Unreachable
 from optics.plain import counted
 from optics.plan import Job
-from optics.ranks import RankName, host_of_rank, hosts_of
+from optics.ranks import RankName, host_of_rank
 from orchestrator.engine.change import functions, job_beats, job_functions, job_ports, job_shadow
 from orchestrator.engine.change.attempt import Attempt
 from orchestrator.engine.change.iterations import LATEST, ahead_ns_of, bring_home, ends_before, ends_of, median_ms, saves, sent
 from orchestrator.engine.change.job_record import (
-    ALONE,
-    UNLAUNCHED,
-    Pause,
-    facts,
     hosts_of_job,
     launched,
     launching,
-    layout_of,
     new_hosts,
-    pause_of,
     ranks_of,
     runs,
     shadowed,
     spec_of,
     state_of,
-    turning,
-    wanted_job,
-    with_layout,
-    without_pause,
 )
 from orchestrator.engine.change.keep_job import is_same
 from orchestrator.engine.change.program_progress import unseen
@@ -49,6 +39,7 @@ from orchestrator.hosts.launch import identity
 from orchestrator.hosts.output import last_line
 from orchestrator.results import ALIVE, JobStatus
 from orchestrator.session import Session
+from orchestrator.store.job_spec import Pause
 from orchestrator.store.keys import lab_of
 from orchestrator.store.records import JobRecord
 from orchestrator.store.store import Store
@@ -80,14 +71,14 @@ class Jobs:
 
     async def beats(self, record: JobRecord) -> Sequence[Beat]:
         """What every rank says of itself, of the hosts that answer; its iterations since the last time go into the journal."""
-        name, ranks = facts(record)[0], ranks_of(record, self.session.lab)
+        name, ranks = record.spec.on_hosts, ranks_of(record, self.session.lab)
         return await job_beats.bring_home(self.session, name, record.name, record.run, self._run_dir(record), ranks)
 
     async def status(
         self, record: JobRecord, beats: Sequence[Beat] | None = None, asked: functions.Asked | None = None
     ) -> JobStatus:
         """Ask every rank, fetch the new iterations, record an end in the store. beats: what `beats` returned a moment ago."""
-        name, chosen, wanted = facts(record)
+        name, wanted = record.spec.on_hosts, record.spec.wanted
         ranks = ranks_of(record, self.session.lab)
         states = await self.session.hosts.job_states(name, ranks)
         records = await bring_home(self.session, name, record, self._run_dir(record)) if ranks else Sound()
@@ -100,36 +91,35 @@ class Jobs:
         if ranks and launched is not None and launched.ended is not None:  # that run samples the ports itself until it ends
             ended = state not in ALIVE
             await job_ports.bring_home(self.session, name, record.run, self._run_dir(record), ranks, launched.ended, ended=ended)
-        if state == "running" and pause_of(record) is not None:
+        if state == "running" and record.pause is not None:
             state, detail = await self._paused(record, name, ranks)
         elif state == "running":
             detail = record.detail
         if not records and not detail and ranks:
-            detail = await unseen(self.session, self.store, self.slice, self.runs_dir, record, wanted, state)
+            detail = await unseen(self.session, self.store, self.slice, self.runs_dir, record, state)
         given = await functions.tend(self.store, record, asked := asked or functions.Asked()) if record.ended is None else ()
         detail += "".join(f"; {use}" for use in given if use.error and state == "failed")
         if record.ended is None and state in ("finished", "failed"):
             self.store.set_job(record.id, state, detail, ended=True)
-            await functions.give_back(functions.leases_of(self.store.job(record.id)))
+            await self._give_back(record.id)
         if state == "failed" and (left := sum(each.state == "running" for each in states.values())):
             detail += f"; {counted(left, 'rank')} still run{'s' if left == 1 else ''}: testbed job stop"
         busbw = [r["busbw_gbps"] * 125 for r in (records[1:] or records)[-LATEST:] if "busbw_gbps" in r]
         busy = [float(r["busy"]) for r in records[1:][-LATEST:] if "busy" in r]
-        predicted = wanted.get("predicted") or {}
         return JobStatus(
             name=record.name,
             state=state,
             workload=runs(wanted),
-            backend=chosen,
-            ranks=len(wanted["ranks"]),
-            hosts=len(hosts_of(wanted["ranks"])),
+            backend=record.spec.backend,
+            ranks=len(wanted.ranks),
+            hosts=len(wanted.hosts),
             iterations=sum(int(r.get("steps", 1)) for r in records),
             iteration_ms=median_ms(records),
             busbw_mbps=round(statistics.median(busbw), 3) if busbw else None,
-            busbw_expected_mbps=predicted.get("busbw_mbps"),
-            iteration_expected_ms=predicted.get("iteration_ms"),
-            time_scale=(wanted.get("traffic") or {}).get("time_scale", 1.0),
-            exit_codes={i: s.code for i, rank in enumerate(wanted["ranks"]) if (s := states.get(rank)) and s.code is not None},
+            busbw_expected_mbps=wanted.predicted.get("busbw_mbps"),
+            iteration_expected_ms=wanted.predicted.get("iteration_ms"),
+            time_scale=wanted.traffic.time_scale if wanted.traffic is not None else 1.0,
+            exit_codes={i: s.code for i, rank in enumerate(wanted.ranks) if (s := states.get(rank)) and s.code is not None},
             detail=detail,
             run=record.run,
             started=record.started,
@@ -149,12 +139,13 @@ class Jobs:
 
     async def _paused(self, record: JobRecord, name: str, ranks: tuple[RankName, ...]) -> tuple[str, str]:
         """The state of a job that was paused, and until when; one that goes on is recorded as running."""
-        pause = pause_of(record)
+        pause = record.pause
         assert pause is not None
         states = await self.session.hosts.rank_states(name, ranks)
         if any(s.state == "held" and s.move == pause.move for s in states):
             return "paused", f"until {time.strftime('%H:%M:%S', time.localtime(pause.until))}; to go on: testbed job resume"
-        self.store.set_job_spec(record.id, without_pause(self.store.job(record.id) or record))  # it may have turned meanwhile
+        now = self.store.job(record.id) or record  # it may have turned meanwhile
+        self.store.set_job_spec(record.id, dataclasses.replace(now.spec, pause=None))
         words = self._ended_early(pause)
         self.store.set_job(record.id, "running", words)
         return "running", words
@@ -173,7 +164,7 @@ class Jobs:
         record = self.store.latest_job(self.slice)
         if record is None or record.ended is not None:
             return None
-        name, ranks = facts(record)[0], ranks_of(record, self.session.lab)
+        name, ranks = record.spec.on_hosts, ranks_of(record, self.session.lab)
         try:
             states = await self.session.hosts.job_states(name, ranks)
         except TestbedError:
@@ -221,7 +212,7 @@ class Jobs:
                 await self.stop(record, "replaced")
                 phase.detail = f"stopped {record.name} after {old.iterations if old else 0} iterations"
         ended = "" if record is None else record.state if old is None else old.state
-        before = wanted_job(record) if record is not None and ended != "finished" else None
+        before = record.spec.wanted if record is not None and ended != "finished" else None
         resume = before is not None and (before.name, identity(before)) == (job.name, identity(job))
         return await self.start(run, job, recorder, resume=resume, sample=sample, spared=spared)
 
@@ -229,7 +220,7 @@ class Jobs:
         self,
         run: str,
         number: int | None,
-        layout: Mapping[str, Any] | None,
+        wanted: Job | None,
         recorder: Recorder,
         *,
         sample: bool = True,
@@ -237,7 +228,7 @@ class Jobs:
         """Resume the job that ran before (None: none did) from its checkpoint, without its shadow where that cannot be started;
         stop another one that runs.
 
-        layout: the rings that it had (`layout_of`), None for those of its record; on other rings it is stopped, too.
+        wanted: the job with the rings that it had, None for those of its record; on other rings it is stopped, too.
         Raises: Missing - its launch data is lost; else as `start`.
         """
         latest = self.store.latest_job(self.slice)
@@ -254,14 +245,14 @@ class Jobs:
             return None
         if record.ended is None:
             status = await self.status(record)
-            same = not turning(record) and (layout is None or layout_of(record) == layout)
+            same = is_same(record, wanted or record.spec.wanted)
             if status.state == "finished" or (same and status.state in ALIVE):
                 return status
             if status.state in ALIVE:
                 with recorder.phase("job", f"stopping {record.name}") as phase:
                     await self.stop(record, "taken back")
                     phase.detail = f"stopped {record.name}"
-        job = launched(with_layout(record, layout), self.session.lab)
+        job = launched(record, self.session.lab, wanted)
         return await self.start(run, job, recorder, resume=True, sample=sample, spared=True)
 
     async def start(
@@ -281,7 +272,6 @@ class Jobs:
         its ranks', whichever is newer. spared: without its shadow where that cannot be started.
         Raises: NotVerified - it failed at once; the last line of each rank is quoted. Refused, Unreachable - it could not start.
         """
-        spec = spec_of(job, self.session.lab, run)
         what = job.program or job.workload
         latest = self.store.latest_job(self.slice)
         await self.stop_left(latest)
@@ -294,25 +284,25 @@ class Jobs:
             if job.shadow:
                 more["says"] = lambda words: recorder.progress.update("launch", 0, 1, words)
             more |= ({"leases": leases} if leases else {}) | ({"restore": begins} if begins else {})
-            number = self.store.add_job(self.slice, run, job.name, spec | ({"leases": leases} if leases else {}))
+            spec = dataclasses.replace(spec_of(job, self.session.lab, run), leases=leases)
+            number = self.store.add_job(self.slice, run, job.name, spec)
             try:
                 if leases:  # only now that they are recorded: of a process that was killed before, they end soon
-                    leases = functions.kept(leases)
-                    spec |= {"leases": leases}
+                    spec = dataclasses.replace(spec, keeper=functions.keep(leases))
                     self.store.set_job_spec(number, spec)
                 await self.session.hosts.launch(job, run, resume=resume, **more)
             except TestbedError as error:
-                self.store.set_job_spec(number, spec | {UNLAUNCHED: True})
+                self.store.set_job_spec(number, dataclasses.replace(spec, unlaunched=True))
                 self.store.set_job(number, "failed", str(error), ended=True)
-                await functions.give_back(leases)
+                await functions.give_back(spec.leases, spec.keeper)
                 await self.stop_left(self.store.job(number))
                 raise
             if alone:
-                self.store.set_job_spec(number, spec | {ALONE: alone[0]})
+                self.store.set_job_spec(number, dataclasses.replace(spec, alone=alone[0]))
             self.store.set_job(number, "running")
             if sample:
-                await job_ports.keep(self.session, spec["on_hosts"], job.ranks)
-            phase.detail = f"{what}, {len(job.ranks)} ranks, {spec['backend']}" + "".join(f"; no shadow: {why}" for why in alone)
+                await job_ports.keep(self.session, spec.on_hosts, job.ranks)
+            phase.detail = f"{what}, {len(job.ranks)} ranks, {spec.backend}" + "".join(f"; no shadow: {why}" for why in alone)
         record = self.store.latest_job(self.slice)
         assert record is not None
         starts = f"waiting for {counted(len(job.ranks), 'rank')} to start and meet, then for {FIRST_ITERATIONS} iterations"
@@ -328,7 +318,7 @@ class Jobs:
                 recorder.progress.update("job", made, FIRST_ITERATIONS if made else 0, words)
                 await asyncio.sleep(POLL_S)
             if status.state == "failed":
-                words = await self._last_words(spec["on_hosts"], record)
+                words = await self._last_words(spec.on_hosts, record)
                 await self.stop_left(self.store.job(number))
                 raise NotVerified(
                     f"job {job.name} failed at its start: {status.detail}\n{words}",
@@ -351,8 +341,8 @@ class Jobs:
 
     async def stop(self, record: JobRecord, why: str) -> JobStatus:
         """Stop a job and keep its iterations. Raises: Refused - a rank does not stop even when killed."""
-        name = facts(record)[0]
-        if (pause := pause_of(record)) is not None:  # ranks write their checkpoints at the end of an iteration
+        name = record.spec.on_hosts
+        if (pause := record.pause) is not None:  # ranks write their checkpoints at the end of an iteration
             await Attempt(self.session.hosts, record, pause.move, GRACE_S).drop()
         ended = await self.session.hosts.stop_job(name, GRACE_S, ranks_of(record, self.session.lab))
         if still := [rank for rank, s in ended.items() if s.state == "running"]:
@@ -363,7 +353,7 @@ class Jobs:
         except Unreachable:  # stopped through Ansible, or its hosts were started anew: no agent there tells more
             status = JobStatus(record.name, "stopped", run=record.run, started=record.started)
         self.store.set_job(record.id, "stopped", why, ended=True)
-        await functions.give_back(functions.leases_of(self.store.job(record.id)))
+        await self._give_back(record.id)
         return dataclasses.replace(status, state="stopped", detail=why)
 
     async def write_off(self, lost: Collection[HostName], why: str = "") -> None:
@@ -374,7 +364,7 @@ class Jobs:
         record = self.store.latest_job(self.slice)
         if record is None or not (why or set(lost) & set(hosts_of_job(record, self.session.lab))):
             return
-        name, ranks = facts(record)[0], ranks_of(record, self.session.lab)
+        name, ranks = record.spec.on_hosts, ranks_of(record, self.session.lab)
         near = [rank for rank in ranks if host_of_rank(rank) not in lost]
         ended = await self.session.hosts.stop_job(name, BROKEN_GRACE_S, near) if near else {}
         if still := [rank for rank, s in ended.items() if s.state == "running"]:
@@ -383,21 +373,26 @@ class Jobs:
         if record.ended is None:
             words = why or f"{', '.join(sorted(lost))} did not answer"
             self.store.set_job(record.id, "failed", words, ended=True)
-            await functions.give_back(functions.leases_of(self.store.job(record.id)))
+            await self._give_back(record.id)
 
     async def left(self, record: JobRecord) -> tuple[RankName, ...]:
         """The ranks of an ended job that run nevertheless, such as peers of a lost one that their program has not missed yet.
 
         Raises: Unreachable - a host of the job does not answer.
         """
-        states = await self.session.hosts.job_states(facts(record)[0], ranks_of(record, self.session.lab))
+        states = await self.session.hosts.job_states(record.spec.on_hosts, ranks_of(record, self.session.lab))
         return tuple(rank for rank, state in states.items() if state.state == "running")
+
+    async def _give_back(self, job: int) -> None:
+        """Give back what packet switches gave a job that has ended."""
+        if (record := self.store.job(job)) is not None:
+            await functions.give_back(record.spec.leases, record.spec.keeper)
 
     async def stop_left(self, record: JobRecord | None) -> None:
         """Stop what is `left` of an ended job, so that it holds no GPU and no port. A host that does not answer stays as it is."""
         with suppress(TestbedError):
             if record is not None and record.ended is not None and (left := await self.left(record)):
-                await self.session.hosts.stop_job(facts(record)[0], GRACE_S, left)
+                await self.session.hosts.stop_job(record.spec.on_hosts, GRACE_S, left)
         if record is not None and record.ended is not None:
             await job_shadow.end(self.session, record)
 
@@ -434,7 +429,7 @@ class Jobs:
         try:
             ahead_ns = await ahead_ns_of(self.session, ranks[0]) if ranks else 0
             while ranks:
-                found = await bring_home(self.session, facts(record)[0], record, self._run_dir(record))
+                found = await bring_home(self.session, record.spec.on_hosts, record, self._run_dir(record))
                 ends = ends_of(found, ahead_ns + journal.anchor_ns)
                 for r, at in zip(found[-LATEST:], ends[-LATEST:], strict=True):
                     if at > after_ns:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import combinations
-from typing import Any
 
 from optics import HostName, Interlock
 from optics.plain import counted, seconds_text
-from optics.plan import Job, Plan, reached, steps_of
-from optics.ranks import hosts_of
-from orchestrator.engine.change.decision import LIVE, Mode, decide, differing
-from orchestrator.engine.change.job_record import affected, turning
+from optics.plan import Job, Mode, Plan, reached, steps_of
+from orchestrator.engine.change.decision import LIVE, decide, differing
+from orchestrator.engine.change.job_record import affected
 from orchestrator.plan.target import Target
 from orchestrator.results import JobStatus
 from orchestrator.store.records import JobRecord
@@ -20,15 +18,9 @@ PAUSE = ("launch", "job")
 """The phases of a run in which a relaunched job does not train."""
 
 
-def launched_as(record: JobRecord) -> Mapping[str, Any]:
-    """The plan's section on the job when it was launched; None if the store does not have it."""
-    wanted = record.spec.get("wanted") if isinstance(record.spec, dict) else None
-    return wanted if isinstance(wanted, dict) else {}
-
-
 def is_same(record: JobRecord, job: Job) -> bool:
     """Whether a plan's job is the one that runs, which is then not relaunched."""
-    return not turning(record) and not differing(launched_as(record), job)
+    return not record.spec.turning and not differing(record.spec.wanted, job)
 
 
 def parted(record: JobRecord, plan: Plan) -> list[str]:
@@ -36,7 +28,7 @@ def parted(record: JobRecord, plan: Plan) -> list[str]:
 
     Hosts forward, so a path may go over any host of the plan.
     """
-    hosts = hosts_of(map(str, launched_as(record).get("ranks", ())))
+    hosts = record.spec.wanted.hosts
     slots = [slot.links for slot in plan.schedule.slots] if plan.schedule is not None else [()]
     ways = [steps_of((*plan.links, *links)) for links in slots]
     reach = {host: set[HostName]().union(*(reached(host, steps) for steps in ways)) for host in hosts}

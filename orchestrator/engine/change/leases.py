@@ -11,10 +11,11 @@ import asyncio
 import json
 import sys
 import time
-from typing import Any
+from collections.abc import Iterable
 
 from drivers.functions import FunctionSwitch
 from optics import Missing, TestbedError
+from optics.leases import Lease
 
 LEASE_S, RENEW_S = 60.0, 15.0
 IDLE_S = 4500.0
@@ -25,20 +26,20 @@ MOST_BYTES = 1 << 20
 
 
 async def renew(
-    lease: Any, *, every_s: float = RENEW_S, lease_s: float = LEASE_S, idle_s: float = IDLE_S, begin_s: float = BEGIN_S
+    lease: Lease, *, every_s: float = RENEW_S, lease_s: float = LEASE_S, idle_s: float = IDLE_S, begin_s: float = BEGIN_S
 ) -> str:
     """Renew one lease until it is over; return why."""
-    switch = FunctionSwitch(lease["segment"], lease["control"])
+    switch = FunctionSwitch(lease.segment, lease.control)
     heard_s = moved_s = time.monotonic()
     packets = -1
     try:
         while True:
             now = time.monotonic()
             try:
-                await switch.renew(lease["allocation"], lease["token"], lease_s)
+                await switch.renew(lease.allocation, lease.token, lease_s)
                 heard_s = now
                 for each in await switch.counters():
-                    if each.get("allocation") == lease["allocation"] and each.get("packets_in") != packets:
+                    if each.get("allocation") == lease.allocation and each.get("packets_in") != packets:
                         packets, moved_s = each.get("packets_in", 0), now
             except Missing:
                 return "given back"
@@ -52,9 +53,9 @@ async def renew(
         await switch.close()
 
 
-async def renew_all(leases: list[Any]) -> None:
+async def renew_all(leases: Iterable[Lease]) -> None:
     await asyncio.gather(*map(renew, leases))
 
 
 if __name__ == "__main__":
-    asyncio.run(renew_all(json.loads(sys.stdin.buffer.read(MOST_BYTES))))
+    asyncio.run(renew_all(Lease(**lease) for lease in json.loads(sys.stdin.buffer.read(MOST_BYTES))))

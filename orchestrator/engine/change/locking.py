@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Iterable, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 
 from optics import HostName
 from optics.plan import Plan
-from optics.ranks import host_of_rank
 from orchestrator.deadline import OUTER
 from orchestrator.engine.change.snapshot import Snapshot, before_of, hosts_of
 from orchestrator.inventory.lab import Lab
-from orchestrator.plan.stored import stored_links
 from orchestrator.session import Command, Session
 from orchestrator.settings import Settings
 from orchestrator.store.confirmations import Confirmations
@@ -50,12 +48,11 @@ def scope_of(
     for each in keys:
         scope |= of_settings(lab, store.owned(each))
     currents = (*map(store.current, keys), to.current if to is not None else None)
-    plans = [found.links for found in currents if found is not None]
-    hosts.update(port.host for links in plans for link in stored_links(links) for port in (link.a, link.b))
+    links = [link for found in currents if found is not None for link in found.up.links]
+    hosts.update(port.host for link in links for port in (link.a, link.b))
     job = store.latest_job(key)
-    if job is not None and job.ended is None and isinstance(job.spec, dict) and isinstance(wanted := job.spec.get("wanted"), dict):
-        hosts.update(host_of_rank(str(rank)) for rank in _listed(wanted.get("ranks")))
-        hosts.update(str(shadow["host"]) for shadow in [wanted.get("shadow")] if isinstance(shadow, dict))
+    if job is not None and job.ended is None:
+        hosts.update(job.spec.wanted.needed)
     if (waiting := Confirmations(store, key, who(settings)).pending()) is not None:
         hosts.update((*waiting.hosts, *waiting.leaving))
     for record in store.unfinished(key_of(lab), settings.owner):
@@ -65,14 +62,10 @@ def scope_of(
             was = before_of(before)
             scope |= of_settings(lab, (s for held in was.owned.values() for s in held))
             if was.current is not None:
-                hosts.update(port.host for link in stored_links(was.current.links) for port in (link.a, link.b))
+                hosts.update(port.host for link in was.current.up.links for port in (link.a, link.b))
     if to is not None:
         scope |= of_settings(lab, (s for held in to.owned.values() for s in held))
     return scope | reach(lab, hosts)
-
-
-def _listed(value: object) -> Iterable[object]:
-    return value if isinstance(value, (list, tuple)) else ()
 
 
 def own_turner(lab: Lab, settings: Settings, store: Store) -> Lock | None:

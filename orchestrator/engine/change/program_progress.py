@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from orchestrator.engine.change.iterations import median_ms
-from orchestrator.engine.change.job_record import facts, ranks_of
+from orchestrator.engine.change.job_record import ranks_of
 from orchestrator.engine.change.rank_records import sound
 from orchestrator.hosts.output import last_line
 from orchestrator.session import Session
@@ -48,13 +46,10 @@ def usual(store: Store, key: str, runs_dir: Path, program: str, before: int) -> 
     """
     for number in range(before - 1, max(0, before - 1 - LOOK_BACK), -1):
         record = store.job(number)
-        if record is None or record.lab != key or not isinstance(record.spec, dict):
-            continue
-        name, _, wanted = facts(record)
-        if wanted.get("program") != program:
+        if record is None or record.lab != key or record.spec.wanted.program != program:
             continue
         try:
-            found = sound((runs_dir / record.run / f"{name}.iterations.jsonl").read_bytes().splitlines())
+            found = sound((runs_dir / record.run / f"{record.spec.on_hosts}.iterations.jsonl").read_bytes().splitlines())
         except OSError:
             continue
         if found:
@@ -63,13 +58,10 @@ def usual(store: Store, key: str, runs_dir: Path, program: str, before: int) -> 
     return NEVER_SEEN
 
 
-async def unseen(
-    session: Session, store: Store, key: str, runs_dir: Path, record: JobRecord, wanted: Mapping[str, Any], state: str
-) -> str:
+async def unseen(session: Session, store: Store, key: str, runs_dir: Path, record: JobRecord, state: str) -> str:
     """What to say of a program none of whose iterations shows, and that had the time for it or has ended; else empty."""
-    if not wanted.get("program") or state not in ("starting", "finished"):
-        return ""
-    if (program := session.lab.programs.get(str(wanted["program"]))) is None:
+    program = session.lab.programs.get(record.spec.wanted.program)
+    if program is None or state not in ("starting", "finished"):
         return ""
     for_s, seen = time.time() - record.started, usual(store, key, runs_dir, program.name, record.id)
     if state == "starting" and for_s < seen.patience_s:
@@ -79,6 +71,6 @@ async def unseen(
         by = "as in its last run" if seen is not NEVER_SEEN else f"it never ran here, and {USUAL_S:g} s an iteration are assumed"
         words += f" in {for_s:.0f} s (expected within {seen.patience_s:.0f} s, {by})"
     ranks = ranks_of(record, session.lab)
-    line = await last_line(session.hosts, facts(record)[0], ranks[0]) if ranks else ""
+    line = await last_line(session.hosts, record.spec.on_hosts, ranks[0]) if ranks else ""
     last = f"the last line of its output: {line[:120]!r}" if line else "it has printed nothing"
     return f"{words}\n{last}; see iterations at {program.place}"

@@ -10,7 +10,7 @@ from optics import HandsNeeded, Link, Locked, TestbedError
 from orchestrator.engine.change.context import Context
 from orchestrator.engine.change.functions import check
 from orchestrator.engine.change.goal import goal_hosts
-from orchestrator.engine.change.job_record import launched, layout_of, wanted_job, with_layout
+from orchestrator.engine.change.job_record import launched
 from orchestrator.engine.change.rollback import Rollback
 from orchestrator.engine.change.snapshot import NONE, Snapshot, change_back
 from orchestrator.engine.change.turn import Turn
@@ -21,7 +21,7 @@ from orchestrator.fabric.lookahead import ahead
 from orchestrator.fabric.move_order import in_order
 from orchestrator.fabric.transition import per_device
 from orchestrator.inventory.lab import Lab
-from orchestrator.plan.stored import slot_facts, stored_circuits, stored_links, stored_plan
+from orchestrator.plan.stored import stored_plan
 from orchestrator.plan.target import Target
 from orchestrator.results import EqualiseReport, JobStatus
 from orchestrator.session import Observation
@@ -32,14 +32,14 @@ from orchestrator.verify.report import Rung
 
 def as_stored(store: Store, key: str, current: CurrentPlan, lab: Lab) -> Snapshot:
     """The plan that is up, exactly as in the store: its light paths, their attenuation, the job launched last."""
-    wanted = settings(stored_circuits(current.links, lab))
+    wanted = settings(current.up.circuits(lab))
     exact = {route(s): s for s in store.owned(key)}
     job = store.latest_job(key)
     held = {d: frozenset(exact.get(route(s), s) for s in found) for d, found in wanted.items()}
-    lit = receivers(stored_links(current.links))
+    lit = receivers(current.up.links)
     if job is None or job.ended is not None:
         return Snapshot(held, current=current, lit=lit)
-    return Snapshot(held, current=current, lit=lit, job=job.id, layout=layout_of(job))
+    return Snapshot(held, current=current, lit=lit, job=job.id, wanted=job.spec.wanted)
 
 
 class Restore(Up):
@@ -52,10 +52,11 @@ class Restore(Up):
         current = to.current
         assert current is not None
         lab = context.session.lab
-        plan = stored_plan(current.plan_text, current.plan_name, current.links, lab)
-        super().__init__(context, plan, current.plan_text, slots=slot_facts(current.links))
+        plan = stored_plan(current.plan_text, current.plan_name, current.up.slots, lab)
+        super().__init__(context, plan, current.plan_text)
+        self.slots = current.up.slots
         self.turn = Turn(context, self.plan.transition, "never" if self.plan.transition.live == "never" else "prefer")
-        self.to, self.links = to, current.links
+        self.to, self.up = to, current.up
         self.unfit = ""
 
     def _goal(self, seen: Observation) -> Target:
@@ -67,11 +68,9 @@ class Restore(Up):
         early = ahead(change, seen.settings, self.lab)
         change = in_order(change, early, seen.settings, self.lab)
         exact = {route(s): s for held in wanted.values() for s in held}
-        circuits = tuple(
-            replace(c, path=tuple(exact.get(route(s), s) for s in c.path)) for c in stored_circuits(self.links, self.lab)
-        )
+        circuits = tuple(replace(c, path=tuple(exact.get(route(s), s) for s in c.path)) for c in self.up.circuits(self.lab))
         lit = live_links({d: held - change.foreign[d] for d, held in seen.settings.items()}, self.lab)
-        return Target(stored_links(self.links), circuits, wanted, change, lit, early)
+        return Target(self.up.links, circuits, wanted, change, lit, early)
 
     def _lit(self, goal: Target) -> Collection[Link]:
         """Those that had light: a device or a fibre may have lost some before."""
@@ -83,14 +82,14 @@ class Restore(Up):
     async def _choose(self, goal: Target, *, launch: bool, dark: bool) -> None:
         """The job that ran gets the rings that it had, if it still runs; no packet switch without room for it stops a rollback."""
         store, record = self.context.store, None if self.to.job is None else self.context.store.job(self.to.job)
-        if record is not None and record.state != "finished" and wanted_job(record).functions:
+        if record is not None and record.state != "finished" and record.spec.wanted.functions:
             try:
-                job = launched(with_layout(record, self.to.layout), self.lab)
+                job = launched(record, self.lab, self.to.wanted)
                 await check(job, self.lab, store.latest_job(self.context.slice))
             except TestbedError as error:
                 self.unfit = str(error).splitlines()[0]
         if self.running is not None and self.running.id == self.to.job:
-            await self.turn.choose(self.running, launched(with_layout(self.running, self.to.layout), self.lab), dark=dark)
+            await self.turn.choose(self.running, launched(self.running, self.lab, self.to.wanted), dark=dark)
 
     async def _job(self, *, launch: bool, changed: bool) -> JobStatus | None:
         context, to = self.context, self.to
@@ -98,7 +97,7 @@ class Restore(Up):
         if self.unfit:
             self.notes.append(f"its job is not resumed: {self.unfit}; once it can be: testbed job launch")
         number = None if self.unfit else to.job
-        return await context.jobs.resume_previous(context.run.id, number, to.layout, context.recorder, sample=context.sample_hz > 0)
+        return await context.jobs.resume_previous(context.run.id, number, to.wanted, context.recorder, sample=context.sample_hz > 0)
 
     async def _failed(self, goal: Target, error: BaseException) -> tuple[Rung, ...]:
         """Read back and try once more, as far as possible. Raises: HandsNeeded - with what is left."""
@@ -118,7 +117,7 @@ class Restore(Up):
             generations,
             self.to.lit,
             self.to.job,
-            self.to.layout,
+            self.to.wanted,
         )
         again = Rollback(context, to, self.move.asked | leaving, self.plan.acceptance.link_up_timeout_s, self.turn)
         undone = await again.carry_out()

@@ -44,7 +44,7 @@ from orchestrator.fabric.rules import Rules, rules
 from orchestrator.fabric.transition import per_device
 from orchestrator.hosts import Hello
 from orchestrator.plan.reader import read_plan
-from orchestrator.plan.stored import stored_links, stored_plan
+from orchestrator.plan.stored import stored_plan
 from orchestrator.plan.target import switching_s
 
 TRIES = 2
@@ -191,11 +191,13 @@ class Rollback:
         return f"{counted(len(moved), 'host')} restored" if moved else "all as before"
 
     def _diverged(self, hellos: Mapping[HostName, Hello]) -> dict[tuple[str, int | None], list[HostName]]:
-        """Hosts that do not run what they ran, or have a revert pending: by the request to send and the generation it concerns."""
+        """Hosts that do not run what they ran, or will change by themselves: by the request to send, and of which generation."""
         own = self.context.own_generations()
         found: dict[tuple[str, int | None], list[HostName]] = {}
         for host, hello in sorted(hellos.items()):
             was = self.generations[host]
+            if hello.armed in own:
+                found.setdefault(("disarm", None), []).append(host)
             if hello.active == was:
                 if was is None or hello.pending_s is None:
                     continue
@@ -217,6 +219,8 @@ class Rollback:
         for (what, was), names in diverged.items():
             if what == "stage":
                 gone += names
+            elif what == "disarm":
+                await self._ask("disarm", names, partial(self.hosts.disarm, names))
             elif what == "clear" or was is None:
                 await self._ask("clear", names, partial(self.hosts.clear, names, own))
             elif what == "confirm":
@@ -233,8 +237,8 @@ class Rollback:
             raise Refused("\n".join(f"{host}: the routes it ran are not known any more" for host in gone))
         if any(not hello.installed for hello in hellos.values()):
             await self.hosts.provision([h for h, hello in hellos.items() if not hello.installed])
-        plan = stored_plan(current.plan_text, current.plan_name, current.links, lab)
-        wanted: Mapping[HostName, Rules] = rules(stored_links(current.links), lab, self.hosts.macs(), plan.routes, plan.rings)
+        plan = stored_plan(current.plan_text, current.plan_name, current.up.slots, lab)
+        wanted: Mapping[HostName, Rules] = rules(current.up.links, lab, self.hosts.macs(), plan.routes, plan.rings)
         number = self.context.next_generation()
         names = [h for h in wanted if h in hellos]
         await self._ask("stage", names, partial(self.hosts.stage, {number: {h: wanted[h] for h in names}}))
@@ -267,7 +271,7 @@ class Rollback:
                 await self.turn.settle()
             self.notes += await turn_back(context, self.to, policy)
             await context.jobs.resume_previous(
-                context.run.id, self.to.job, self.to.layout, context.recorder, sample=context.sample_hz > 0
+                context.run.id, self.to.job, self.to.wanted, context.recorder, sample=context.sample_hz > 0
             )
         except Locked:
             raise
@@ -362,13 +366,17 @@ class Rollback:
         for line in differences(held, self.to, held.keys(), foreign):
             words = next((words for what, words in self.said.items() if line.startswith(what)), "")
             self._left(line + (f" ({words})" if words else ""))
-        context.disown_lost(held)
+        # What was there and is not is told, and keeps its owner: a device that restarts may light it again.
+        context.disown_lost({device: there | self.to.owned[device] for device, there in held.items()})
         hellos = await self._hellos()
         same = [h for h, hello in hellos.items() if hello.active == self.generations[h]]
         for host in sorted(hellos.keys() - set(same)):
             words = self.said.get(f"{host}: ", "")
             line = f"{host}: runs generation {hellos[host].active}, {self.generations[host]} was active before"
             self._left(line + (f" ({words})" if words else ""))
+        for host in sorted(h for h in same if hellos[h].armed in context.own_generations()):
+            words = self.said.get(f"{host}: ", "")
+            self._left(f"{host}: commits generation {hellos[host].armed} once it has light" + (f" ({words})" if words else ""))
         number = sum(len(s & self.to.owned[d]) for d, s in held.items())
         there = f"{counted(number, 'own setting')} on {counted(len(held), 'device')} read back"
         if not number:
@@ -387,7 +395,7 @@ class Rollback:
                 plan_name=was.plan_name,
                 plan_sha=was.plan_sha,
                 plan_text=was.plan_text,
-                links=was.links,
+                up=was.up,
                 generation=was.generation,
                 by=self.context.run.id,
             )

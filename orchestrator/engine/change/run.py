@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import cast
 
 from optics import HandsNeeded, Interlock, Interrupted, Locked, Missing, Refused, RolledBack, StoreFailed
 from optics.plain import seconds_text
@@ -18,7 +17,6 @@ from orchestrator.deadline import deadline
 from orchestrator.engine.change.apply import SLOW_S
 from orchestrator.engine.change.confirm import Confirming, keep_change
 from orchestrator.engine.change.context import Context
-from orchestrator.engine.change.decision import Mode
 from orchestrator.engine.change.down import Down
 from orchestrator.engine.change.interlock import Interlocks
 from orchestrator.engine.change.locking import holding, scope_of
@@ -39,6 +37,7 @@ from orchestrator.store.confirmations import Awaited, Confirmations
 from orchestrator.store.fault import file_fault
 from orchestrator.store.keys import key_of, slice_of
 from orchestrator.store.locks import who
+from orchestrator.store.options import NO_OPTIONS, RunOptions
 from orchestrator.store.records import RunRecord
 from orchestrator.store.runs import first_of, named, unanswered
 from orchestrator.store.stalls import add_stalls
@@ -72,8 +71,9 @@ def before_run(store: Store, lab: Lab, run: str) -> Snapshot | None:
     record = store.get(run)
     if record is None or not record.begun:
         return None
-    half = not whole(before_of(store.journalled(run)[0]), lab)
-    return before_of(store.journalled(first_of(store, record, half=half).id)[0])
+    first = first_of(store, record, half=False)  # of several slots only the first may have begun with half of another plan
+    state = before_of(store.journalled(first.id)[0])
+    return state if whole(state, lab) else before_of(store.journalled(first_of(store, first, half=True).id)[0])
 
 
 @dataclass
@@ -94,36 +94,25 @@ class ChangeRun:
     def settings(self) -> Settings:
         return self.command.settings
 
-    async def up(self, plan: Plan, text: str, options: Mapping[str, object], *, expected: str = "") -> UpReport:
-        """Bring `plan` up. options: launch_job, job, rollback; confirm_s: leave it to be confirmed within this time (s); slots."""
+    async def up(self, plan: Plan, text: str, options: RunOptions) -> UpReport:
+        """Bring `plan` up."""
         async with self._running(plan.name, options, plan=plan, text=text) as context:
             waiting = self._confirming(options)
-            mode = cast(Mode | None, options.get("job"))
-            change = Up(
-                context,
-                plan,
-                text,
-                rollback=bool(options["rollback"]),
-                expected=expected,
-                confirming=waiting,
-                job_mode=mode,
-                slots=cast(Mapping[str, object] | None, options.get("slots")),
-            )
-            report = await change.carry_out(launch_job=bool(options["launch_job"]))
+            report = await Up(context, plan, text, waiting).carry_out()
             if waiting is not None and waiting.made is not None:
                 report = replace(report, confirm=waiting.made.report())
             elif waiting is not None:
                 report = replace(report, notes=(*report.notes, "nothing was changed, so nothing waits to be confirmed"))
-            return self._finished(context, report, str(options.get("why", "")))
+            return self._finished(context, report, options.why)
 
-    def _confirming(self, options: Mapping[str, object]) -> Confirming | None:
-        within_s, first = options.get("confirm_s"), str(options.get("resumes", ""))
-        if not isinstance(within_s, (int, float)):
+    def _confirming(self, options: RunOptions) -> Confirming | None:
+        within_s, first = options.asked.confirm_s, options.resumes
+        if within_s is None:
             return None
-        while (record := self.store.get(first) if first else None) is not None and "resumes" in record.options:
-            first = str(record.options["resumes"])
+        while (record := self.store.get(first) if first else None) is not None and record.options.resumes:
+            first = record.options.resumes
         undo = record.id if record is not None and record.begun else ""
-        return Confirming(self.confirmations(), float(within_s), undo, partial(watch_over, self.settings))
+        return Confirming(self.confirmations(), within_s, undo, partial(watch_over, self.settings))
 
     def confirmations(self) -> Confirmations:
         """The pending confirmation of the owner's part of the lab."""
@@ -131,13 +120,13 @@ class ChangeRun:
 
     async def confirm(self, found: Awaited) -> ConfirmReport:
         """Confirm a change. Raises: as `confirm.keep_change`."""
-        async with self._running(found.plan, {"of": found.run}) as context:
+        async with self._running(found.plan, RunOptions(of=found.run)) as context:
             return await keep_change(context, self.confirmations(), found.run)
 
     async def stall(self, dark_s: Sequence[float]) -> StallReport:
         """Measure the stall curve of the plan that is up, and keep it. Raises: Missing - none is; as `Stall.carry_out`."""
         current = self.store.current(slice_of(self.lab, self.settings))
-        async with self._running(current.plan_name if current else "", {"dark_s": list(dark_s)}) as context:
+        async with self._running(current.plan_name if current else "", RunOptions(dark_s=tuple(dark_s))) as context:
             if (current := self.store.current(context.slice)) is None:
                 raise Missing(
                     f"no plan is up on {self.lab.name}, so there is no link to measure on",
@@ -160,13 +149,13 @@ class ChangeRun:
                 journal=self._journal(context),
             )
 
-    async def down(self, options: Mapping[str, object]) -> DownReport:
+    async def down(self, options: RunOptions = NO_OPTIONS) -> DownReport:
         """Take down the owner's circuits and routes."""
         current = self.store.current(slice_of(self.lab, self.settings))
         async with self._running(current.plan_name if current else "", options) as context:
             return self._left(context, await Down(context).carry_out())
 
-    async def prewire(self, plan: Plan, text: str, options: Mapping[str, object]) -> PrewireReport:
+    async def prewire(self, plan: Plan, text: str, options: RunOptions = NO_OPTIONS) -> PrewireReport:
         """Have slow devices prepare `plan` in the dark."""
         async with self._running(plan.name, options, plan=plan, text=text) as context:
             report = replace(await Prewire(context, plan).carry_out(), journal=self._journal(context))
@@ -175,15 +164,15 @@ class ChangeRun:
             self.store.resolve(earlier, context.run.id)
             return report
 
-    async def back(self, to: Snapshot, options: Mapping[str, object], of: str) -> UpReport | DownReport:
-        """Restore the state before run `of`."""
+    async def back(self, to: Snapshot, options: RunOptions) -> UpReport | DownReport:
+        """Restore the state before the run that `options.of` names."""
         async with self._running(to.current.plan_name if to.current else "", options, to=to) as context:
             if to.current is None:
-                return self._left(context, replace(await Down(context, to).carry_out(), verb="rollback", of=of))
-            report = await Restore(context, to).carry_out(launch_job=True)
-            return self._finished(context, replace(report, verb="rollback", of=of))
+                return self._left(context, replace(await Down(context, to).carry_out(), verb="rollback", of=options.of))
+            report = await Restore(context, to).carry_out()
+            return self._finished(context, replace(report, verb="rollback", of=options.of))
 
-    async def restore(self, options: Mapping[str, object]) -> UpReport:
+    async def restore(self, options: RunOptions = NO_OPTIONS) -> UpReport:
         """Restore the plan that is up, as the store has it. Raises: Missing - none is."""
         key = slice_of(self.lab, self.settings)
         current = self.store.current(key)
@@ -192,19 +181,19 @@ class ChangeRun:
         async with self._running(current.plan_name, options) as context:
             if (current := self.store.current(key)) is None:
                 raise Missing("the plan was taken down meanwhile, so there is nothing to restore", hint="testbed status")
-            report = await Restore(context, as_stored(self.store, key, current, self.lab)).carry_out(launch_job=True)
+            report = await Restore(context, as_stored(self.store, key, current, self.lab)).carry_out()
             return self._finished(context, replace(report, verb="restore", of=current.run, undo=""))
 
     async def nothing(self, dead: Sequence[str], note: str) -> DownReport:
         """Record that runs which died before they changed anything are done with."""
-        async with self._running("", {"of": dead[0]}) as context:
+        async with self._running("", RunOptions(of=dead[0])) as context:
             left = {run.id for run in self.store.unfinished(context.key, context.owner)}
             context.run.finish("ok", message=note)
             self.store.resolve(left.intersection(dead), context.run.id)
             return DownReport(context.run.id, self.lab.name, nothing_to_do=True, notes=(note,), verb=self.verb, of=dead[0])
 
     @asynccontextmanager
-    async def adapting(self, plan: Plan, text: str, options: Mapping[str, object]) -> AsyncIterator[Context]:
+    async def adapting(self, plan: Plan, text: str, options: RunOptions) -> AsyncIterator[Context]:
         """What an adapter works with, for as long as it runs; what earlier runs left unfinished is then done with."""
         async with self._running(plan.name, options, plan=plan, text=text) as context:
             yield context
@@ -212,15 +201,14 @@ class ChangeRun:
 
     @asynccontextmanager
     async def _running(
-        self, name: str, options: Mapping[str, object], *, plan: Plan | None = None, text: str = "", to: Snapshot | None = None
+        self, name: str, options: RunOptions, *, plan: Plan | None = None, text: str = "", to: Snapshot | None = None
     ) -> AsyncIterator[Context]:
         """Take the lock, record the run, keep its journal, open the lab, enforce the deadline."""
         settings, lab, key = self.settings, self.lab, key_of(self.lab)
-        adopt = tuple(map(str, _words(options.get("adopt"))))
         if self.verb != "confirm":
             for words in await asyncio.to_thread(stop_movers, settings, slice_of(lab, settings)):
                 self.command.progress.note(words)
-        scope = partial(scope_of, lab, settings, self.store, plan=plan, to=to, adopt=adopt)
+        scope = partial(scope_of, lab, settings, self.store, plan=plan, to=to, adopt=options.asked.adopt)
         async with holding(lab, self.command, scope(), self.verb, name) as lock:
             self.still()
             lock.extend(scope())  # another run may have changed it meanwhile
@@ -263,14 +251,10 @@ class ChangeRun:
                             limit,
                             lock=lock,
                             interlocks=Interlocks(lab, session.devices, tags),
-                            adopt=adopt,
-                            resumes="resumes" in options,
+                            options=options,
                             who=who(settings),
                             sample_hz=settings.sample_hz,
                             verb=self.verb,
-                            lost=frozenset(map(str, _words(options.get("lost")))),
-                            spared=bool(options.get("spared")),
-                            broken=str(options.get("broken", "")),
                         )
                         for device in await rest_left(context, settings):
                             self.command.progress.note(f"{device} stopped: a killed turner had left it turning")
@@ -361,10 +345,6 @@ def keep_plan(path: Path, text: str) -> None:
 def watch_over(settings: Settings, run: str) -> int:
     """Start a process that rolls the run back if it is not confirmed in time; it outlives this one. Return its pid."""
     return Daemon.detach(spawn(settings, ["confirm", "--watch", run], settings.run_dir(run) / "confirm.log")).pid
-
-
-def _words(value: object) -> Sequence[object]:
-    return value if isinstance(value, (list, tuple)) else ()
 
 
 def summary(report: UpReport | DownReport | PrewireReport) -> dict[str, object]:

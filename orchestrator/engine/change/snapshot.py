@@ -7,14 +7,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from optics import Change, CrossConnect, DeviceName, HostName, HostPort, Port, Setting, Slot, SpectralRoute, TestbedError
+from optics.plan import Job
 from optics.words import short, sort_key
-from orchestrator.engine.change.job_record import layout_of
 from orchestrator.fabric.circuits import receivers, settings
 from orchestrator.fabric.lightpath import Held, among, route, routes
 from orchestrator.fabric.transition import Transition, transition
 from orchestrator.hosts import Hello
 from orchestrator.inventory.lab import Lab
-from orchestrator.plan.stored import stored_circuits, stored_links
 from orchestrator.results import Json, to_json
 from orchestrator.store.records import CurrentPlan, JobRecord
 
@@ -28,7 +27,7 @@ class Snapshot:
     owned: also of devices that could not be read, as the store has it. others: circuits without an owner in this store (other
     owners may change theirs meanwhile). current: the plan that was up. generations: which routes each host ran, None for none;
     hosts that did not answer are absent. lit: ports of the plan that was up that had carrier. job: the number of the job that ran.
-    layout: the rings it ran (as `layout_of`), None for its record's.
+    wanted: that job, with the rings it had; None for its record's.
     """
 
     owned: Held
@@ -37,18 +36,18 @@ class Snapshot:
     generations: Mapping[HostName, int | None] = field(default_factory=dict)
     lit: tuple[HostPort, ...] = ()
     job: int | None = None
-    layout: Mapping[str, Any] | None = None
+    wanted: Job | None = None
 
     def to_json(self) -> dict[str, Json]:
         """As the store keeps it."""
         return {
             "ours": held_data(self.owned),
             "others": held_data(self.others),
-            "current": to_json(self.current),
+            "current": self.current.to_json() if self.current is not None else None,
             "generations": dict(self.generations),
             "lit": [[p.host, p.number] for p in self.lit],
             "job": self.job,
-            "layout": to_json(self.layout),
+            "wanted": to_json(self.wanted),
         }
 
 
@@ -58,11 +57,11 @@ def before_of(data: Any) -> Snapshot:
     return Snapshot(
         held_of(data["ours"]),
         held_of(data["others"]),
-        None if current is None else CurrentPlan(**current),
+        None if current is None else CurrentPlan.of_json(current),
         data["generations"],
         tuple(HostPort(*x) for x in data["lit"]),
         data["job"],
-        data.get("layout"),
+        Job.of(data["wanted"]) if data["wanted"] else None,
     )
 
 
@@ -71,7 +70,7 @@ def whole(state: Snapshot, lab: Lab) -> bool:
     if state.current is None:
         return not any(state.owned.values())
     try:
-        wanted = settings(stored_circuits(state.current.links, lab))
+        wanted = settings(state.current.up.circuits(lab))
     except TestbedError:  # the inventory changed since
         return False
     return routes(s for held in state.owned.values() for s in held) == routes(s for held in wanted.values() for s in held)
@@ -88,11 +87,11 @@ def found(
     """The observed state as a snapshot. foreign: other owners' circuits."""
     here = {d: among(held, owned.get(d, NONE)) for d, held in observed.items()}
     unread = {d: held for d, held in owned.items() if d not in observed}
-    ports = receivers(stored_links(current.links)) if current is not None else ()
+    ports = receivers(current.up.links) if current is not None else ()
     lit = tuple(p for p in ports if p.host in hellos and (at := hellos[p.host].ports.get(p.number)) is not None and at.carrier)
     others = {d: held - here[d] - among(held, foreign) for d, held in observed.items()}
-    number, layout = (job.id, layout_of(job)) if job is not None else (None, None)
-    return Snapshot(here | unread, others, current, {h: hello.active for h, hello in hellos.items()}, lit, number, layout)
+    number, wanted = (job.id, job.spec.wanted) if job is not None else (None, None)
+    return Snapshot(here | unread, others, current, {h: hello.active for h, hello in hellos.items()}, lit, number, wanted)
 
 
 def hosts_of(target: Any) -> tuple[HostName, ...]:

@@ -40,7 +40,7 @@ from orchestrator.fabric.lightpath import among
 from orchestrator.fabric.rules import Route, Rules, drain_rules, rules
 from orchestrator.fabric.transition import per_device
 from orchestrator.hosts import HostEvent, Stream
-from orchestrator.plan.stored import stored_circuits, stored_links, stored_plan
+from orchestrator.plan.stored import stored_plan
 from orchestrator.session import Observation
 from orchestrator.store.records import CurrentPlan, StallPoint
 from orchestrator.telemetry.journal import Journal
@@ -64,9 +64,9 @@ class Stall:
     def __init__(self, context: Context, current: CurrentPlan, dark_s: Sequence[float]) -> None:
         self.context, self.current, self.dark_s = context, current, dark_s
         self.lab, self.hosts = context.session.lab, context.session.hosts
-        self.plan = stored_plan(current.plan_text, current.plan_name, current.links, self.lab)
-        self.links = stored_links(current.links)
-        self.circuits = stored_circuits(current.links, self.lab)
+        self.plan = stored_plan(current.plan_text, current.plan_name, current.up.slots, self.lab)
+        self.links = current.up.links
+        self.circuits = current.up.circuits(self.lab)
         self.named = sorted({port.host for link in self.links for port in (link.a, link.b)})
         self.patience_s = self.plan.acceptance.link_up_timeout_s
         self.touched = False

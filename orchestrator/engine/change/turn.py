@@ -12,19 +12,10 @@ from optics import Infeasible, Locked, Refused, TestbedError
 from optics.plan import Job, TransitionPolicy
 from orchestrator.engine.change.attempt import GO_TAKES, LOOK_S, MOST_S, Attempt
 from orchestrator.engine.change.context import Context
-from orchestrator.engine.change.decision import Decision, Live, cut_off, decide, differing, pauses, takes_part
+from orchestrator.engine.change.decision import Decision, Live, cut_off, decide, differing, pauses
 from orchestrator.engine.change.iterations import ahead_ns_of, bring_home, ends_of, last_before, turned_at
 from orchestrator.engine.change.job_congestion import follow
-from orchestrator.engine.change.job_record import (
-    TURNING,
-    boundary,
-    counts_collectives,
-    facts,
-    launched,
-    ranks_of,
-    turning,
-    with_layout,
-)
+from orchestrator.engine.change.job_record import boundary, counts_collectives, launched, ranks_of
 from orchestrator.engine.change.snapshot import Snapshot
 from orchestrator.engine.change.standstill import Standstill, standstill, stood_parts
 from orchestrator.engine.change.timeline import Figures
@@ -32,6 +23,7 @@ from orchestrator.hosts.launch import layout
 from orchestrator.plan.target import Target, expected_dark_ms
 from orchestrator.results import TurnReport, to_json
 from orchestrator.store.generations import generation_owners
+from orchestrator.store.job_spec import JobSpec
 from orchestrator.store.lock_queue import clock
 from orchestrator.store.records import JobRecord
 
@@ -86,7 +78,7 @@ class Turn:
         Raises: Infeasible - `require`, and a field differs that no running job can change.
         """
         self.record, self.job, self.dark = record, job, dark
-        self.unknown = record is not None and turning(record) != 0
+        self.unknown = record is not None and record.spec.turning != 0
         if record is not None and record.state == "paused":
             self.notes.append(f"job {record.name} was paused; this change ended its pause")
         self.decision = decide(record, job, self.live, restart=self.restart)
@@ -139,8 +131,8 @@ class Turn:
         if record is None or self.decision.kind not in ("turn", "keep") or self.dark:
             return
         apart = cut_off(record, goal, self.lab, drained=drained)
-        self.holding = pauses(self.policy, dark_s, facts(record)[1] == "nccl", apart)
-        if self.holding and not takes_part(record):
+        self.holding = pauses(self.policy, dark_s, record.spec.backend == "nccl", apart)
+        if self.holding and not record.spec.wanted.uses_rings:
             self.holding = False
             self.notes.append(f"job {record.name} cannot pause while circuits are dark: its program has no back-end testbed")
         self.drained = drained
@@ -173,7 +165,7 @@ class Turn:
         """From now on the ranks may change over at any moment; should this run die, the next one will not rely on the record."""
         self.begun_ns = time.monotonic_ns()
         if self.attempt is not None and self.record is not None and self.decision.kind == "turn":
-            self._record({**cast(dict[str, Any], self.record.spec), TURNING: self.attempt.move})
+            self._record(replace(self.record.spec, turning=self.attempt.move))
 
     async def hold(self, longest_s: float) -> None:
         """Pause the job if this change is to. longest_s: until light and routes are there at the latest (s)."""
@@ -227,7 +219,7 @@ class Turn:
             self.notes.append(f"its pause did not end as planned: {self.trouble}")
         if record is None or job is None:
             return
-        if self.decision.kind == "keep" and differing(facts(record)[2], job):
+        if self.decision.kind == "keep" and differing(record.spec.wanted, job):
             self._follow()
         if self.decision.kind != "turn" or self.done:
             return
@@ -293,7 +285,7 @@ class Turn:
                 return "it is not known whether its job runs"
         if self.done:
             return "its job runs with its next rings"
-        if self.record is not None and turning(self.record):
+        if self.record is not None and self.record.spec.turning:
             return "it is not known which rings its job uses"
         return "its job keeps its earlier rings"
 
@@ -344,7 +336,7 @@ class Turn:
         until, found = time.monotonic() + SETTLED_S, Standstill()
         if journal is None or not ranks:
             return found
-        session, name = self.context.session, facts(record)[0]
+        session, name = self.context.session, record.spec.on_hosts
         try:
             ahead_ns = await ahead_ns_of(session, ranks[0]) + journal.anchor_ns
             at_ns = await turned_at(session, name, ranks[0], move) if counts_collectives(record) else None
@@ -410,15 +402,15 @@ class Turn:
 
     def _unmark(self) -> None:
         """This run's moves had no effect; whether an earlier run's had is as unknown as before."""
-        if self.record is not None and turning(self.record) and not self.unknown:
-            self._record(_without_mark(self.record))
+        if self.record is not None and self.record.spec.turning and not self.unknown:
+            self._record(replace(self.record.spec, turning=0))
 
     def _follow(self) -> None:
         """The record says what the ranks run now."""
         assert self.record is not None and self.job is not None
-        self._record({**_without_mark(self.record), "wanted": to_json(self.job)})
+        self._record(replace(self.record.spec, turning=0, wanted=self.job))
 
-    def _record(self, spec: dict[str, Any]) -> None:
+    def _record(self, spec: JobSpec) -> None:
         assert self.record is not None
         self.record = replace(self.record, spec=spec)
         self.context.store.set_job_spec(self.record.id, spec)
@@ -434,14 +426,10 @@ async def turn_back(context: Context, to: Snapshot, policy: TransitionPolicy) ->
     if record is None or record.id != to.job:
         return []
     turn = Turn(context, policy, "never" if policy.live == "never" else "prefer")
-    await turn.choose(record, launched(with_layout(record, to.layout), context.session.lab))
+    await turn.choose(record, launched(record, context.session.lab, to.wanted))
     turn.notes += await follow(context.session, turn.decision, record, turn.job)
     await turn.finish()
     return turn.notes
-
-
-def _without_mark(record: JobRecord) -> dict[str, Any]:
-    return {k: v for k, v in cast(dict[str, Any], record.spec).items() if k != TURNING}
 
 
 def _first(error: TestbedError) -> str:

@@ -22,13 +22,12 @@ from optics.plain import counted
 from optics.plan import Plan
 from orchestrator.engine.change.confirm import Confirming, up_to_the_operator
 from orchestrator.engine.change.context import Context
-from orchestrator.engine.change.decision import LIVE, Mode
+from orchestrator.engine.change.decision import LIVE
 from orchestrator.engine.change.equalise import equalise_plan
 from orchestrator.engine.change.functions import check
 from orchestrator.engine.change.goal import as_saved, goal_hosts, lacking, rules_sha, settings_word
 from orchestrator.engine.change.impact import Impact
 from orchestrator.engine.change.job_congestion import follow
-from orchestrator.engine.change.job_record import turning
 from orchestrator.engine.change.keep_job import as_asked, ended, together
 from orchestrator.engine.change.left_as_is import stopped, unrecorded
 from orchestrator.engine.change.move import Move
@@ -42,9 +41,9 @@ from orchestrator.engine.change.uplinks import told
 from orchestrator.fabric.lightpath import Held
 from orchestrator.fabric.rules import Rules, rules
 from orchestrator.fabric.transition import per_device
+from orchestrator.fabric.up_state import UpState
 from orchestrator.hosts import Hello
 from orchestrator.plan.shadow import seen_taps
-from orchestrator.plan.stored import link_data, path_data, slot_facts, stored_links
 from orchestrator.plan.target import Target, dark_time_scale, diff, expected_dark_ms, fingerprint, target
 from orchestrator.results import EqualiseReport, JobStatus, UpReport
 from orchestrator.session import Observation, check_ports
@@ -63,26 +62,12 @@ AFTER_S = 0.5
 class Up:
     """`up`: from the present state to the plan.
 
-    rollback: roll back a change that fails or is interrupted. expected: the fingerprint of a saved plan, which must still match.
-    confirming: leave it to be confirmed by the operator. job_mode: what becomes of a running job, None for the plan's policy.
-    slots: what the store is to know of the plan's schedule (`slot_facts`).
+    confirming: leave it to be confirmed by the operator.
     """
 
-    def __init__(
-        self,
-        context: Context,
-        plan: Plan,
-        text: str,
-        *,
-        rollback: bool = True,
-        expected: str = "",
-        confirming: Confirming | None = None,
-        job_mode: Mode | None = None,
-        slots: Mapping[str, object] | None = None,
-    ) -> None:
-        self.context, self.plan, self.text = context, plan, text
-        self.job_mode, self.slots = job_mode, dict(slots or {})
-        self.rollback, self.expected, self.confirming = rollback, expected, confirming
+    def __init__(self, context: Context, plan: Plan, text: str, confirming: Confirming | None = None) -> None:
+        self.context, self.plan, self.text, self.confirming = context, plan, text, confirming
+        self.asked, self.slots = context.options.asked, context.options.slots
         self.lab, self.hosts = context.session.lab, context.session.hosts
         self.current = context.store.current(context.slice)
         self.before = Snapshot({})
@@ -90,9 +75,10 @@ class Up:
         self.taken_over = ""
         self.move = Move(context, plan, self.current)
         self.running: JobRecord | None = None
-        self.turn = Turn(context, plan.transition, LIVE.get(job_mode, plan.transition.live), restart=job_mode == "restart")
+        mode = self.asked.job
+        self.turn = Turn(context, plan.transition, LIVE.get(mode, plan.transition.live), restart=mode == "restart")
 
-    async def carry_out(self, *, launch_job: bool) -> UpReport:
+    async def carry_out(self) -> UpReport:
         """Carry it out. Raises: as `orchestrator.engine.verbs.up`."""
         context, recorder = self.context, self.context.recorder
         seen = await self._observe()
@@ -101,10 +87,10 @@ class Up:
             self._all_there(goal, seen)
             self.move.rerouted = context.rerouted(goal.links, seen.hellos)
             await context.allowed(goal.change.changes, seen.settings, self.move.rerouted)
-            await context.jobs.write_off(context.lost, context.broken)
+            await context.jobs.write_off(context.options.lost, context.options.broken)
             self.running = await context.jobs.running()
-            kept_job = self.job_mode == "keep" and self.running is not None
-            launch_job = launch_job and not kept_job
+            kept_job = self.asked.job == "keep" and self.running is not None
+            launch_job = self.asked.launch_job and not kept_job
             # It may refuse: before the store names another owner.
             await self._choose(goal, launch=launch_job, dark=lacking(self.current, self.lab, seen.settings))
             self._take_over(goal, seen)
@@ -226,12 +212,7 @@ class Up:
             plan_name=self.plan.name,
             plan_sha=self.plan.sha256,
             plan_text=self.text,
-            links={
-                "rules_sha": sha,
-                "links": [link_data(link) for link in goal.links],
-                "paths": [path_data(circuit) for circuit in goal.circuits if len(circuit.path) > 1],
-                **self.slots,
-            },
+            up=UpState.of(goal.links, goal.circuits, sha, self.slots),
             generation=self.move.generation,
             by=self.context.run.id,
         )
@@ -248,10 +229,10 @@ class Up:
 
     def _goal(self, seen: Observation) -> Target:
         """The target. Raises: as `target`; Interlock - the devices that answer are not as they were when the plan was saved."""
-        if self.expected and (now := fingerprint(self.plan, seen.settings)) != self.expected:
+        if self.asked.expected and (now := fingerprint(self.plan, seen.settings)) != self.asked.expected:
             if any(name in self.lab.devices for name in seen.errors):
                 seen.complete()  # one that answered then may be the cause
-            as_saved(self.expected, now)
+            as_saved(self.asked.expected, now)
         store = self.context.store
         owned = store.owned(self.context.slice) | self.context.adopted(seen.settings)
         try:
@@ -264,27 +245,28 @@ class Up:
                 seen.complete()  # an unread device is the cause
             raise
         refuse_shared(goal.change.kept, owned, store.owners(self.context.key))
-        return goal.sparing(self.context.lost)
+        return goal.sparing(frozenset(self.context.options.lost))
 
     def _take_over(self, goal: Target, seen: Observation) -> None:
         """Adopt what the operator named. Raises: Interlock - a host that is needed carries another owner's plan."""
         context = self.context
         hosts = sorted(goal_hosts(goal) | set(self.plan.job.needed if self.plan.job else ()))
-        own = {context.owner, *(word.removeprefix(OWNER) for word in context.adopt if word.startswith(OWNER))}
+        named = self.asked.adopt
+        own = {context.owner, *(word.removeprefix(OWNER) for word in named if word.startswith(OWNER))}
         active, owners = {h: hello.active for h, hello in seen.hellos.items()}, generation_owners(context.store, context.key)
         refuse_taken(hosts, self.lab.hosts, active, owners, own)
-        if context.adopt and context.who is not None:
-            found = adopt(context.store, context.key, context.who, context.run.id, context.adopted(seen.settings), context.adopt)
+        if named and context.who is not None:
+            found = adopt(context.store, context.key, context.who, context.run.id, context.adopted(seen.settings), named)
             self.notes += [f"adopted {line}" for line in found]
             self.taken_over = "; ".join(found)
 
     def _all_there(self, goal: Target, seen: Observation) -> None:
         """Note silent devices and hosts that are not needed. Raises: Unreachable and the like - names all that are needed."""
         owned = {s.ingress.device for s in self.context.store.owned(self.context.slice)}
-        old = stored_links(self.current.links) if self.current else ()
+        old = self.current.up.links if self.current else ()
         hosts = goal_hosts(goal) | {p.host for link in old for p in (link.a, link.b)}
         hosts.update(self.plan.job.needed if self.plan.job else ())
-        needed = {d for d, held in goal.wanted.items() if held} | owned | (hosts - self.context.lost)
+        needed = {d for d, held in goal.wanted.items() if held} | owned | hosts.difference(self.context.options.lost)
         self.notes += seen.needing(needed, self.plan.spares)
 
     async def _choose(self, goal: Target, *, launch: bool, dark: bool) -> None:
@@ -294,11 +276,11 @@ class Up:
         `Turn.choose` and `Hosts.make_ready`.
         """
         await check_ports(self.context.session, goal.change.made)
-        self.notes += as_asked(self.running, self.plan, self.job_mode)
+        self.notes += as_asked(self.running, self.plan, self.asked.job)
         await check(self.plan.job if launch else None, self.lab, self.context.store.latest_job(self.context.slice))
         await self.turn.choose(self.running, self.plan.job if launch else None, dark=dark)
-        if self.running is not None and self.turn.decision.kind == "keep" and not self.slots:  # slots were looked at together
-            together(self.running, self.plan, self.job_mode)
+        if self.running is not None and self.turn.decision.kind == "keep" and self.slots is None:  # slots were looked at together
+            together(self.running, self.plan, self.asked.job)
         if launch and self.plan.job is not None and (self.plan.job.program or self.plan.job.congestion):
             await self.hosts.make_ready(self.plan.job)
 
@@ -330,7 +312,7 @@ class Up:
     def _hosts_follow(self, hellos: Mapping[HostName, Hello], wanted: Mapping[HostName, Rules], sha: str) -> bool:
         """Whether every host runs the generation with exactly these rules, and has no revert pending."""
         known = self.current
-        if known is None or not isinstance(known.links, dict) or known.links.get("rules_sha") != sha:
+        if known is None or known.up.rules_sha != sha:
             return False
         own = self.context.own_generations()
         return all(
@@ -353,7 +335,7 @@ class Up:
             await self._found(goal, seen, wanted)
             await self._turn_first()
             self._record_up(goal, sha)
-        elif self.current is not None and self.slots != slot_facts(self.current.links):  # it is like the slot before it
+        elif self.current is not None and self.slots != self.current.up.slots:  # it is like the slot before it
             self.move.generation = self.current.generation
             self._record_up(goal, sha, self.current.run)
         recorder = self.context.recorder
@@ -385,7 +367,7 @@ class Up:
         try:
             await self.turn.finish()
         except TestbedError:
-            self.context.run.unchanged = self.turn.record is None or not turning(self.turn.record)
+            self.context.run.unchanged = self.turn.record is None or not self.turn.record.spec.turning
             raise
 
     async def _verify(self, goal: Target, times: Timeline) -> tuple[Rung, ...]:
@@ -421,9 +403,9 @@ class Up:
             context.recorder,
             changed=changed,
             launch=launch,
-            restart=self.turn.decision.kind == "restart" or self.job_mode == "restart",
+            restart=self.turn.decision.kind == "restart" or self.asked.job == "restart",
             sample=context.sample_hz > 0,
-            spared=context.spared,
+            spared=context.options.spared,
         )
 
     async def _failed(self, goal: Target, error: BaseException) -> tuple[Rung, ...]:
@@ -431,7 +413,7 @@ class Up:
         context = self.context
         if isinstance(error, Locked):
             raise error
-        if not self.rollback:
+        if not self.asked.rollback:
             raise await stopped(context, self.move, goal, error) from error
         try:
             link_s = self.plan.acceptance.link_up_timeout_s

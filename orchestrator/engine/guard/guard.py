@@ -31,7 +31,7 @@ from orchestrator.fabric.detour import HOLD_S, FlapDamping, dark_circuits, dead_
 from orchestrator.fabric.lightpath import among
 from orchestrator.fabric.rules import Macs
 from orchestrator.hosts import Hello, HostEvent
-from orchestrator.plan.stored import stored_circuits, stored_links, stored_plan
+from orchestrator.plan.stored import stored_plan
 from orchestrator.results import Json
 from orchestrator.services.kind import StateFile
 from orchestrator.services.work import Notify, Retries, emit, ready, serving
@@ -180,11 +180,8 @@ class Guard:
 
     async def _turn(self) -> bool:
         """Wait for the next event and handle it. False: there is nothing left to guard."""
-        waits = [TICK_S if not self.behind else LOCKED_POLL_S]
-        if (due := self.damping.due()) is not None:
-            waits.append(due - time.monotonic())
-        if self.retry_at:
-            waits.append(self.retry_at - time.monotonic())
+        due = [] if self.behind else [at for at in (self.damping.due(), self.retry_at) if at]  # what is overdue waits for others
+        waits = [LOCKED_POLL_S if self.behind else TICK_S, *(at - time.monotonic() for at in due)]
         try:
             async with asyncio.timeout(max(min(waits), 0.0)):
                 self._handle(await self.queue.get())
@@ -234,9 +231,9 @@ class Guard:
 
     async def _take_up(self, current: CurrentPlan) -> None:
         """Watch this plan from now on."""
-        links = stored_links(current.links)
-        plan = stored_plan(current.plan_text, current.plan_name, current.links, self.lab)
-        self.watched = Watched(current, plan, links, stored_circuits(current.links, self.lab))
+        links = current.up.links
+        plan = stored_plan(current.plan_text, current.plan_name, current.up.slots, self.lab)
+        self.watched = Watched(current, plan, links, current.up.circuits(self.lab))
         self.damping.forget()
         self.dead, self.applied, self.retry_at, self.detected_ns = frozenset(), None, 0.0, 0
         self.retries.worked()
@@ -280,7 +277,8 @@ class Guard:
                 self.say("flapping", words, link=link_text(link), losses=losses)
         out = self.damping.out(now)
         if out == self.applied:
-            self.detected_ns = 0
+            self.detected_ns, self.retry_at = 0, 0.0
+            self.retries.worked()
         elif now >= self.retry_at:
             await self._try(out)
         return True
@@ -308,12 +306,12 @@ class Guard:
     # --- others
 
     def _others(self, *, movers: bool = True) -> str:
-        """The run that changes the owner's part of the lab now, empty if none does. movers: count the owner's own, too."""
+        """The run that changes the owner's part of the lab, or waits to, empty if none does. movers: count the owner's own, too."""
         if self.watched is None:
             return "no plan is up"
         scope, this = reach(self.lab, self.watched.hosts), (socket.gethostname(), os.getpid())
         there = [x for x in self.locks.listed() if movers or x.owner != self.locks.who.owner or x.role not in BACKGROUND]
-        there = [x for x in there if x.kind == "run" and x.state == "active" and (x.host, x.pid) != this]
+        there = [x for x in there if x.kind == "run" and (x.host, x.pid) != this]
         if words := next((str(x) for x in there if x.scope.overlaps(scope)), ""):
             return words
         waiting = self.confirmations.pending()

@@ -17,8 +17,8 @@ from typing import Protocol
 from optics import HostName, Locked, TestbedError
 from optics.plan import Plan
 from optics.ranks import RankName, by_host, host_of_rank
-from orchestrator.engine.change.functions import Asked, leases_of, tend, unkept
-from orchestrator.engine.change.job_record import counts_collectives, facts, pause_of, ranks_of
+from orchestrator.engine.change.functions import Asked, tend, unkept
+from orchestrator.engine.change.job_record import counts_collectives, ranks_of
 from orchestrator.engine.change.jobs import Jobs
 from orchestrator.engine.guard.policy import (
     HANG_LEAST_S,
@@ -117,7 +117,7 @@ class JobWatch:
         if self.one.locked() or self.others():
             self.quiet_since = time.monotonic()
             return None
-        if record.ended is None and unkept(leases_of(record)):
+        if record.ended is None and unkept(record.spec):
             await tend(store, record, Asked())
         adapting = self._adapting()
         # A job may wait for its slots for a cycle: only one that has ended is recovered.
@@ -173,7 +173,7 @@ class JobWatch:
 
     async def sight(self, record: JobRecord, attached: Collection[HostName]) -> Sight:
         """What the hosts say of the job's ranks now. One that was switched off keeps its channel for a while but is silent."""
-        name, ranks, now = facts(record)[0], ranks_of(record, self.session.lab), time.monotonic()
+        name, ranks, now = record.spec.on_hosts, ranks_of(record, self.session.lab), time.monotonic()
         near = [here for host, here in by_host(ranks).items() if host in attached]
         asked = [self.session.hosts.job_states(name, here) for here in near]
         states: dict[RankName, JobState] = {}
@@ -186,7 +186,7 @@ class JobWatch:
         self.silent_since = {host: self.silent_since.get(host, now) for host in hosts - heard}
         ends = {rank: RankEnd(states[rank].state, states[rank].code) if rank in states else RankEnd("silent") for rank in ranks}
         still_s, blamed, least_s = 0.0, "", PROGRAM_LEAST_S if counts_collectives(record) else HANG_LEAST_S
-        if record.ended is None and pause_of(record) is None and any(end.state == "running" for end in ends.values()):
+        if record.ended is None and record.pause is None and any(end.state == "running" for end in ends.values()):
             still_s, blamed = await self._still(name, [rank for rank, end in ends.items() if end.state == "running"], now, least_s)
         quiet = {host: now - since for host, since in self.silent_since.items()}
         return Sight(record.id, record.state, ends, still_s, self.longest_s, quiet, blamed, least_s)

@@ -28,6 +28,7 @@ from orchestrator.settings import Settings
 from orchestrator.store.generations import generation_owners
 from orchestrator.store.keys import key_of, lab_of, slice_of
 from orchestrator.store.locks import who
+from orchestrator.store.options import RunOptions, UpOptions
 from orchestrator.store.ownership import taken_hosts
 from orchestrator.store.records import CurrentPlan, JobRecord
 from orchestrator.store.recoveries import Begun
@@ -69,7 +70,7 @@ async def restart(jobs: Jobs, command: Command, record: JobRecord, why: str, beg
                 inventory=command.inventory,
                 user=settings.user,
                 owner=settings.owner,
-                options={"job": record.id, "why": why},
+                options=RunOptions(relaunches=record.id, why=why),
             )
             lock.bind(run)
             begun.by(run.id)
@@ -124,10 +125,19 @@ async def evict(
         raise Unreachable("\n".join(words), hint="another --spare; testbed doctor says what is wrong there")
     gone = sorted(set(hosts) & set(silent if lost is None else lost) | aside & set(silent))
     record = store.latest_job(key)
-    options: dict[str, object] = {"launch_job": record is not None and record.state not in FINISHED, "rollback": True}
-    options |= {"avoid": plan.avoid.words, "adopt": (), "evict": dict(hosts), "lost": gone, "why": why or "asked for"}
     moved = record is not None and not {*hosts_of_job(record, lab), shadow_host(record, lab)}.isdisjoint(hosts)
-    options |= {"job": "restart" if moved else "keep", "spared": bool(shadow), "broken": why if begin is not None else ""}
+    options = RunOptions(
+        UpOptions(
+            launch_job=record is not None and record.state not in FINISHED,
+            job="restart" if moved else "keep",
+            avoid=plan.avoid.words,
+        ),
+        evict=hosts,
+        lost=tuple(gone),
+        why=why or "asked for",
+        spared=bool(shadow),
+        broken=why if begin is not None else "",
+    )
     with ExitStack() as stack:
         begun: list[Begun] = []
 

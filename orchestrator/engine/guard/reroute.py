@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from optics import Circuit, HostName, HostPort, Link, Locked, NotVerified, TestbedError
+from optics import Circuit, HostName, HostPort, Link, Locked, NotVerified, TestbedError, Unreachable
 from optics.plain import counted
 from optics.plan import Plan
 from orchestrator.engine.change.locking import holding
@@ -24,6 +24,7 @@ from orchestrator.store.confirmations import Confirmations
 from orchestrator.store.generations import generation_owners, next_generation
 from orchestrator.store.keys import lab_of
 from orchestrator.store.locks import Locks
+from orchestrator.store.options import RunOptions
 from orchestrator.store.records import CurrentPlan
 from orchestrator.store.run import Run
 from orchestrator.store.scope import reach
@@ -115,6 +116,9 @@ class Rerouter:
             known = tuple(link for link in watched.links if link.a in macs and link.b in macs)
             routing = detour(known, out & set(known), self.lab, macs, watched.plan.routes, watched.plan.rings)
             before = [link for link in known if link not in applied]
+            rules = {host: own for host, own in routing.rules.items() if host in hellos}
+            if not rules:  # a host that has not answered yet: nobody knows where frames for it are to go
+                raise Unreachable(f"no host of {plan} that answers has a link to another whose MAC addresses are known")
             lost = broken(before, out, self.lab, watched.plan.routes, watched.plan.rings) if out else 0
             self.acting()
             run = self.store.new_run(
@@ -125,7 +129,7 @@ class Rerouter:
                 inventory=self.session.inventory,
                 user=self.command.settings.user,
                 owner=self.locks.who.owner,
-                options={"around": names, "plan_run": current.run},
+                options=RunOptions(around=tuple(names), plan_run=current.run),
             )
             held.bind(run)
             with run, Journal(self.command.settings.run_dir(run.id), run.id, self.lab.name) as journal:
@@ -134,7 +138,6 @@ class Rerouter:
                 generation = (
                     next_generation(self.store, lab_of(self.slice), self.locks.who.owner, run.id) if out else current.generation
                 )
-                rules = {host: own for host, own in routing.rules.items() if host in hellos}
                 move = _Move(self.session, run, recorder, generation, rules, watched.plan.transition.revert_after_s)
                 committed_ns, silent = await move.carry_out(routing, hellos, lost)
                 since_ns = since_ns or began_ns

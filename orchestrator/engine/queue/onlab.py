@@ -21,7 +21,6 @@ from orchestrator.plan.design.document import checked, document
 from orchestrator.plan.design.placement import hosts_of
 from orchestrator.plan.design.workload import read_text
 from orchestrator.plan.reader import read_plan
-from orchestrator.plan.stored import stored_links
 from orchestrator.results import ALIVE
 from orchestrator.session import Command, PlanText, Session, open_session
 from orchestrator.store.keys import key_of
@@ -72,7 +71,7 @@ class OnLab:
 
         for owner, current in self.store.currents(self.key).items():
             if owner not in ours:
-                hosts = {port.host for link in stored_links(current.links) for port in (link.a, link.b)}
+                hosts = {port.host for link in current.up.links for port in (link.a, link.b)}
                 add(hosts, f"held by {owner} ({current.plan_name})")
         for setting, whose in self.store.owners(self.key).items():
             if whose.owner not in ours:
@@ -119,7 +118,7 @@ class OnLab:
         """As `Acts.start`, by `up`. Raises: as that."""
         name = f"job {job.number} of the queue"
         try:
-            report = await verbs.up(self._as(job), PlanText(job.plan_text, name), dry_run=False, launch_job=True)
+            report = await verbs.up(self._as(job), PlanText(job.plan_text, name))
         except Unreachable:
             await self._find_silent(job.hosts)
             raise

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from drivers.api import PortControl
 from optics import Change, DeviceName, Outcome, PortState, Setting
@@ -15,6 +15,7 @@ from orchestrator.engine.rehearsal.reading import Reading
 from orchestrator.engine.rehearsal.switching import Switching, commands, moves_of
 from orchestrator.engine.rehearsal.twin import Twin
 from orchestrator.fabric.lightpath import Held
+from orchestrator.fabric.up_state import UpState
 from orchestrator.hosts.facts import facts
 from orchestrator.inventory.lab import Lab
 from orchestrator.session import Command, Session
@@ -89,7 +90,7 @@ class Standing:
     plan_name: str = ""
     plan_text: str = ""
     plan_sha: str = ""
-    links: object = None
+    state: UpState = field(default_factory=UpState)
     job_runs: bool = False
 
 
@@ -101,7 +102,7 @@ def standing(store: Store, lab: Lab, owner: str) -> Standing:
     if current is None:
         return Standing(owners, owner)
     runs = job is not None and job.ended is None and job.state in ("starting", "running", "paused")
-    return Standing(owners, owner, current.plan_name, current.plan_text, current.plan_sha, current.links, runs)
+    return Standing(owners, owner, current.plan_name, current.plan_text, current.plan_sha, current.up, runs)
 
 
 async def seed_hosts(session: Session, lab: Lab, read: Reading) -> None:
@@ -128,7 +129,7 @@ async def bring_up(command: Command, lab: Lab, found: Standing) -> None:
         plan_name=found.plan_name,
         plan_sha=found.plan_sha,
         plan_text=text,
-        links=found.links,
+        up=found.state,
         generation=0,
     )
     await verbs.restore(command)

@@ -9,7 +9,6 @@ from collections.abc import Collection
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from conformance.lab import families
 from optics import HandsNeeded, Infeasible, Interlock, Missing, NotVerified, Setting, TestbedError
@@ -17,7 +16,6 @@ from optics.plain import counted
 from optics.plan import Plan
 from orchestrator.deadline import OUTER, unless_stopped
 from orchestrator.engine import verbs
-from orchestrator.engine.change.decision import Mode
 from orchestrator.engine.change.goal import goal_hosts
 from orchestrator.engine.rehearsal.devices_alone import change_devices
 from orchestrator.engine.rehearsal.findings import cut_off, links_dark, mode_of, stall
@@ -32,7 +30,6 @@ from orchestrator.fabric.circuits import settings
 from orchestrator.fabric.lightpath import among
 from orchestrator.inventory.lab import Lab
 from orchestrator.plan.avoid import avoiding
-from orchestrator.plan.stored import stored_circuits
 from orchestrator.plan.target import Target, target
 from orchestrator.reading import text_of
 from orchestrator.results import PlanReport, UpReport
@@ -40,6 +37,7 @@ from orchestrator.session import Command, PlanText, Session, load_lab, load_plan
 from orchestrator.store.generations import generation_owners
 from orchestrator.store.keys import key_of, slice_of
 from orchestrator.store.light import light_history
+from orchestrator.store.options import PLAIN, UpOptions
 from orchestrator.store.ownership import adopted, taken_hosts
 from orchestrator.store.stalls import stall_history
 from orchestrator.store.store import Store
@@ -56,14 +54,11 @@ VERBS = 6
 async def rehearse(
     command: Command,
     plan_path: Path | PlanText,
+    options: UpOptions = PLAIN,
     *,
-    launch_job: bool = True,
-    avoid: tuple[str, ...] = (),
-    adopt: tuple[str, ...] = (),
-    job: Mode | None = None,
     devices_only: bool = False,
 ) -> RehearsalReport:
-    """Make the change on an emulated twin of the lab; the lab is read and not changed. Options as of `up`.
+    """Make the change on an emulated twin of the lab; the lab is read and not changed.
 
     devices_only: the lab's hosts are not asked, and the twin has none, as it has none where this machine does not bear them.
     A change that fails on the twin is a result, not an error. Raises: as `plan`; Unreachable and the like - a device or host
@@ -76,16 +71,16 @@ async def rehearse(
         raise Infeasible(
             f"{sliced} is a slice of a host, which no twin has", hint="rehearse with an inventory without testbed_slices"
         )
-    found = await verbs.plan(command, plan_path, avoid=avoid, adopt=adopt, launch_job=launch_job, job=job)
+    found = await verbs.plan(command, plan_path, options)
     recorder = Recorder(command.progress)
     with recorder.phase("read") as phase:
-        wanted, goal, read = await _read(command, plan_path, lab, avoid, adopt, hosts=not devices_only)
+        wanted, goal, read = await _read(command, plan_path, lab, options, hosts=not devices_only)
         phase.detail = f"{counted(len(read.settings), 'device')}, {counted(len(read.hellos), 'host')}; nothing was written"
     kinds = await asyncio.to_thread(families)
     there, lacking = _emulated(lab, read, goal, store.owned(slice_of(lab, command.settings)), kinds)
     up = standing(store, lab, command.settings.owner or command.settings.user)
     text, other = shaped(plan_path.text if isinstance(plan_path, PlanText) else text_of(plan_path))
-    alone = "as asked" if devices_only else no_room(len(there.hosts), *_ranks(up, text if launch_job else ""))
+    alone = "as asked" if devices_only else no_room(len(there.hosts), *_ranks(up, text if options.launch_job else ""))
     times = switching(lab, store, command.settings, goal.change.changes)
     if alone:
         lacking.append(f"hosts ({alone}): {NO_HOSTS}")
@@ -116,8 +111,7 @@ async def rehearse(
             if alone:
                 rehearsed = await change_devices(inside, twin, wanted, goal)
             else:
-                options = {"launch_job": launch_job, "avoid": avoid, "adopt": adopt, "job": job}
-                rehearsed = await _change(inside, twin, PlanText(text, found.plan), goal, **options)
+                rehearsed = await _change(inside, twin, PlanText(text, found.plan), goal, options)
             phase.detail = f"{found.plan} {'failed' if rehearsed.failed else 'came up'} on it; it is gone"
     stalls = stall_history(store, key_of(lab))
     return replace(
@@ -161,24 +155,24 @@ def _more_time(command: Command) -> None:
 
 
 async def _read(
-    command: Command, plan_path: Path | PlanText, lab: Lab, avoid: tuple[str, ...], adopt: tuple[str, ...], *, hosts: bool
+    command: Command, plan_path: Path | PlanText, lab: Lab, options: UpOptions, *, hosts: bool
 ) -> tuple[Plan, Target, Reading]:
     """The plan, the change and what the lab holds.
 
     Raises: as `target`, `read_lab`; Interlock - a host runs another owner's routes.
     """
     store, key = command.store, slice_of(lab, command.settings)
-    wanted = avoiding(load_plan(plan_path, lab)[0], avoid, lab)
+    wanted = avoiding(load_plan(plan_path, lab)[0], options.avoid, lab)
     async with command.opened(lab, "rehearse") as session:
         seen = await session.observe(hosts=False)
         owned = store.owned(key)
-        owned |= adopted(adopt, seen.settings, owned, store.owners(key_of(lab)))
+        owned |= adopted(options.adopt, seen.settings, owned, store.owners(key_of(lab)))
         goal = target(wanted, lab, seen.settings, owned)
         needed = {d for d, held in goal.wanted.items() if held} | {s.ingress.device for s in owned}
         involved = goal_hosts(goal) | {p.host for link in goal.old_links for p in (link.a, link.b)}
         read = await read_lab(session, needed | involved | set(wanted.job.needed if wanted.job else ()), hosts=hosts)
     active = {name: hello.active for name, hello in read.hellos.items()}
-    mine = {command.settings.owner, *(word.partition(":")[2] for word in adopt)}
+    mine = {command.settings.owner, *(word.partition(":")[2] for word in options.adopt)}
     if lines := taken_hosts(sorted(involved), active, generation_owners(store, key_of(lab)), mine):
         raise Interlock(
             "\n".join(lines), hint="a host carries one plan at a time: plan around it, or ask its owner for: testbed down"
@@ -202,12 +196,12 @@ def _emulated(lab: Lab, read: Reading, goal: Target, owned: Collection[Setting],
     return without(lab, gone), [f"{name}, which the change does not involve: {why}" for name, why in sorted(gone.items())]
 
 
-async def _change(inside: Command, twin: Twin, plan: PlanText, goal: Target, **options: Any) -> RehearsalReport:
+async def _change(inside: Command, twin: Twin, plan: PlanText, goal: Target, options: UpOptions) -> RehearsalReport:
     """Make the change on the twin, and go back."""
     since = time.monotonic()
     report = RehearsalReport(plan.name, twin.lab.name)
     try:
-        done: UpReport = await verbs.up(inside, plan, dry_run=False, **options)
+        done: UpReport = await verbs.up(inside, plan, replace(options, rollback=True, confirm_s=None))
     except TestbedError as error:
         unless_stopped(error)
         return replace(report, failed=str(error), left=tuple(error.left) if isinstance(error, HandsNeeded) else ())
@@ -241,7 +235,7 @@ async def _back(inside: Command) -> GoingBack:
 def _drift(up: Standing, lab: Lab, read: Reading) -> list[str]:
     """Where the lab does not hold the circuits of the plan that is up."""
     try:
-        wanted = settings(stored_circuits(up.links, lab))
+        wanted = settings(up.state.circuits(lab))
     except TestbedError:  # the inventory changed since
         return []
     gone = sorted(str(s) for device, held in wanted.items() for s in held - among(held, read.settings.get(device, held)))

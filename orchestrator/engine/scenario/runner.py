@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from optics.errors import NotVerified, TestbedError, TimedOut
+from optics.plan import Mode
 from orchestrator.engine.scenario.record import OPEN, Record
-from orchestrator.plan.scenario.values import Arm, Coordinate, Mode, Scenario
+from orchestrator.plan.scenario.values import Arm, Coordinate, Scenario
 from orchestrator.results import ALIVE, DownReport, JobStatus, UpReport
 
 LEAST = 3

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from dataclasses import replace
 
 from optics import Infeasible, Interrupted, Refused, RolledBack, TestbedError
@@ -14,30 +13,30 @@ from orchestrator.engine.change.run import ChangeRun, before_run
 from orchestrator.engine.schedule.goals import naming
 from orchestrator.engine.schedule.process import NOT_LAUNCHED, TURNER, TurnState
 from orchestrator.engine.schedule.verb import scheduled
+from orchestrator.fabric.up_state import SlotsMade
 from orchestrator.inventory.lab import Lab
 from orchestrator.plan.stored import unmade
 from orchestrator.results import UpReport
 from orchestrator.session import Command, load_lab
 from orchestrator.store.keys import key_of, slice_of
+from orchestrator.store.options import RunOptions
 from orchestrator.store.store import Store
 
 LOOK_S = 0.1
-OPTIONS = {"confirm_s": "--confirm-within", "avoid": "--avoid", "relabel": "--relabel", "job": "--job"}
-"""Those of `up` that a plan whose circuits move by a schedule cannot have."""
 
 
-async def up_slots(
-    command: Command, lab: Lab, plan: Plan, text: str, options: Mapping[str, object], *, expected: str = ""
-) -> UpReport:
-    """Make every slot of `plan` and turn them. options, expected: as `ChangeRun.up`.
+async def up_slots(command: Command, lab: Lab, plan: Plan, text: str, options: RunOptions) -> UpReport:
+    """Make every slot of `plan` and turn them.
 
     If a slot cannot be made, the state before the first is restored. Of a plan that is up, those are made that were not, and the
     first one; if its slots turn, they turn on.
     Raises: as `ChangeRun.up`; Infeasible - an option that needs a fabric that stays as it is.
     """
     assert plan.schedule is not None
-    for option, words in OPTIONS.items():
-        if options.get(option):
+    asked = options.asked
+    unfit = {"--confirm-within": asked.confirm_s, "--avoid": asked.avoid, "--relabel": asked.relabel, "--job": asked.job}
+    for words, given in unfit.items():
+        if given:
             raise Infeasible(f"{words} cannot be used with a plan whose circuits move by a schedule", hint="leave it out")
     key = slice_of(lab, command.settings)
     current, there = command.store.current(key), TURNER.running(command.settings, key)
@@ -45,28 +44,28 @@ async def up_slots(
     if known and there is not None:
         return UpReport("", plan.name, lab.name, nothing_to_do=True, notes=(f"its slots turn: {there}",))
     slots = len(plan.schedule.slots)
-    launch = bool(options.get("launch_after", options["launch_job"]))  # the former: of an `up` that is resumed
-    await check(plan.job if launch else None, lab, command.store.latest_job(key))
-    missing = unmade(plan.schedule, current.links if known and current is not None else {})
+    await check(plan.job if asked.launch_job else None, lab, command.store.latest_job(key))
+    missing = unmade(plan.schedule, current.up.slots if known and current is not None else None)
     done = set(range(slots)) - set(missing)
     earlier = _of_it(command.store, lab, current.run) if known and missing and current is not None else []
     made: list[UpReport] = []
     for slot in [*(slot for slot in missing if slot), 0]:
         command.progress.note(f"slot {slot} of {slots}")
         done.add(slot)
-        chosen = {**options, "launch_job": False, "launch_after": launch, "slots": {"slot": slot, "made": sorted(done)}}
+        this = replace(asked, expected="" if made else asked.expected)
+        chosen = replace(options, up=this, slots=SlotsMade(slot, tuple(sorted(done))))
         try:
             with naming(slot):
                 change = ChangeRun("up", lab, command)
-                made.append(await change.up(plan.slot(slot), text, chosen, expected="" if made else expected))
+                made.append(await change.up(plan.slot(slot), text, chosen))
             earlier.append(made[-1].run)
             command.store.resolve(earlier, made[-1].run)  # a rollback goes back to before the first
         except (TestbedError, asyncio.CancelledError) as error:
-            if not made or not options["rollback"]:
+            if not made or not asked.rollback:
                 raise
             words = str(error) if str(error).startswith(f"slot {slot}: ") else f"slot {slot}: {error}"
             await _undo(command, lab, made, words, error)
-    state = await start(command, lab, made[-1].run, job=launch and plan.job is not None)
+    state = await start(command, lab, made[-1].run, job=asked.launch_job and plan.job is not None)
     return _together(made, slots, state)
 
 
@@ -87,7 +86,7 @@ async def _undo(command: Command, lab: Lab, made: list[UpReport], why: str, erro
     before = before_run(command.store, lab, made[-1].run)  # of all that it completed
     if before is not None:
         command.progress.note(f"{why}; going back")
-        await ChangeRun("rollback", lab, command).back(before, {}, made[-1].run)
+        await ChangeRun("rollback", lab, command).back(before, RunOptions(of=made[-1].run))
     kind = Interrupted if isinstance(error, asyncio.CancelledError) else RolledBack
     raise kind(f"{why}\nrolled back: everything is as it was before the first slot") from error
 

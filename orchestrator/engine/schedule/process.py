@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from optics import TestbedError
 from orchestrator.inventory.lab import Lab
 from orchestrator.plan.reader import read_plan
-from orchestrator.plan.stored import slot_facts, unmade
+from orchestrator.plan.stored import unmade
 from orchestrator.results import JsonReport
 from orchestrator.services.kind import Kind
 from orchestrator.services.state import ServiceState
@@ -59,9 +59,10 @@ def at_rest(current: CurrentPlan | None, lab: Lab) -> str:
     if current is None or plan is None or plan.schedule is None:
         return ""
     slots = len(plan.schedule.slots)
-    if missing := unmade(plan.schedule, current.links):
+    made = current.up.slots
+    if missing := unmade(plan.schedule, made):
         return f"do not turn, and {len(missing)} of {slots} were not made and verified: testbed up with the plan makes them"
-    return f"do not turn; slot {slot_facts(current.links).get('slot')} of {slots} stays; to turn them: testbed turn"
+    return f"do not turn; slot {made.slot if made is not None else 0} of {slots} stays; to turn them: testbed turn"
 
 
 @dataclass(frozen=True, slots=True)

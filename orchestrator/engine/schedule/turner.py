@@ -162,6 +162,7 @@ class Turner:
         await _until(self.end_ns() - int(min(LEAD_S, self.times.dwell_s / 3) * 1e9))
         if self.watch.overtaken is not None:
             raise self.watch.overtaken
+        _may_move(self.context)
         await self.finish(self._turned(goal, changes))
 
     async def finish(self, work: Coroutine[object, object, None]) -> None:
@@ -280,6 +281,8 @@ class Turner:
                 await self._completed(goal)
                 await self._begun()
                 return
+            except Locked:
+                raise
             except TestbedError:
                 if self._stopping or time.monotonic() > give_up:
                     raise
@@ -293,6 +296,7 @@ class Turner:
         changes = change_to(self.held, goal, self.owned)
         if not changes:
             return
+        _may_move(self.context)
         answers = await asyncio.gather(*(self.devices[d].apply(c) for d, c in changes.items()))
         self.held.update(zip(changes, (a.observed for a in answers), strict=True))
         if failed := [f"{a.device}: {why}" for a in answers for why in a.failed.values()]:
@@ -385,6 +389,12 @@ class Turner:
         if (journal := self.context.recorder.journal) is not None:
             cycle = self.count // len(self.goals)
             record_turn(journal, self.file.state.plan, self.slot, cycle, outcomes, late_ns, lit_ns, self.duty)
+
+
+def _may_move(context: Context) -> None:
+    """Raises: Locked - the lock was taken from this run. A step, which checks it too, begins once a minute only."""
+    if context.lock is not None:
+        context.lock.check(context.run.id)
 
 
 async def _until(at_ns: int) -> None:

@@ -32,9 +32,10 @@ from orchestrator.engine.schedule.turner import Turner
 from orchestrator.engine.schedule.watching import HostWatch
 from orchestrator.fabric.lightpath import among
 from orchestrator.fabric.transition import per_device
+from orchestrator.fabric.up_state import SlotsMade, UpState
 from orchestrator.inventory.lab import Lab
 from orchestrator.plan.reader import read_plan
-from orchestrator.plan.stored import link_data, path_data, unmade
+from orchestrator.plan.stored import unmade
 from orchestrator.services.kind import StateFile
 from orchestrator.services.work import Notify, serving
 from orchestrator.session import Command, load_lab, open_session
@@ -70,7 +71,7 @@ def scheduled(command: Command, lab: Lab) -> tuple[CurrentPlan, Plan, Schedule]:
     plan = read_plan(current.plan_text, current.plan_name, lab)
     if plan.schedule is None:
         raise Missing(f"{plan.name} has no schedule, so there is nothing to turn", hint="docs/how-to/run-a-schedule.md")
-    if missing := unmade(plan.schedule, current.links):
+    if missing := unmade(plan.schedule, current.up.slots):
         words = f"of {plan.name} {counted(len(missing), 'slot')} of {len(plan.schedule.slots)} were not made and verified"
         raise Missing(f"{words}: its `up` did not get so far", hint="testbed up with the plan makes them")
     return current, plan, plan.schedule
@@ -257,13 +258,7 @@ def _record_current(turner: Turner, plan: Plan) -> None:
         plan_name=current.plan_name,
         plan_sha=current.plan_sha,
         plan_text=current.plan_text,
-        links={
-            "rules_sha": rules_sha(found),
-            "links": [link_data(link) for link in goal.links],
-            "paths": [path_data(circuit) for circuit in goal.circuits if len(circuit.path) > 1],
-            "slot": turner.slot,
-            "made": list(range(len(turner.goals))),
-        },
+        up=UpState.of(goal.links, goal.circuits, rules_sha(found), SlotsMade(turner.slot, tuple(range(len(turner.goals))))),
         generation=turner.days[turner.slot],
         by=context.run.id,
     )

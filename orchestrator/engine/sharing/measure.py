@@ -14,12 +14,12 @@ import numpy as np
 from optics import HostName, HostPort, Infeasible, Missing, TestbedError
 from optics.plan import Congestion
 from optics.ranks import RankName, hosts_of
-from orchestrator.engine.change.job_record import facts, ranks_of, wanted_job
+from orchestrator.engine.change.job_record import ranks_of
 from orchestrator.hosts import Beat, HostEvent
 from orchestrator.hosts.counters import samples
 from orchestrator.inventory.lab import Lab
 from orchestrator.plan.sharing import Use, use
-from orchestrator.plan.stored import stored_links, stored_plan
+from orchestrator.plan.stored import stored_plan
 from orchestrator.session import Session
 from orchestrator.store.keys import key_of, slice_key
 from orchestrator.store.store import Store
@@ -66,13 +66,13 @@ def tenants(store: Store, lab: Lab) -> list[Tenant]:
         if record is None or record.ended is not None or record.state == "paused":
             continue
         with suppress(TestbedError):
-            plan = stored_plan(current.plan_text, current.plan_name, current.links, lab)
-            used = use(plan, stored_links(current.links), lab)
-            name, _, wanted = facts(record)
+            plan = stored_plan(current.plan_text, current.plan_name, current.up.slots, lab)
+            used = use(plan, current.up.links, lab)
+            spec = record.spec
             if used is not None:
-                paceable = wanted["workload"] != "program"
-                own = wanted_job(record).congestion
-                found.append(Tenant(owner, key, record.name, name, record.id, ranks_of(record, lab), used, paceable, own))
+                paceable = spec.wanted.workload != "program"
+                own = spec.wanted.congestion
+                found.append(Tenant(owner, key, record.name, spec.on_hosts, record.id, ranks_of(record, lab), used, paceable, own))
     return found
 
 

@@ -6,9 +6,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from optics.plan import Mode
 from orchestrator.inventory.edges import QueueEdge
 from orchestrator.inventory.schema import LINE, NAME, OPTION, VARIABLE, Edge
-from orchestrator.plan.scenario.values import Label, Metric, Mode
+from orchestrator.plan.scenario.values import Label, Metric
 
 SCHEMA_ID = "testbed.scenario/1"
 Name = Annotated[str, Field(pattern=NAME)]

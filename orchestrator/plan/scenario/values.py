@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
+from optics.plan import Mode
+
 Metric: TypeAlias = Literal[
     "iteration_ms",
     "iteration_p99_ms",
@@ -39,7 +41,6 @@ METRICS: Mapping[Metric, tuple[str, str]] = {
 OF_A_CHANGE: frozenset[Metric] = frozenset({"lost_ms", "dark_ms", "circuits_moved"})
 """Metrics that only an arm with a change has."""
 Label: TypeAlias = Literal["native", "dilated", "analytic", "stand-in"]
-Mode: TypeAlias = Literal["live", "restart", "keep"]
 Coordinate: TypeAlias = Literal["together", "shift"]
 
 

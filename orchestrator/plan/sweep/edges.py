@@ -6,9 +6,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Discriminator, Field, Tag
 
+from optics.plan import Mode
 from orchestrator.inventory.schema import NAME, OPTION, Edge
 from orchestrator.plan.scenario.edges import LabEdge
-from orchestrator.plan.scenario.values import Mode
 from orchestrator.plan.sweep.values import Kind
 
 SCHEMA_ID = "testbed.sweep/1"

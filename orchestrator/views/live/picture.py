@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from orchestrator.inventory.lab import Lab
-from orchestrator.plan.stored import stored_links
 from orchestrator.results import Json
 from orchestrator.store.records import RunRecord
 from orchestrator.store.verbs import verb_of
@@ -149,7 +148,7 @@ class Picture:
         """Apply a snapshot of the store."""
         was, self.standing = self.standing, now
         self._announce_runs(was, now, at)
-        links = [link for p in (now.plans or {}).values() for link in stored_links(p.links)]
+        links = [link for p in (now.plans or {}).values() for link in p.up.links]
         self.switched = {str(port): segment.name for port, segment in self.lab.switched(links).items()}
         remove = frozenset(s for m in now.moving for s in m.remove)
         add = frozenset(s for m in now.moving for s in m.add)

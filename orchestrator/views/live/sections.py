@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import cast
 
-from orchestrator.plan.stored import stored_links
 from orchestrator.results import Json, to_json
 from orchestrator.store.records import RunRecord
 from orchestrator.views.live.picture import Picture
@@ -68,7 +67,7 @@ def _section(picture: Picture, name: str) -> Json:
                     "run": p.run,
                     "since": p.since * 1e3,
                     "generation": p.generation,
-                    "segments": to_json(sorted({s.name for s in picture.lab.switched(stored_links(p.links)).values()})),
+                    "segments": to_json(sorted({s.name for s in picture.lab.switched(p.up.links).values()})),
                 }
                 for owner, p in (picture.standing.plans or {}).items()
             ]

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from orchestrator.store.records import CurrentPlan
 from orchestrator.views.report.gather import Source
 from orchestrator.views.report.ledger import Answer
 from orchestrator.views.report.words import stood
@@ -90,12 +91,10 @@ def _stored(source: Source) -> frozenset[Link]:
     """The links that were up. To routing every two ports of a packet switch are linked: here each is to the switch."""
     before = source.before
     current = before.get("current") if isinstance(before, dict) else None
-    kept = current.get("links") if isinstance(current, dict) else None
-    listed = kept.get("links") if isinstance(kept, dict) else None
+    links = CurrentPlan.of_json(current).up.links if isinstance(current, dict) else ()
     at = {port: SWITCH + name for name, ports in source.segments.items() for port in ports}
     found: set[Link] = set()
-    for x in _dicts(listed):
-        a, b = f"{x['a']}:p{x['a_port']}", f"{x['b']}:p{x['b_port']}"
+    for a, b in ((str(each.a), str(each.b)) for each in links):
         found |= {link(a, at[a]), link(b, at[b])} if a in at and b in at else {link(a, b)}
     return frozenset(found)
 

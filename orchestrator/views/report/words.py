@@ -42,7 +42,7 @@ def command(source: Source) -> tuple[str, bool]:
         return shlex.join(map(str, typed)), True
     record = source.record
     said = [f"plan {record.plan_name}"] if record.plan_name else []
-    said += [f"{k}={v}" for k, v in record.options.items() if v not in (None, False, [], ())]
+    said += [f"{k}={v}" for k, v in record.options.to_json().items() if v not in (None, False, [], ())]
     return f"testbed {record.verb}" + (f"   ({', '.join(said)})" if said else ""), False
 
 

@@ -15,7 +15,7 @@ from optics.plan import Plan, Region
 from orchestrator.engine.adapt.turning import Abandoned, Standing, Turned, Turning
 from orchestrator.engine.change.context import Context
 from orchestrator.fabric.rules import Route
-from orchestrator.plan.stored import link_data, stored_links
+from orchestrator.fabric.up_state import UpState
 from orchestrator.store.records import CurrentPlan
 from orchestrator.store.store import Store
 from tests.engine.adapt.site import HOSTS, electrical, lab
@@ -41,8 +41,8 @@ class RegionBench(Bench):
         self.furnish(store, folder, lab().with_traits({"ocs1": SWITCH, "ocs2": SWITCH}))
         _, self.context_ = self.context("adapt")
         self.plan = Plan("p", ())
-        data: Any = {"links": [link_data(one) for one in electrical()]}
-        store.set_current(SLICE, self.context_.run.id, plan_name="p", plan_sha="", plan_text="", links=data, generation=1)
+        data = UpState(tuple(electrical()))
+        store.set_current(SLICE, self.context_.run.id, plan_name="p", plan_sha="", plan_text="", up=data, generation=1)
         for host in self.fleet.all.values():
             host.staged[1], host.active = frozenset(), 1
         next_generation = self.context_.next_generation()
@@ -58,7 +58,7 @@ class RegionBench(Bench):
     def turning(self, links: tuple[Link, ...]) -> Turning:
         """A turn from what devices hold and what the store says, as an adapter begins."""
         context: Context = self.context_
-        standing = Standing(self.held(), stored_links(self.current.links), self.current.generation)
+        standing = Standing(self.held(), self.current.up.links, self.current.generation)
         return Turning(context, self.plan, self.current, standing, [*electrical(), *links], [REGION], cast(Any, self.fleet).macs())
 
     async def turn(self, links: tuple[Link, ...]) -> Turned:
@@ -86,7 +86,7 @@ class RegionBench(Bench):
             used = {at[rule.interface] for rule in host.staged[host.active] if isinstance(rule, Route)}
             assert {p for p in used if p.number < 3} <= self.lit(), f"{name} sends into the dark"
             assert len({r.destination for r in host.staged[host.active] if isinstance(r, Route) and r.lane == 0}) == 3
-        optical = [one for one in stored_links(self.current.links) if not self.lab.electrical(one)]
+        optical = [one for one in self.current.up.links if not self.lab.electrical(one)]
         assert {port for one in optical for port in (one.a, one.b)} <= self.lit(), "recorded, and dark"
 
     def dies(self) -> None:

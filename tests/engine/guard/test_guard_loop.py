@@ -20,8 +20,8 @@ from orchestrator.engine.guard.process import GUARD
 from orchestrator.fabric.circuits import circuits
 from orchestrator.fabric.circuits import settings as settings_of
 from orchestrator.fabric.rules import Macs, Rules
+from orchestrator.fabric.up_state import UpState
 from orchestrator.hosts import Committed, Hello, HostEvent, Probe
-from orchestrator.plan.stored import link_data
 from orchestrator.processes import boot_clock_ns, boot_id
 from orchestrator.services.kind import StateFile
 from orchestrator.session import Command, Session
@@ -29,8 +29,8 @@ from orchestrator.settings import Settings, load
 from orchestrator.store.confirmations import Awaited, Confirmations
 from orchestrator.store.generations import generation_owners, next_generation
 from orchestrator.store.keys import key_of, slice_of
-from orchestrator.store.locks import who
-from orchestrator.store.scope import reach
+from orchestrator.store.locks import hold, locks_of, who
+from orchestrator.store.scope import Scope, reach
 from orchestrator.store.store import Store
 from orchestrator.telemetry.progress import Silent
 from tests.engine.glasslab import Glass
@@ -145,9 +145,9 @@ class Bench:
         self.bring_up()
 
     def bring_up(self, generation: int = PLANNED, links: tuple[Link, ...] = LINKS) -> None:
-        listed = {"links": [link_data(link) for link in links]}
+        listed = UpState(tuple(links))
         self.store.set_current(
-            self.slice, self.run.id, plan_name="ring", plan_sha="x", plan_text=TEXT, links=listed, generation=generation
+            self.slice, self.run.id, plan_name="ring", plan_sha="x", plan_text=TEXT, up=listed, generation=generation
         )
 
     def events(self, kind: str) -> list[dict[str, Any]]:
@@ -231,7 +231,7 @@ def test_while_another_run_holds_the_lab_the_guard_stands_back_and_then_takes_up
                 plan_name="less",
                 plan_sha="x",
                 plan_text=TEXT,
-                links={"links": [link_data(link) for link in LINKS[:2]]},
+                up=UpState(tuple(LINKS[:2])),
                 generation=PLANNED + 1,
             )
             bench.hosts.active = dict.fromkeys(bench.hosts.active, PLANNED + 1)
@@ -352,3 +352,77 @@ def test_while_a_change_waits_to_be_confirmed_the_hosts_are_left_to_count_down(b
         await bench.until(lambda: bench.events("rerouted"))
 
     bench.watch(story)
+
+
+def test_a_guard_that_knows_no_other_host_of_its_plan_says_so_and_goes_on(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The others have not answered since it began, so nobody knows their MAC addresses."""
+    monkeypatch.setattr(guarding, "FIRST_RETRY_S", 0.05)
+    bench.hosts.gone = {"gpu02", "gpu03", "gpu04"}
+
+    async def story() -> None:
+        for port in [port for port in bench.hosts.up if port.host == "gpu01"]:
+            bench.hosts.queue.put_nowait(HostEvent("gpu01", "link", 0, {"port": port.number, "carrier": False}))
+        await bench.until(lambda: bench.events("failed"))
+        assert "no host of ring that answers has a link to another" in bench.events("failed")[0]["words"]
+        bench.hosts.gone.clear()
+        await bench.until(lambda: bench.events("rerouted"))
+
+    bench.watch(story)
+
+
+def test_a_command_that_waits_goes_before_the_guard(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guarding, "FIRST_RETRY_S", 0.05)
+    bench.hosts.deaf = True
+    turns = counted_turns(monkeypatch)
+
+    async def story() -> None:
+        bench.hosts.light(LINKS[2], False)
+        await bench.until(lambda: bench.events("failed"))
+        locks, theirs = locks_of(HERE, bench.settings, bench.store), Scope(owners=frozenset({"bob"}))
+        async with hold(locks, theirs, "up theirs"):
+            waits = locks.take("run", reach(HERE, HERE.hosts) | theirs, "up mine", queue=True)
+            assert waits.state == "waiting"
+            with bench.store.transaction() as db:  # both are of other processes
+                db.execute("UPDATE locks SET pid=1, process='', host='elsewhere'")
+            await bench.until(lambda: bench.events("standing back"))
+            turns.clear()
+            await asyncio.sleep(0.5)
+            assert len(turns) < 20 and not bench.events("on again")
+            with bench.store.transaction() as db:
+                db.execute("UPDATE locks SET state='released'")
+        bench.hosts.deaf = False
+        await bench.until(lambda: bench.events("rerouted"))
+
+    bench.watch(story)
+
+
+def test_a_guard_waits_for_the_next_event_once_what_failed_is_not_wanted_any_more(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guarding, "FIRST_RETRY_S", 0.3)
+    bench.hosts.deaf = True
+    turns = counted_turns(monkeypatch)
+
+    async def story() -> None:
+        bench.hosts.light(LINKS[2], False)
+        await bench.until(lambda: bench.events("failed"))
+        bench.hosts.light(LINKS[2], True)
+        await asyncio.sleep(0.5)
+        turns.clear()
+        await asyncio.sleep(0.5)
+        assert len(turns) < 20 and len(bench.events("failed")) == 1
+
+    bench.watch(story)
+
+
+def counted_turns(monkeypatch: pytest.MonkeyPatch) -> list[None]:
+    """How often the guard looks for something to do: a few times a second."""
+    turns: list[None] = []
+    turn = Guard._turn
+
+    async def counted(self: Guard) -> bool:
+        turns.append(None)
+        return await turn(self)
+
+    monkeypatch.setattr(Guard, "_turn", counted)
+    return turns

@@ -16,7 +16,6 @@ from optics import Interlock, Interrupted, Locked, TestbedError, Unreachable
 from optics.plan import Shadow
 from optics.ranks import RankName, host_of_rank
 from orchestrator.cli.render import job
-from orchestrator.engine.change.job_record import with_pause
 from orchestrator.engine.change.jobs import Jobs, Pause
 from orchestrator.engine.change.locking import holding
 from orchestrator.engine.guard import jobs as watching
@@ -24,6 +23,7 @@ from orchestrator.engine.guard import policy, recover
 from orchestrator.engine.guard.jobs import JobWatch
 from orchestrator.engine.guard.policy import HANG_LEAST_S, PROGRAM_LEAST_S, Budget
 from orchestrator.engine.status import _job, _lacking
+from orchestrator.fabric.up_state import UpState
 from orchestrator.hosts import Beat
 from orchestrator.hosts.api import Hello, JobState, RankTimes
 from orchestrator.hosts.late import SAVE_S, START_S
@@ -35,6 +35,7 @@ from orchestrator.settings import Settings, load
 from orchestrator.store.audit import audit
 from orchestrator.store.keys import key_of, slice_of
 from orchestrator.store.locks import locks_of
+from orchestrator.store.options import RunOptions
 from orchestrator.store.recoveries import recoveries
 from orchestrator.store.scope import reach
 from orchestrator.store.store import Store
@@ -107,7 +108,7 @@ class Bench:
         self.session = Session(HERE, Path("inventory"), {}, cast(Any, self.hosts))
         self.locks = locks_of(HERE, self.settings, self.store)
         self.store.set_current(
-            self.slice, "2026-11-22-0001", plan_name="ring", plan_sha="x", plan_text=TEXT, links={"links": []}, generation=1
+            self.slice, "2026-11-22-0001", plan_name="ring", plan_sha="x", plan_text=TEXT, up=UpState(), generation=1
         )
         self.budget = budget
         self.watch = self.born()
@@ -130,7 +131,7 @@ class Bench:
     def end(self, **ends: str) -> None:
         record = self.store.latest_job(self.slice)
         assert record is not None
-        self.hosts.ends |= {(record.spec["on_hosts"], rank): how for rank, how in ends.items()}  # type: ignore[index,call-overload]
+        self.hosts.ends |= {(record.spec.on_hosts, rank): how for rank, how in ends.items()}
 
     async def look(self, times: int = 1) -> str:
         action = None
@@ -233,7 +234,7 @@ async def test_a_job_that_stands_is_restarted_unless_it_has_reason_to(bench: Ben
     if how in ("starts", "holds"):
         bench.hosts.phase = how.removesuffix("s")
     elif how == "paused":
-        bench.store.set_job_spec(record.id, with_pause(record, Pause(1, 1, 1e12)))
+        bench.store.set_job_spec(record.id, replace(record.spec, pause=Pause(1, 1, 1e12)))
     elif how == "moves":
         bench.hosts.age_s = 0.05
     else:
@@ -330,7 +331,7 @@ async def test_a_program_that_evaluates_for_minutes_does_not_hang(bench: Bench) 
     await bench.launch()
     record = bench.store.latest_job(bench.slice)
     assert record is not None
-    bench.store.set_job_spec(record.id, {**record.spec, "wanted": {**cast(Any, record.spec["wanted"]), "program": "mine"}})
+    bench.store.set_job_spec(record.id, replace(record.spec, wanted=replace(record.spec.wanted, program="mine")))
     bench.watch.job, bench.watch.quiet_since = record.id, -1e9
     bench.hosts.age_s = PROGRAM_LEAST_S - 1
     assert await bench.look() == "none"
@@ -401,7 +402,7 @@ async def test_hosts_of_a_schedule_are_not_replaced_by_spares(bench: Bench, monk
     asked = _spare(monkeypatch)
     turns = {"pattern": "round-robin", "ports": ["p4"], "hosts": FOUR, "dwell_s": 60}
     text = json.dumps({**json.loads(TEXT), "schedule": turns})
-    bench.store.set_current(bench.slice, "r1", plan_name="ring", plan_sha="x", plan_text=text, links={"links": []}, generation=1)
+    bench.store.set_current(bench.slice, "r1", plan_name="ring", plan_sha="x", plan_text=text, up=UpState(), generation=1)
     await bench.launch()
     for _ in range(3):
         bench.end(gpu02="killed")
@@ -642,16 +643,15 @@ async def test_an_eviction_does_without_a_shadow_whose_host_is_dead_too(
     body = json.loads(TEXT)
     body["job"]["shadow"], body["spares"] = {"host": "gpu06"}, ["gpu05"]
     body["links"] += [{"a": "gpu06", "b": "gpu01"}] if linked else []
-    current = {"plan_name": "ring", "plan_sha": "x", "plan_text": json.dumps(body), "links": {"links": []}, "generation": 1}
-    bench.store.set_current(bench.slice, "r0", **current)
+    current = {"plan_name": "ring", "plan_sha": "x", "plan_text": json.dumps(body), "generation": 1}
+    bench.store.set_current(bench.slice, "r0", up=UpState(), **current)
     await bench.launch()
-    asked: list[Mapping[str, Any]] = []
+    asked: list[RunOptions] = []
 
     class Change:
-        def __init__(self, *_: object) -> None:
-            pass
+        def __init__(self, *_: object) -> None: ...
 
-        async def up(self, plan: Any, text: str, options: Mapping[str, Any]) -> UpReport:
+        async def up(self, plan: Any, text: str, options: RunOptions) -> UpReport:
             asked.append(options)
             return UpReport("r2", plan.name, "lab")
 
@@ -662,8 +662,8 @@ async def test_an_eviction_does_without_a_shadow_whose_host_is_dead_too(
     monkeypatch.setattr(recover, "ChangeRun", Change)
     monkeypatch.setattr(recover, "_silent", dead)
     await recover.evict.__wrapped__(bench.command, {"gpu02": "gpu05"}, lost=["gpu02"])  # type: ignore[attr-defined]
-    gone = ["gpu02", *(silent if not linked else [])]
-    assert [(options["lost"], options["spared"]) for options in asked] == [(gone, True)], "a host of links must answer"
+    gone = ("gpu02", *(silent if not linked else ()))
+    assert [(options.lost, options.spared) for options in asked] == [(gone, True)], "a host of links must answer"
 
 
 async def test_a_training_that_comes_back_after_another_one_keeps_its_checkpoints(bench: Bench) -> None:

@@ -17,6 +17,7 @@ from orchestrator.engine.rehearsal import verb
 from orchestrator.engine.rehearsal.report import RehearsalReport
 from orchestrator.engine.rehearsal.seeding import Standing
 from orchestrator.session import Command, PlanText
+from orchestrator.store.options import UpOptions
 from orchestrator.store.store import Store
 from orchestrator.telemetry.progress import Silent
 from tests.engine.rehearsal.test_findings import goal, link
@@ -124,7 +125,7 @@ async def test_the_twin_needs_room_for_the_job_that_runs_besides_the_one_that_is
     monkeypatch.setattr(verb, "change_devices", alone)
     command = asked(tmp_path)
     with command.store:
-        found = await verb.rehearse(command, PlanText('{"job": {"ranks": ["gpu01", "gpu02"]}}'), launch_job=launch_job)
+        found = await verb.rehearse(command, PlanText('{"job": {"ranks": ["gpu01", "gpu02"]}}'), UpOptions(launch_job=launch_job))
     ((_, *ranks),) = asked_for
     assert ranks == [3, launched] and found.devices_alone and found.lacking[0].startswith("hosts (no room): ")
 

@@ -22,9 +22,9 @@ from orchestrator.engine.schedule import verb
 from orchestrator.fabric.circuits import circuits
 from orchestrator.fabric.circuits import settings as settings_of
 from orchestrator.fabric.rules import Macs, Rules
+from orchestrator.fabric.up_state import SlotsMade, UpState
 from orchestrator.hosts import Hello, HostEvent
 from orchestrator.plan.reader import read_plan
-from orchestrator.plan.stored import link_data
 from orchestrator.plan.target import target
 from orchestrator.session import Command, Observation, Session
 from orchestrator.settings import Settings, load
@@ -289,9 +289,9 @@ class Bench:
         self.fabric.shine()
         self.store.own(self.slice, run.id, [s for of in held.values() for s in of])
         run.finish("ok")
-        links = {"links": [link_data(link) for link in goal.links], "slot": 0, "made": [0, 1, 2]}
+        up = UpState(goal.links, slots=SlotsMade(0, (0, 1, 2)))
         more = {"plan_name": "round", "plan_sha": self.plan.sha256, "plan_text": self.text}
-        self.store.set_current(self.slice, run.id, **more, links=links, generation=1)
+        self.store.set_current(self.slice, run.id, **more, up=up, generation=1)
 
         @asynccontextmanager
         async def opened(*_: object) -> Any:

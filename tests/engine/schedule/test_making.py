@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,26 +11,27 @@ from unittest.mock import ANY
 
 import pytest
 
-from optics import Infeasible, Interlock, Missing, Refused
+from optics import Infeasible, Interlock, Missing, Refused, RolledBack
 from optics.plan import Plan
 from orchestrator.engine import verbs
 from orchestrator.engine.change.unfinished import standing
 from orchestrator.engine.schedule import left, making
 from orchestrator.engine.schedule.process import TURNER, TurnState, at_rest
+from orchestrator.fabric.up_state import UpState
 from orchestrator.plan.stored import stored_plan
 from orchestrator.results import JobStatus, UpReport
 from orchestrator.services.kind import StateFile
 from orchestrator.session import Command, Observation
+from orchestrator.store.options import RunOptions, UpOptions
 from orchestrator.telemetry.progress import Silent
 from tests.engine.fleet import Killed
 from tests.engine.schedule.fabric import HERE, PAIRS, Bench, plan_text
-
-OPTIONS: dict[str, object] = {"launch_job": False, "rollback": True, "adopt": ()}
+from tests.jobs import spec
 
 
 class Made(Bench):
-    """Slots that come up at once. kill: before this one; killed_in: in the midst of it; killed_after: before anything else is
-    written after it. launched: whether a turner was started with the job.
+    """Slots that come up at once. fail: all but this one. kill: before this one; killed_in: in the midst of it; killed_after:
+    before anything else is written after it. launched: whether a turner was started with the job.
     """
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, text: str = "") -> None:
@@ -39,6 +39,7 @@ class Made(Bench):
         self.store.clear_current(self.slice)
         self.asked: list[tuple[object, str]] = []
         self.kill: object = None
+        self.fail: object = None
         self.killed_in: object = None
         self.killed_after: object = None
         self.launched: list[object] = []
@@ -49,25 +50,28 @@ class Made(Bench):
             def __init__(self, *_: object) -> None:
                 pass
 
-            async def up(self, plan: Plan, text: str, options: Mapping[str, Any], *, expected: str = "") -> UpReport:
-                slots = options["slots"]
-                if slots["slot"] == bench.kill:
+            async def up(self, plan: Plan, text: str, options: RunOptions) -> UpReport:
+                slots = options.slots
+                assert slots is not None
+                if slots.slot == bench.kill:
                     raise Killed
-                bench.asked.append((slots["slot"], expected))
+                if slots.slot == bench.fail:
+                    raise Refused("ocs1: no")
+                bench.asked.append((slots.slot, options.asked.expected))
                 other = bench.store.new_run("up", bench.key, plan_name="another", owner="project:other")
                 other.found({}, {})
                 other.finish("ok")
-                mine = {"user": bench.settings.user, "owner": bench.settings.owner, "options": options}
-                run = bench.store.new_run("up", bench.key, plan_name=plan.name, plan_sha=plan.sha256, **mine)
+                mine = {"user": bench.settings.user, "owner": bench.settings.owner}
+                run = bench.store.new_run("up", bench.key, plan_name=plan.name, plan_sha=plan.sha256, options=options, **mine)
                 run.found({}, {})
-                if slots["slot"] == bench.killed_in:
+                if slots.slot == bench.killed_in:
                     run.finish("failed")
                     raise Killed
                 more = {"plan_name": plan.name, "plan_sha": plan.sha256, "plan_text": text}
-                bench.store.set_current(bench.slice, run.id, **more, links={"links": [], **slots}, generation=2)
+                bench.store.set_current(bench.slice, run.id, **more, up=UpState(slots=slots), generation=2)
                 run.finish("ok")
                 bench.store.resolve([one.id for one in bench.store.unfinished(bench.key, bench.settings.owner)], run.id)
-                if slots["slot"] == bench.killed_after:
+                if slots.slot == bench.killed_after:
                     raise Killed
                 return UpReport(run.id, plan.name, HERE.name)
 
@@ -84,7 +88,8 @@ class Made(Bench):
         return Command(Silent(), self.store, self.settings)
 
     def up(self, expected: str = "") -> UpReport:
-        return asyncio.run(making.up_slots(self.command, HERE, self.plan, self.text, OPTIONS, expected=expected))
+        asked = RunOptions(UpOptions(launch_job=False, expected=expected))
+        return asyncio.run(making.up_slots(self.command, HERE, self.plan, self.text, asked))
 
 
 @pytest.fixture
@@ -99,8 +104,8 @@ def test_slots_that_an_up_did_not_reach_are_made_by_the_next_one_and_only_they(b
     current = bench.store.current(bench.slice)
     assert current is not None and [slot for slot, _ in bench.asked] == [1]
     assert at_rest(current, HERE) == "do not turn, and 2 of 3 were not made and verified: testbed up with the plan makes them"
-    up = stored_plan(current.plan_text, current.plan_name, current.links, HERE)
-    assert {link.hosts for link in up.links} == set(PAIRS[1])
+    plan = stored_plan(current.plan_text, current.plan_name, current.up.slots, HERE)
+    assert {link.hosts for link in plan.links} == set(PAIRS[1])
     with pytest.raises(Missing, match=r"of round 2 slots of 3 were not made and verified: its `up` did not get so far"):
         asyncio.run(bench.turn())
     bench.kill = None
@@ -125,16 +130,32 @@ def test_a_rollback_goes_back_to_before_the_first_slot_wherever_an_up_was_killed
     assert [run.resolved_by for run in made] == ["", *[report.run] * (runs - 1)]
 
 
+def test_a_way_back_from_slots_is_recorded_with_the_run_that_it_undoes(bench: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or it could not be resumed, should it die."""
+    undone: list[RunOptions] = []
+
+    async def back(_: object, to: object, options: RunOptions) -> None:
+        undone.append(options)
+
+    monkeypatch.setattr(making.ChangeRun, "back", back, raising=False)
+    monkeypatch.setattr(making, "before_run", lambda *_: "what was there")
+    bench.fail = 2
+    with pytest.raises(RolledBack, match="slot 2: ocs1: no"):
+        bench.up()
+    mine = [run.id for run in bench.store.history(bench.key, 0) if run.plan_name == "round"]
+    assert undone == [RunOptions(of=mine[0])]
+
+
 def test_an_up_that_is_resumed_launches_the_job_that_it_was_to_launch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hosts = [*HERE.hosts][:4]
     job = {"name": "mlp", "workload": "train", "ranks": hosts, "rings": [hosts]}
     bench = Made(tmp_path, monkeypatch, plan_text(job))
     bench.killed_in = 2
     with pytest.raises(Killed):
-        asyncio.run(making.up_slots(bench.command, HERE, bench.plan, bench.text, {**OPTIONS, "launch_job": True}))
+        asyncio.run(making.up_slots(bench.command, HERE, bench.plan, bench.text, RunOptions(UpOptions())))
     bench.killed_in = None
     kept = bench.store.history(bench.key, 1)[0].options
-    asyncio.run(making.up_slots(bench.command, HERE, bench.plan, bench.text, {**kept, "resumes": "x"}))
+    asyncio.run(making.up_slots(bench.command, HERE, bench.plan, bench.text, replace(kept, resumes="x")))
     assert bench.launched == [True]
 
 
@@ -155,7 +176,7 @@ def test_what_packet_switches_lack_is_known_before_a_slot_is_made_or_turns(tmp_p
     with pytest.raises(Infeasible, match="0 slots are free"):
         asyncio.run(making.begin(bench.command, job=True))
     with pytest.raises(Infeasible, match="0 slots are free"):
-        asyncio.run(making.up_slots(bench.command, HERE, bench.plan, bench.text, {**OPTIONS, "launch_job": True}))
+        asyncio.run(making.up_slots(bench.command, HERE, bench.plan, bench.text, RunOptions(UpOptions())))
     assert asked == [bench.plan.job] * 2 and len(bench.asked) == 3 and not bench.launched
     asyncio.run(making.begin(bench.command, job=False))
     assert bench.launched == [False]
@@ -165,8 +186,7 @@ def test_what_packet_switches_lack_is_known_before_a_slot_is_made_or_turns(tmp_p
 async def test_slots_in_which_two_hosts_of_a_running_job_never_meet_are_refused(
     bench: Made, monkeypatch: pytest.MonkeyPatch, state: str, refused: bool
 ) -> None:
-    spec = {"wanted": {"name": "mlp", "ranks": ["gpu01", "gpu05"]}, "on_hosts": "mlp", "backend": "gloo"}
-    bench.store.add_job(bench.slice, "r1", "mlp", spec, "running")
+    bench.store.add_job(bench.slice, "r1", "mlp", spec("gpu01", "gpu05"), "running")
 
     async def asked(_: Command) -> JobStatus:
         return JobStatus("mlp", state)

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,11 +25,13 @@ from orchestrator.engine.verbs import launched_again
 from orchestrator.results import JobStatus
 from orchestrator.session import Command
 from orchestrator.store.locks import locks_of
+from orchestrator.store.options import RunOptions, UpOptions
 from orchestrator.store.records import JobRecord
 from orchestrator.store.scope import Scope
 from orchestrator.telemetry.progress import Silent
 from tests.engine.fleet import Killed
 from tests.engine.schedule.fabric import HERE, PAIRS, Bench, plan_text
+from tests.jobs import spec
 
 
 @pytest.fixture
@@ -70,7 +73,7 @@ def test_one_cycle_brings_every_slot_in_order_and_ends_where_it_began(bench: Ben
         slots = [what for _, what in host.history if what.startswith("slot")]
         assert [s for i, s in enumerate(slots) if not i or s != slots[i - 1]] == ["slot 0", "slot 1", "slot 2", "slot 0"]
     current = bench.store.current(bench.slice)
-    assert current is not None and isinstance(current.links, dict) and current.links["slot"] == 0
+    assert current is not None and current.up.slots is not None and current.up.slots.slot == 0
     assert current.generation == bench.fabric.hosts["gpu01"].active
     assert len(bench.store.owned(bench.slice)) == 4, "only the last slot's circuits stay the owner's"
 
@@ -106,7 +109,7 @@ def test_stopping_leaves_a_whole_slot_that_the_store_knows(bench: Bench) -> None
     report = story(bench, some)
     slot = whole(bench)
     current = bench.store.current(bench.slice)
-    assert current is not None and isinstance(current.links, dict) and current.links["slot"] == slot == report.slot  # type: ignore[attr-defined]
+    assert current is not None and current.up.slots is not None and current.up.slots.slot == slot == report.slot  # type: ignore[attr-defined]
     state = TURNER.read(TURNER.path(bench.settings, bench.slice))
     assert state is not None and (state.state, state.slot, state.slots, state.alive) == ("ended", slot, 3, False)
     assert bench.store.history(bench.key, 1)[-1].status == "ok"
@@ -169,6 +172,29 @@ def test_stopping_while_a_device_does_not_come_back_tries_it_no_more(bench: Benc
     assert len(switch.broken) > 990
     state = TURNER.read(TURNER.path(bench.settings, bench.slice))
     assert state is not None and state.state == "ended"
+
+
+@pytest.mark.parametrize("repairing", [False, True])
+def test_a_turner_whose_lock_was_taken_moves_no_light_any_more(bench: Bench, repairing: bool) -> None:
+    [switch] = bench.fabric.devices.values()
+    held = []
+
+    async def robbed(task: asyncio.Task[object]) -> None:
+        await bench.until(lambda: min(counts(bench)) >= 1)
+        if repairing:
+            switch.broken = [Refused("ocs1: still restarting")] * 1000
+            await bench.until(lambda: any(event["event"] == "repairing" for event in bench.said))
+        locks = locks_of(HERE, bench.settings, bench.store)
+        [lock] = locks.listed()
+        locks.steal(lock.id, "because")
+        switch.broken.clear()
+        held.append(switch.held)
+        await asyncio.wait([task], timeout=10.0)
+
+    assert isinstance(story(bench, robbed), Locked)
+    assert switch.held == held[0]
+    state = TURNER.read(TURNER.path(bench.settings, bench.slice))
+    assert state is not None and state.state == "ended" and "no longer holds the lab" in state.error
 
 
 def test_a_late_turn_is_left_out_and_nothing_of_it_happens(bench: Bench) -> None:
@@ -285,7 +311,7 @@ def test_a_job_is_launched_and_stopped_while_slots_turn_and_the_hosts_stay_the_t
     did: list[tuple[str, int]] = []
 
     async def start(jobs: Jobs, run: str, wanted: Job, *_: object, **__: object) -> JobStatus:
-        number = jobs.store.add_job(jobs.slice, run, wanted.name, {"on_hosts": "sums", "backend": "gloo", "wanted": {"ranks": []}})
+        number = jobs.store.add_job(jobs.slice, run, wanted.name, spec(name="sums", on_hosts="sums"))
         jobs.store.set_job(number, "running")
         did.append(("launched", bench.fabric.token))
         return status
@@ -331,7 +357,7 @@ def test_a_plan_without_a_schedule_does_not_turn(tmp_path: Path, monkeypatch: py
     current = bench.store.current(bench.slice)
     assert current is not None
     more = {"plan_name": "pair", "plan_sha": "x", "plan_text": text}
-    bench.store.set_current(bench.slice, current.run, **more, links=current.links, generation=1)
+    bench.store.set_current(bench.slice, current.run, **more, up=current.up, generation=1)
     with pytest.raises(Missing, match="pair has no schedule, so there is nothing to turn"):
         asyncio.run(bench.turn())
 
@@ -339,9 +365,9 @@ def test_a_plan_without_a_schedule_does_not_turn(tmp_path: Path, monkeypatch: py
 @pytest.mark.parametrize("option", ["--confirm-within", "--avoid", "--relabel", "--job"])
 def test_what_needs_a_fabric_that_stays_as_it_is_is_refused(bench: Bench, option: str) -> None:
     command = Command(Silent(), bench.store, bench.settings)
-    named = {option.removeprefix("--").replace("confirm-within", "confirm_s"): 1}
+    given: dict[str, Any] = {option.removeprefix("--").replace("confirm-within", "confirm_s"): 1}
     with pytest.raises(Infeasible, match=f"{option} cannot be used with a plan whose circuits move by a schedule"):
-        asyncio.run(up_slots(command, HERE, bench.plan, bench.text, named))
+        asyncio.run(up_slots(command, HERE, bench.plan, bench.text, RunOptions(UpOptions(**given))))
 
 
 def test_no_host_is_moved_out_of_a_plan_whose_slots_turn(bench: Bench) -> None:

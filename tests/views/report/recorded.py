@@ -7,11 +7,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from optics import HostPort, Link
+from orchestrator.fabric.up_state import UpState
 from orchestrator.settings import Settings
 from orchestrator.store.keys import slice_key
+from orchestrator.store.options import RunOptions, UpOptions
+from orchestrator.store.records import CurrentPlan
 from orchestrator.store.run import Run
 from orchestrator.store.store import Store
 from orchestrator.telemetry import Journal, environment
+from tests.jobs import spec
 
 MS = 1_000_000
 START_S = 1_795_000_000
@@ -76,7 +81,7 @@ class Lab:
             plan_text=json.dumps(plan),
             inventory="/nowhere",
             user="ann",
-            options={"rollback": True},
+            options=RunOptions(UpOptions()),
         )
         self._found(run, before, lab, job=found_job)
         folder = self.settings.run_dir(run.id)
@@ -98,7 +103,7 @@ class Lab:
                 self._move(journal, run.id, links, self.clock.now_ns, dark_ms + n, n + 2)
                 self.clock.now_ns += 700 * MS
             if job_ms is not None and moved:
-                number = self.store.add_job(slice_key(lab, "ann"), run.id, "ddp", {"wanted": {}})
+                number = self.store.add_job(slice_key(lab, "ann"), run.id, "ddp", spec())
                 self.store.set_job(number, "running")
                 crossed = sent + round((dark_ms + 4) * MS)
                 at = self.clock.now_ns
@@ -336,14 +341,5 @@ def _current(before: tuple[str, Sequence[tuple[str, str]]] | None) -> dict[str, 
     if before is None:
         return None
     name, links = before
-    ends = [(*a.split(":p"), *b.split(":p")) for a, b in links]
-    listed = [{"a": a, "a_port": int(p), "b": b, "b_port": int(q), "kind": "duplex"} for a, p, b, q in ends]
-    return {
-        "run": "x",
-        "plan_name": name,
-        "plan_sha": "",
-        "plan_text": "",
-        "links": {"links": listed},
-        "generation": 1,
-        "since": 0.0,
-    }
+    ends = [[HostPort(host, int(port)) for host, port in (a.split(":p"), b.split(":p"))] for a, b in links]
+    return CurrentPlan("x", name, "", "", UpState(tuple(Link(a, b) for a, b in ends)), 1, 0.0).to_json()

@@ -25,8 +25,10 @@ from orchestrator.engine.scenario.runner import leave
 from orchestrator.results import DownReport, JobStatus, UpReport
 from orchestrator.session import Command, load_lab
 from orchestrator.store.keys import slice_of
+from orchestrator.store.options import UpOptions
 from orchestrator.telemetry import Journal
 from tests.house.repository import ROOT
+from tests.jobs import spec
 from tests.views.report.conftest import Typed
 from tests.views.report.recorded import CROSSED, RING, Lab
 from tests.views.report.test_report import recomputed, report, shown_as_answered
@@ -50,7 +52,7 @@ class Engine:
         if (error := self.fail.pop(len(self.said), None)) is not None:
             raise error
 
-    async def up(self, command: Command, plan: Path, **options: Any) -> UpReport:
+    async def up(self, command: Command, plan: Path, options: UpOptions) -> UpReport:
         name = json.loads(plan.read_text())["name"]
         self._next(f"up {name}")
         same, self.up_now = self.up_now == name, name
@@ -186,7 +188,7 @@ def test_the_lab_is_left_as_said_also_when_the_time_is_up(typed: Typed, engine: 
 
 def test_a_job_that_runs_is_not_stopped_without_a_yes(typed: Typed, engine: Engine) -> None:
     settings, store = engine.lab.settings, engine.lab.store
-    store.add_job(slice_of(load_lab(settings.inventory), settings), "r", "somebody's", {})
+    store.add_job(slice_of(load_lab(settings.inventory), settings), "r", "somebody's", spec())
     said = typed("compare", *PLANS)
     assert said.code == 2 and "add --yes" in said.err and not engine.said
 

@@ -158,7 +158,7 @@ def test_what_was_never_recorded_is_said_to_be_so_and_is_not_zero(typed: Typed, 
     assert "No port counters were sampled around a move" in page.text
     assert "No job ran before or after a move" in page.text
     assert "emulated or real: not recorded, time scale not recorded" in page.text
-    assert "the command, as reconstructed from the store testbed up (plan ring, rollback=True)" in page.text
+    assert "the command, as reconstructed from the store testbed up (plan ring, launch_job=True, rollback=True)" in page.text
     answer = page.numbers["answers"]["reconfigs"]
     assert answer["rows"][0][answer["columns"].index("power_ms")] is None
 

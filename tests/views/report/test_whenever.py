@@ -11,6 +11,7 @@ import pytest
 
 from orchestrator.store.keys import slice_key
 from orchestrator.telemetry import Journal
+from tests.jobs import spec
 from tests.views.report.conftest import Typed
 from tests.views.report.page import Page, disagreeing, from_csv
 from tests.views.report.recorded import CROSSED, KEY, MS, RING, Lab
@@ -48,7 +49,7 @@ def launched_by_hand(lab: Lab) -> None:
     taken_down(lab)
     lab.clock.now_ns += 60_000 * MS
     run = lab.store.new_run("job launch", KEY, plan_name="ring", inventory="/nowhere", user="ann")
-    lab.store.add_job(slice_key(KEY, "ann"), run.id, "ddp", {"wanted": {}})
+    lab.store.add_job(slice_key(KEY, "ann"), run.id, "ddp", spec())
     with Journal(lab.settings.run_dir(run.id), run.id, "emulated", clock=lab.clock) as journal:
         lab.iterate(journal, 30, 813.0)
     run.finish("ok")

@@ -11,8 +11,8 @@ from unittest.mock import patch
 
 import pytest
 
+from orchestrator.fabric.up_state import UpState
 from orchestrator.plan.reader import read_plan
-from orchestrator.plan.stored import link_data
 from orchestrator.plan.target import target
 from orchestrator.session import load_lab
 from orchestrator.settings import Settings, load
@@ -21,6 +21,7 @@ from orchestrator.store.run import Run
 from orchestrator.store.store import Store
 from orchestrator.telemetry import Journal
 from orchestrator.views.live import Watcher
+from tests.jobs import spec
 
 ROOT = Path(__file__).resolve().parents[3]
 PLAN = ROOT / "examples" / "topoopt-12.json"
@@ -54,15 +55,16 @@ class Told:
         goal = target(plan, self.lab, dict.fromkeys(self.lab.devices, frozenset()), ())
         run = self.run()
         self.store.own(self.slice, run.id, frozenset().union(*goal.wanted.values()))
-        links = {"links": [link_data(link) for link in goal.links]}
-        self.store.set_current(self.slice, run.id, plan_name="topoopt-12", plan_sha="x", plan_text=text, links=links, generation=1)
+        self.store.set_current(
+            self.slice, run.id, plan_name="topoopt-12", plan_sha="x", plan_text=text, up=UpState(goal.links), generation=1
+        )
         run.finish("ok")
         return run
 
     def launched(self, run: Run, at_ms: float, name: str = "ddp") -> int:
         """A job that a run launched."""
         with patch("orchestrator.store.store.time.time", return_value=at_ms / 1e3):
-            job = self.store.add_job(self.slice, run.id, name, {"wanted": {}})
+            job = self.store.add_job(self.slice, run.id, name, spec())
         self.store.set_job(job, "running")
         return job
 

@@ -30,6 +30,7 @@ from orchestrator.views.metrics.serving import Endpoint
 from orchestrator.views.web.doors import Names
 from orchestrator.views.web.server import serve
 from tests.house.repository import ROOT
+from tests.jobs import spec
 from tests.views.web.conftest import Told
 from tests.views.web.test_commands import lines_until, started
 
@@ -74,7 +75,7 @@ async def test_a_scrape_has_every_family_and_its_figures_are_those_of_store_and_
     run = told.up()
     told.move(run, dark_ms=64.0)
     told.train(run, until_ms=time.time() * 1e3, count=40)
-    told.store.add_job(told.slice, run.id, "ddp", {}, "running")
+    told.store.add_job(told.slice, run.id, "ddp", spec(), "running")
     told.run().finish("failed")
     told.run("verify")
     lock = locks_of(told.lab, told.settings, told.store).take("reservation", Scope(), "maintenance", for_s=3600)

@@ -15,8 +15,8 @@ from rich.console import Console
 
 from optics import CrossConnect, Port, Setting
 from orchestrator.cli.watchscreen import screen
+from orchestrator.fabric.up_state import UpState
 from orchestrator.plan.reader import read_plan
-from orchestrator.plan.stored import link_data
 from orchestrator.plan.target import target
 from orchestrator.session import load_lab
 from orchestrator.store.records import Belonging, CurrentPlan
@@ -27,6 +27,7 @@ from orchestrator.views.live import Picture, Watcher
 from orchestrator.views.live.fabric import live_circuits
 from orchestrator.views.live.sections import changes, whole
 from orchestrator.views.live.standing import Moving, Standing, standing
+from tests.jobs import spec
 from tests.properties.switches import switched_lab
 from tests.views.web.conftest import ROOT, Told
 from tests.views.web.test_training import drawn
@@ -289,7 +290,7 @@ def test_jobs_of_others_stay_out_of_ones_own_figure_and_curve(told: Told) -> Non
     run = told.up()
     other = told.store.new_run("up", told.key, plan_name="next", user="bob", owner="bob")
     other.finish("ok")
-    number = told.store.add_job(told.slice, run.id, "a", {"wanted": {}})
+    number = told.store.add_job(told.slice, run.id, "a", spec())
     with told.watcher() as watcher:
         picture, now = watcher.picture, now_ms()
         iterations(picture, "b", other.id, 3, 1000.0, now)
@@ -300,7 +301,7 @@ def test_jobs_of_others_stay_out_of_ones_own_figure_and_curve(told: Told) -> Non
         assert len([e for e in picture.since(0) if e.event == "iteration"]) == 9, "they are told all the same"
         told.store.set_job(number, "finished", ended=True)
         second = told.up()
-        told.store.add_job(told.slice, second.id, "c", {"wanted": {}})
+        told.store.add_job(told.slice, second.id, "c", spec())
         watcher.refresh()
         assert picture.job["name"] == "c" and "iteration_ms" not in picture.job, "what a took is not told as of c"
 
@@ -370,8 +371,8 @@ def test_ports_at_packet_switches_show_them_and_their_rates(tmp_path: Path) -> N
     assert "p3" not in painted(picture), "no fibre and no plan is there"
     segment = lab.segments["oversubscribed"]
     number = next(iter(segment.ports.values())).number
-    links = {"links": [link_data(link) for link in segment.links(list(segment.ports))]}
-    plan = CurrentPlan("r", "over-tree", "x", "", links, 1, now / 1e3)
+    up = UpState(tuple(segment.links(list(segment.ports))))
+    plan = CurrentPlan("r", "over-tree", "x", "", up, 1, now / 1e3)
     picture.update(Standing(plans={"ann": plan}), now)
     for at, sent in ((0, 0), (500, 2_875_000)):
         picture.count(f"gpu01:p{number}", now + at, sent, 0)

@@ -13,6 +13,7 @@ from rich.console import Console
 
 from orchestrator.cli.watchscreen import screen, summary
 from orchestrator.engine.schedule.process import TURNER, TurnState
+from orchestrator.fabric.up_state import UpState
 from orchestrator.services.kind import StateFile
 from orchestrator.store.run import Run
 from orchestrator.telemetry import Journal
@@ -39,7 +40,7 @@ PLAN = json.dumps(
 def turning(told: Told) -> Iterator[tuple[Journal, StateFile[TurnState], TurnState]]:
     """A plan with three slots of two links, and one link that is always lit; its turner."""
     run: Run = told.run(plan="turns")
-    told.store.set_current(told.slice, run.id, plan_name="turns", plan_sha="s", plan_text=PLAN, links={"links": []}, generation=1)
+    told.store.set_current(told.slice, run.id, plan_name="turns", plan_sha="s", plan_text=PLAN, up=UpState(), generation=1)
     current = told.store.current(told.slice)
     assert current is not None
     cycle = cycle_of(told.lab, {}, told.settings.owner, current)

@@ -1,0 +1,21 @@
+"""Dataclasses from what a file says of them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from optics.errors import StoreFailed
+
+T = TypeVar("T")
+
+
+def of_fields(kind: type[T], values: Mapping[str, Any]) -> T:
+    """The dataclass with these fields. Raises: StoreFailed - one is unknown or missing."""
+    known = {f.name: f for f in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    needed = {n for n, f in known.items() if f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING}
+    if wrong := sorted((values.keys() - known.keys()) | (needed - values.keys())):
+        words = f"the store has a {kind.__name__} whose fields are not those of this version: {', '.join(wrong)}"
+        raise StoreFailed(words, hint="testbed doctor")
+    return kind(**values)

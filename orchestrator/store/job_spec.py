@@ -1,0 +1,58 @@
+"""What the store keeps of a launched job: what its plan wanted, and what has happened to it since."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from optics.fields import of_fields
+from optics.leases import Lease
+from optics.plan import Job
+from orchestrator.processes import Daemon
+from orchestrator.results import Json, to_json
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """A pause of a job: its move, the token of the run that asked for it, and until when (wall s) at the longest."""
+
+    move: int
+    token: int
+    until: float
+
+
+@dataclass(frozen=True, slots=True)
+class JobSpec:
+    """A launched job. wanted: as its plan has it, with the rings that it has turned to; it alone decides whether another job is the
+    same. on_hosts: its name on the hosts. backend: of its collectives.
+
+    leases: what packet switches gave it. keeper: the process that renews them, on the machine that started it.
+    alone: why it was launched without its shadow. unlaunched: its launch failed, so that no rank ran; the record's detail says why.
+    turning: the number of a move that may have changed its rings and whose result is not known; 0 for none. pause: the latest.
+    """
+
+    wanted: Job
+    on_hosts: str
+    backend: str
+    leases: tuple[Lease, ...] = ()
+    keeper: Daemon | None = None
+    alone: str = ""
+    unlaunched: bool = False
+    turning: int = 0
+    pause: Pause | None = None
+
+    def to_json(self) -> Json:
+        """As the store keeps it."""
+        return to_json(self)
+
+    @classmethod
+    def of_json(cls, data: Mapping[str, Any]) -> JobSpec:
+        """Read what `to_json` wrote. Raises: StoreFailed - it is not what this version writes."""
+        read: dict[str, Any] = {
+            "wanted": Job.of(data["wanted"]),
+            "leases": tuple(of_fields(Lease, lease) for lease in data["leases"]),
+            "keeper": of_fields(Daemon, data["keeper"]) if data["keeper"] else None,
+            "pause": of_fields(Pause, data["pause"]) if data["pause"] else None,
+        }
+        return of_fields(cls, {**data, **read})

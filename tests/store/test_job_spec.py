@@ -1,0 +1,53 @@
+"""What the store keeps of a job is read as it was written, and refused where this version does not know it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from optics import HostPort, StoreFailed
+from optics.leases import Lease
+from optics.plan import Congestion, Function, Job, Region, Shadow, Traffic, Transfer
+from orchestrator.processes import Daemon
+from orchestrator.store.job_spec import JobSpec, Pause
+
+TWO = ("gpu01", "gpu02")
+JOB = Job(
+    "mlp",
+    "replay",
+    TWO,
+    (TWO, TWO[::-1]),
+    {"size": 2},
+    {"OMP_NUM_THREADS": "1"},
+    traffic=Traffic(transfers=(Transfer("gpu01", "gpu02", 8),)),
+    predicted={"iteration_ms": 2.0},
+    evicted={"gpu03": ""},
+    regions=(Region("r", TWO, (HostPort("gpu01", 1),), "ideal"),),
+    functions=(Function("ideal", "aggregate"),),
+    shadow=Shadow("gpu04", (HostPort("gpu01", 1),)),
+    congestion=Congestion("mltcp"),
+)
+LEASE = Lease("aggregate", "ideal", "127.0.0.1:9", 3, "secret", "10.0.0.9", 4791, 8, 256)
+SPEC = JobSpec(JOB, "mlp.r1", "gloo", (LEASE,), Daemon(7, "mark"), "no shadow", True, 4, Pause(4, 9, 1.5))
+
+
+def stored(spec: JobSpec) -> Any:
+    return json.loads(json.dumps(spec.to_json()))
+
+
+@pytest.mark.parametrize(
+    "spec", [SPEC, JobSpec(Job("mlp", "train", TWO), "mlp.r1", "gloo"), replace(SPEC, pause=None, keeper=None)]
+)
+def test_a_job_is_read_as_it_was_written(spec: JobSpec) -> None:
+    assert JobSpec.of_json(stored(spec)) == spec
+
+
+@pytest.mark.parametrize("where", [(), ("pause",), ("keeper",)])
+def test_a_field_that_nobody_knows_is_refused_by_name(where: tuple[str, ...]) -> None:
+    data = stored(SPEC)
+    (data[where[0]] if where else data)["turns"] = 1
+    with pytest.raises(StoreFailed, match="whose fields are not those of this version: turns"):
+        JobSpec.of_json(data)
