@@ -132,7 +132,7 @@ class Status(Judge):
             self.said_of_routes(look, came)
 
     def said_of_device(self, look: Look, device: Any) -> None:
-        name, world = device.name, self.world
+        name = device.name
         if not device.ok:
             if name not in look.silent:
                 self.broken(f"of {look.owner}: {device}, and nothing was wrong with it")

@@ -89,8 +89,7 @@ class TurningWorld(World):
         agent.slots = Slots(agent)  # type: ignore[arg-type]
 
     def links_of(self, row: sqlite3.Row) -> list[tuple[str, str]]:
-        links = json.loads(row["links"])["links"]
-        return [(f"{link['a']}:p{link['a_port']}", f"{link['b']}:p{link['b_port']}") for link in links]
+        return [(f"{a}:p{p}", f"{b}:p{q}") for a, p, b, q, _ in json.loads(row["up"])["links"]]
 
     def any_slot(self, row: sqlite3.Row | None) -> bool:
         return row is not None and "schedule" in json.loads(row["plan_text"])
