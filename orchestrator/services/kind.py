@@ -8,9 +8,8 @@ import os
 import re
 import socket
 import stat
-import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from fcntl import LOCK_EX, LOCK_UN, flock
@@ -76,59 +75,64 @@ class Kind(Generic[S]):
         return there if there is not None and there.alive else None
 
     def start(self, settings: Settings, key: str, log: Path | None = None, words: Sequence[str] = ()) -> S:
-        """As `begin`, and wait until it works, as long as it lives, until the time of a command is over.
+        """Start one in the background, and wait until it works, as long as it lives, until the time of a command is over. One that
+        works already is found there.
 
+        words: further options of the command. Its events go to `log`, one JSON object a line; its stderr beside it.
         Raises: TimedOut; its own error if it ended.
         """
-        starting, began = self.begin(settings, key, log, words), time.monotonic()
-        while (there := starting.look()) is None:
+        looks, began = self._starting(settings, key, log, words), time.monotonic()
+        while (there := next(looks)) is None:
             if time.monotonic() > began + settings.timeout_s:
-                starting.end()
-                raise TimedOut(f"the {self.noun} is still starting after {settings.timeout_s:g} s", hint=f"see {starting.log}")
+                looks.close()
+                hint = f"see {log or self.log(settings, key)}"
+                raise TimedOut(f"the {self.noun} is still starting after {settings.timeout_s:g} s", hint=hint)
             time.sleep(LOOK_S)
         return there
 
     async def started(self, settings: Settings, key: str, log: Path | None = None, words: Sequence[str] = ()) -> S:
         """As `start`, for a verb, whose own deadline ends the wait."""
-        await asyncio.to_thread(self._before, self.path(settings, key))
-        starting = self.begin(settings, key, log, words)
+        looks = self._starting(settings, key, log, words)
         try:
             while True:
-                if (there := starting.look()) is not None:
+                if (there := next(looks)) is not None:
                     return there
                 await asyncio.sleep(LOOK_S)
         except asyncio.CancelledError:
-            starting.end()
+            looks.close()
             raise
 
-    def begin(self, settings: Settings, key: str, log: Path | None = None, words: Sequence[str] = ()) -> Starting[S]:
-        """Start one in the background; one that runs already is found there.
-
-        words: further options of the command. Its events go to `log`, one JSON object a line.
-        """
+    def _starting(self, settings: Settings, key: str, log: Path | None, words: Sequence[str]) -> Generator[S | None, None, None]:
+        """Look again and again: None until it works, then its state. Closed before, it is ended: nobody waits for it any more."""
         path, log = self.path(settings, key), log or self.log(settings, key)
-        errors = log.with_suffix(".err")
-        before = self._before(path)  # which is there until the new one has written
+        while (before := self.read(path)) is not None and before.alive and before.state == "ended":
+            yield None  # it leaves, and may not see what another is started for
         if before is not None and before.alive:
-            return Starting(self, path, log, None, before)
-        said = errors.stat().st_size if errors.exists() else 0  # what earlier ones wrote
+            yield before
+            return
+        errors = log.with_suffix(".err")
+        wrote = errors.stat().st_size if errors.exists() else 0  # what earlier ones did
         process = spawn(settings, [self.name, *self.options, "--log", str(log), *words], errors)
-        return Starting(self, path, log, process, before, said)
+        try:
+            while (there := self._working(path, before)) is None:
+                if process.poll() is not None:
+                    said = errors.read_bytes()[wrote:].decode(errors="replace").strip()
+                    begin = f"the {self.noun} ended at once: "
+                    raise _own_error(begin, said or f"exit {process.returncode}", f"see {errors}")
+                yield None
+        except GeneratorExit:
+            process.terminate()
+            process.wait()
+            raise
+        Daemon.detach(process)
+        yield there
 
-    def _before(self, path: Path) -> S | None:
-        """What is there before one is started. One that has ended its work is waited for: it may not see what it is started for.
-
-        Raises: TimedOut - it does not end.
-        """
-        give_up = time.monotonic() + self.stop_s
-        while (there := self.read(path)) is not None and there.alive and there.state == "ended":
-            if time.monotonic() > give_up:
-                raise self._stays(there)
-            time.sleep(LOOK_S)
-        return there
-
-    def _stays(self, there: S) -> TimedOut:
-        return TimedOut(f"the {self.noun} (pid {there.pid}) does not end", hint=f"see {there.log}" if there.log else "")
+    def _working(self, path: Path, before: S | None) -> S | None:
+        """The state of one that works, and is not that which was there `before`: it stays until the new one has written."""
+        there = self.read(path)
+        if there is None or not there.alive or there.state in ("starting", "ended", UNREADABLE):
+            return None
+        return None if before is not None and (there.pid, there.since) == (before.pid, before.since) else there
 
     def stop(self, settings: Settings, key: str) -> S | None:
         """End it and wait until it has ended; it completes the current step. None if none runs.
@@ -153,45 +157,8 @@ class Kind(Generic[S]):
                 f"the {self.noun} is {there.user}'s (pid {there.pid})", hint=f"ask {there.user} to stop it"
             ) from None
         if not ended:
-            raise self._stays(there)
+            raise TimedOut(f"the {self.noun} (pid {there.pid}) does not end", hint=f"see {there.log}" if there.log else "")
         return there
-
-
-@dataclass(frozen=True, slots=True)
-class Starting(Generic[S]):
-    """A process of a kind that may not work yet. log: of its events; its stderr goes beside it, from byte `said` on.
-
-    before: the state that was there before it was started; without `process` it is that of the one that runs already.
-    """
-
-    kind: Kind[S]
-    path: Path
-    log: Path
-    process: subprocess.Popen[bytes] | None
-    before: S | None
-    said: int = 0
-
-    def look(self) -> S | None:
-        """Its state once it works, None while it starts. Raises: TestbedError - it ended, with its own error."""
-        if self.process is None:
-            return self.before
-        there, before = self.kind.read(self.path), self.before
-        old = before is not None and there is not None and (there.pid, there.since) == (before.pid, before.since)
-        if there is not None and there.alive and not old and there.state not in ("starting", "ended", UNREADABLE):
-            Daemon.detach(self.process)
-            return there
-        if self.process.poll() is not None:
-            errors = self.log.with_suffix(".err")
-            words = errors.read_bytes()[self.said :].decode(errors="replace").strip()
-            begin = f"the {self.kind.noun} ended at once: "
-            raise _own_error(begin, words or f"exit {self.process.returncode}", f"see {errors}")
-        return None
-
-    def end(self) -> None:
-        """End it: nobody waits for it any more."""
-        if self.process is not None:
-            self.process.terminate()
-            self.process.wait()
 
 
 def _own_error(begin: str, said: str, hint: str) -> TestbedError:

@@ -51,9 +51,8 @@ from optics import (
 )
 from orchestrator import processes
 from orchestrator import session as sessions
-from orchestrator.engine import background, verbs
 from orchestrator.engine import status as survey
-from orchestrator.engine.background import MOVERS, STOP_S, StateFile
+from orchestrator.engine import verbs
 from orchestrator.engine.change import apply, move, rollback
 from orchestrator.engine.change import run as changes
 from orchestrator.engine.guard.guard import GuardOptions, guard
@@ -71,6 +70,9 @@ from orchestrator.hosts.runner import Play
 from orchestrator.inventory.lab import Lab
 from orchestrator.plan import stored
 from orchestrator.plan.reader import read_plan
+from orchestrator.services import kind as services
+from orchestrator.services.kind import STOP_S, StateFile
+from orchestrator.services.registry import kinds
 from orchestrator.session import Command, load_lab
 from orchestrator.settings import Settings
 from orchestrator.store import database, keys
@@ -207,13 +209,14 @@ class StandIns:
         """As `processes.spawn`."""
 
     def stop_movers(self, settings: Settings, slice_: str) -> Any:
-        """As `background.stop_movers`; may return a future."""
+        """As `registry.stop_movers`; may return a future."""
         return []
 
     def in_background(self, file: StateFile[Any]) -> None:
         """A process of a kind of which there is one has its file."""
 
 
+MOVERS = tuple(kind for kind in kinds() if kind.moves_light)
 _PURE: dict[tuple[Any, ...], Any] = {}
 """What pure functions said: each command is a process of its own and asks once, here one answer serves them all."""
 _ASKED: list[object] = []
@@ -323,7 +326,7 @@ def replaced(by: StandIns) -> Iterator[None]:
             (fleet, "Ansible", by.ansible),
             (apply, "undisturbed", lambda expected_s=0.0: nullcontext()),
             (turner, "undisturbed", nullcontext),
-            (background, "spawn", lambda settings, words, said: by.spawn(settings, words, said)),
+            (services, "spawn", lambda settings, words, said: by.spawn(settings, words, said)),
             (changes, "stop_movers", lambda settings, slice_: by.stop_movers(settings, slice_)),
             (changes, "watch_over", lambda settings, run: by.watch_over(settings, run)),
             (environment, "note", lambda *words: None),

@@ -36,7 +36,7 @@ from tests.sim.story import Fate, Typed
 STORM_S = 46.0
 """Fates go on until then (s), also when nobody types any more."""
 RESTARTS, WITHIN_S = 5, 60.0
-"""As in `schedule.supervise`."""
+"""As in `services.supervise`."""
 BEGUN_S = 1.0
 """A turn that had begun when its lock was taken is completed within this time (s): it is made ready `LEAD_S` before."""
 TURNS_S = 40.0
@@ -164,7 +164,7 @@ class TurningWorld(World):
         return asyncio.ensure_future(self._stopped(settings, slice_))
 
     async def _stopped(self, settings: Settings, slice_: str) -> list[str]:
-        """As `background.stop_movers` and `Kind.stop`, which wait in a thread. Raises: TestbedError - one does not end."""
+        """As `registry.stop_movers` and `Kind.stop`, which wait in a thread. Raises: TestbedError - one does not end."""
         stopped = []
         for kind in MOVERS:
             there = kind.running(settings, slice_)

@@ -277,7 +277,8 @@ class Guard:
                 self.say("flapping", words, link=link_text(link), losses=losses)
         out = self.damping.out(now)
         if out == self.applied:
-            self.detected_ns, self.retry_at, self.tries = 0, 0.0, 0
+            self.detected_ns, self.retry_at = 0, 0.0
+            self.retries.worked()
         elif now >= self.retry_at:
             await self._try(out)
         return True
