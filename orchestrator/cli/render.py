@@ -215,10 +215,7 @@ def status(report: StatusReport, colour: bool, here: Callable[[str], str] = str)
     lines += [f"tagged   {tag}" for tag in report.tagged]
     if report.slots:
         lines.append(f"slots    {report.slots}")
-    if report.adapter:
-        lines.append(f"adapter  {report.adapter}")
-    if report.coordinator:
-        lines.append(f"shifts   {report.coordinator}")
+    lines += [f"{name:<8} {words}" for name, words in report.services.items()]
     if report.guard:
         lines.append(f"guard    {report.guard}")
     lines += [f"recovery {words}" for words in report.recoveries[:SHOWN_RECOVERIES]]

@@ -13,15 +13,13 @@ from optics import DeviceName, HostName, Identity, Interlock, Locked, Missing, S
 from optics.leases import FunctionUse
 from optics.plain import counted, seconds_text
 from optics.words import short, sort_key
-from orchestrator.engine.adapt.process import ADAPTER
 from orchestrator.engine.change.functions import Asked
 from orchestrator.engine.change.job_record import hosts_of_job
 from orchestrator.engine.change.jobs import Jobs
 from orchestrator.engine.change.locking import holding
 from orchestrator.engine.change.unfinished import left_behind
-from orchestrator.engine.guard.process import GUARD, GuardState
-from orchestrator.engine.schedule.process import TURNER, TurnState, at_rest
-from orchestrator.engine.sharing.process import COORDINATOR
+from orchestrator.engine.guard.process import GuardState
+from orchestrator.engine.schedule.process import TurnState, at_rest
 from orchestrator.fabric.circuits import receivers, settings
 from orchestrator.fabric.lightpath import Held, among
 from orchestrator.fabric.lookahead import prewired
@@ -30,6 +28,7 @@ from orchestrator.hosts import Hello
 from orchestrator.inventory.lab import Lab
 from orchestrator.plan.stored import stored_plan
 from orchestrator.results import ALIVE, JobStatus
+from orchestrator.services.registry import kind, states
 from orchestrator.session import Command, Observation, Session, load_lab
 from orchestrator.settings import Settings
 from orchestrator.store.confirmations import Confirmations
@@ -60,12 +59,10 @@ async def status(command: Command) -> StatusReport:
     current = store.current(key)
     async with command.opened(lab, "status") as session:
         seen, identities = await asyncio.gather(session.observe(), _identities(session))
-        turner = TURNER.read(TURNER.path(settings, key))
-        turner = (
-            turner
-            if turner is not None and current is not None and (turner.plan == current.plan_name or turner.unreadable)
-            else None
-        )
+        said = states(settings, key, key_of(lab))
+        turner: TurnState | None = said.get("turn")
+        if turner is not None and not (current is not None and (turner.plan == current.plan_name or turner.unreadable)):
+            turner = None
         turning = turner is not None and turner.alive
         circuits = current.up.circuits(lab) if current and not turning else ()
         links = current.up.links if current else ()
@@ -92,7 +89,7 @@ async def status(command: Command) -> StatusReport:
     held = [lock for lock in locks_of(lab, settings, store).listed() if lock.state == "active"]
     tags = Tagouts(store, key_of(lab), who(settings)).listed()
     waiting = Confirmations(store, key, who(settings)).pending()
-    watcher = GUARD.read(GUARD.path(settings, key))
+    watcher: GuardState | None = said.get("guard")
     if watcher is not None and not watcher.unreadable and (current is None or watcher.run != current.run):
         watcher = None
     return StatusReport(
@@ -117,8 +114,7 @@ async def status(command: Command) -> StatusReport:
         unfinished=left_behind(store, key, seen),
         dark=dark,
         slots=str(turner) if turning else "" if _halted(turner) else at_rest(current, lab),
-        adapter=str(ADAPTER.running(settings, key) or ""),
-        coordinator=str(COORDINATOR.running(settings, key_of(lab)) or ""),
+        services={kind(name).noun: str(one) for name, one in said.items() if one.alive and name not in ("turn", "guard")},
         guard=str(watcher) if watcher and (watcher.alive or watcher.around) else "",
         confirm=waiting.report() if waiting is not None else None,
         segments=tuple(dict.fromkeys(map(str, lab.switched(links).values()))),
@@ -150,7 +146,7 @@ async def verify(
             f"no plan is up on {lab.name}, so there is nothing to verify against",
             hint="testbed up --topology examples/ring-12.json",
         )
-    if (turner := TURNER.running(settings, key)) is not None:
+    if (turner := kind("turn").running(settings, key)) is not None:
         raise Interlock(
             f"the slots of {current.plan_name} turn ({turner}), and each was verified when it was made",
             hint="to verify the one that is there: testbed turn --stop, then testbed verify",

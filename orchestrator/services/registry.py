@@ -31,6 +31,12 @@ def kinds() -> Iterator[Kind[Any]]:
     return map(kind, KINDS)
 
 
+def states(settings: Settings, key: str, lab: str) -> dict[str, Any]:
+    """What the file of each kind says, for this plan (the slice of its owner) and lab, by name; without those that never ran."""
+    read = ((each.name, each.read(each.path(settings, lab if each.of == "lab" else key))) for each in kinds())
+    return {name: state for name, state in read if state is not None}
+
+
 def stop_movers(settings: Settings, key: str) -> list[str]:
     """Stop what moves light for this owner in the background, unless it is this process; return in words what was stopped.
 

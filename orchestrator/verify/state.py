@@ -100,10 +100,8 @@ class StatusReport(JsonReport):
     """Planned links without light: at which ends, and where the meters show it lost. They are in `drift` too."""
     slots: str = ""
     """The turner of this plan's slots, or that they do not turn and what to type; empty without a schedule, or if it died."""
-    adapter: str = ""
-    """The adapter of this plan's circuits, empty if none runs."""
-    coordinator: str = ""
-    """What shifts the jobs of this lab that share links, empty if nothing does."""
+    services: Mapping[str, str] = field(default_factory=dict)
+    """What else runs in the background for this plan or lab, such as the adapter or the coordinator, and what each says."""
     guard: str = ""
     """The guard that watches this plan, or what one left behind."""
     confirm: Awaiting | None = None

@@ -73,7 +73,7 @@ def test_three_jobs_take_turns_and_are_free_when_who_shifts_them_is_killed(tmp_p
         assert found["score"] >= 0.95, found
         begun = lab.testbed("coordinate").must()["coordinator"]
         assert begun["state"] == "pacing"
-        assert "pacing" in lab.testbed("status", TESTBED_OWNER="ann").envelope["data"]["coordinator"]
+        assert "pacing" in lab.testbed("status", TESTBED_OWNER="ann").envelope["data"]["services"]["coordinator"]
         wait_for(lambda: all(any("paced_ms" in record for record in latest(lab, host)) for host in firsts))
         os.kill(begun["pid"], signal.SIGKILL)
         wait_for(lambda: not any("paced_ms" in record for host in firsts for record in latest(lab, host)), 90)

@@ -6,17 +6,13 @@ import os
 from collections.abc import AsyncIterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from orchestrator.cli import render
-from orchestrator.engine.adapt.process import ADAPTER
-from orchestrator.engine.guard.process import GUARD
-from orchestrator.engine.schedule.process import TURNER
-from orchestrator.engine.sharing.process import COORDINATOR
 from orchestrator.hosts import Hello
 from orchestrator.services.kind import StateFile
+from orchestrator.services.registry import kinds
 from tests.drills.bench import Bench, opened, plan_text
 
 ONE = [("gpu01:p1", "gpu02:p1")]
@@ -63,13 +59,13 @@ async def test_a_host_that_was_never_provisioned_is_no_fault_and_nothing_is_said
 async def test_processes_whose_files_are_damaged_are_told(bench: Bench) -> None:
     await bench.up(plan_text("one", ONE))
     settings = bench.settings()
-    kinds: list[Any] = [GUARD, TURNER, ADAPTER, COORDINATOR]
     with ExitStack() as stack:
-        for kind in kinds:
-            path = kind.path(settings, bench.key if kind is COORDINATOR else bench.slice())
+        for kind in kinds():
+            path = kind.path(settings, bench.key if kind.of == "lab" else bench.slice())
             stack.enter_context(StateFile(kind, path, kind.own(settings)))
             path.write_bytes(b"\xff")
         report = await bench.status()
     words = f"runs, but its file cannot be read, pid {os.getpid()} of "
-    assert all(said.startswith(words) for said in (report.guard, report.slots, report.adapter, report.coordinator)), report
-    assert render.status(report, False).count(words) == 4
+    assert all(said.startswith(words) for said in (report.guard, report.slots, *report.services.values())), report
+    assert {"adapter", "coordinator", "queue"} <= report.services.keys()
+    assert render.status(report, False).count(words) == len(report.services) + 2

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from pathlib import Path
 
 from optics import TestbedError
 from optics.errors import StoreFailed
 from optics.plain import counted
-from orchestrator.engine.adapt.process import ADAPTER
-from orchestrator.engine.guard.process import GUARD
-from orchestrator.engine.schedule.process import TURNER
 from orchestrator.results import path_text
+from orchestrator.services.registry import kind
 from orchestrator.session import load_lab
 from orchestrator.settings import Settings
 from orchestrator.store.keys import key_of, slice_key, slice_of
@@ -38,7 +35,7 @@ class Watcher:
         self.picture = Picture(lab, path_text(settings.inventory))
         self._key, self._slice = key_of(lab), slice_of(lab, settings)
         self._journals = Journals(settings.state_dir, self._owned)
-        self._guard: Path = GUARD.path(settings, self._slice)
+        self._guard, self._turner, self._adapter = map(kind, ("guard", "turn", "adapt"))
         self._read: list[tuple[str, str, str]] | None = None
         self._cycle: Cycle | None = None
         self._version = -1
@@ -80,9 +77,9 @@ class Watcher:
         picture.settle(now)
         if slowly:
             self._due = time.monotonic() + SLOWLY_S
-            guard = GUARD.read(self._guard)
-            picture.around(guard.around if guard is not None and guard.alive else (), now)
-            picture.adapting.standing(ADAPTER.read(ADAPTER.path(self.settings, self._slice)))
+            guard = self._guard.running(self.settings, self._slice)
+            picture.around(guard.around if guard is not None else (), now)
+            picture.adapting.standing(self._adapter.read(self._adapter.path(self.settings, self._slice)))
             picture.tick(now)
 
     def _schedule(self, now: Standing) -> None:
@@ -101,8 +98,8 @@ class Watcher:
             except TestbedError as error:
                 trouble = f"the slots of the plan that is up cannot be shown: {str(error).splitlines()[0]}"
             self.picture.troubled("slots", trouble)
-        turner = TURNER.path(self.settings, slice_key(self._key, self._cycle.owner)) if self._cycle is not None else None
-        self.picture.slots.scheduled(self._cycle, TURNER.read(turner) if turner is not None else None)
+        turner = self._turner.path(self.settings, slice_key(self._key, self._cycle.owner)) if self._cycle is not None else None
+        self.picture.slots.scheduled(self._cycle, self._turner.read(turner) if turner is not None else None)
 
     def close(self) -> None:
         self._journals.close()
