@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 API = "testbed/v1"
 _LAB_VERBS = (
-    "compare|confirm|coordinate|design|devices|doctor|down|driver|exec|guard|job|lab|lock|plan|prewire|queue|rehearse|reproduce|restore|resume|rollback|shell|status|"
+    "adapt|compare|confirm|coordinate|design|devices|doctor|down|driver|exec|guard|job|lab|lock|plan|prewire|queue|rehearse|reproduce|restore|resume|rollback|serve|shell|status|"
     "tagout|turn|ui|unlock|up|verify|watch"
 )
 _COMMAND = re.compile(rf"\btestbed (?=(?:{_LAB_VERBS})\b)((?:(?!\btestbed )[^;`\n])*)")

@@ -32,7 +32,7 @@ def in_background(call: Call, log: Path | None, here: bool, options: str) -> boo
 
 
 def worked(
-    call: Call, work: Callable[..., Coroutine[Any, Any, T]], jsonl: bool, log: Path | None, *, kept: bool = False, **options: Any
+    call: Call, work: Callable[..., Coroutine[Any, Any, T]], jsonl: bool, log: Path | None, /, *, kept: bool = False, **options: Any
 ) -> T:
     """What the service reports that did its work in this process. kept: a parent of it starts it again when it is killed."""
     from orchestrator.services.supervise import supervised

@@ -51,6 +51,7 @@ from orchestrator.verify.doctor_lab import Probe
 from orchestrator.verify.report import PowerReport, StallReport, VerifyReport
 from orchestrator.verify.signals import DiagnosisReport
 from orchestrator.verify.state import DevicesReport, StatusReport
+from orchestrator.views.metrics.process import ExporterState
 from orchestrator.views.sweep import Row
 from orchestrator.views.waterfall import Bar, Iterations
 from planner.repair import Replan
@@ -247,7 +248,13 @@ DATA: dict[str, Shapes] = {
     "note": ({"tags": dict[str, int]}, {"runs": [{"run": str, "tags": list[str], "notes": list[Note]}]}),
     "watch": (dict.fromkeys(WATCHED, Any),),
     "ui": ({"ended": Literal[True]},),
-    "serve metrics": ({"openmetrics": str}, {"ended": Literal[True]}),
+    "serve metrics": (
+        {"openmetrics": str},
+        {"ended": Literal[True]},
+        {"stopped": Literal[True], "exporter": ExporterState},
+        STOPPED,
+        {"exporter": ExporterState},
+    ),
     "report": (
         {
             "file": str,

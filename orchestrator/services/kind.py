@@ -49,7 +49,7 @@ class Kind(Generic[S]):
 
     def path(self, settings: Settings, key: str) -> Path:
         """The file of the one for this plan (the slice of its owner) or lab."""
-        return settings.data_dir / self.name / f"{key.replace('/', '@')}.json"
+        return settings.data_dir / self.name.replace(" ", "-") / f"{key.replace('/', '@')}.json"
 
     def log(self, settings: Settings, key: str) -> Path:
         """Where one in the background writes its events, unless it is told another file."""
@@ -112,7 +112,7 @@ class Kind(Generic[S]):
             return
         errors = log.with_suffix(".err")
         wrote = errors.stat().st_size if errors.exists() else 0  # what earlier ones did
-        process = spawn(settings, [self.name, *self.options, "--log", str(log), *words], errors)
+        process = spawn(settings, [*self.name.split(), *self.options, "--log", str(log), *words], errors)
         try:
             while (there := self._working(path, before)) is None:
                 if process.poll() is not None:

@@ -16,6 +16,7 @@ KINDS = {
     "adapt": "orchestrator.engine.adapt.process:ADAPTER",
     "coordinate": "orchestrator.engine.sharing.process:COORDINATOR",
     "queue": "orchestrator.engine.queue.process:QUEUE",
+    "serve metrics": "orchestrator.views.metrics.process:EXPORTER",
 }
 
 

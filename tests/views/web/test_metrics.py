@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import os
 import re
 import signal
 import socket
@@ -20,12 +22,15 @@ from prometheus_client.parser import text_string_to_metric_families as older
 from optics import TestbedError
 from optics.errors import StoreFailed
 from orchestrator.cli import main
+from orchestrator.session import load_lab
+from orchestrator.store.keys import key_of
 from orchestrator.store.light import add_light
 from orchestrator.store.locks import locks_of
 from orchestrator.store.records import LightPoint
 from orchestrator.store.scope import Scope
 from orchestrator.views.metrics.counted import DARK_S, MOST_JOBS
 from orchestrator.views.metrics.families import FAMILIES, LabMetrics
+from orchestrator.views.metrics.process import EXPORTER, ExporterState
 from orchestrator.views.metrics.serving import Endpoint
 from orchestrator.views.web.doors import Names
 from orchestrator.views.web.server import serve
@@ -196,6 +201,35 @@ def test_the_command_says_where_it_serves_and_ends_with_0_by_a_signal(told: Told
     assert process.communicate(timeout=20)[1] == "" and process.returncode == 0
     assert main.run(["serve", "metrics", "--once"]) == 0
     assert ("testbed_circuits", "ocs1", "lit") in samples(capsys.readouterr().out)
+
+
+def test_in_the_background_it_is_one_of_a_kind_and_started_again_when_it_is_killed(
+    told: Told, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told.up()
+
+    def typed(*words: str, code: int = 0) -> Any:
+        assert main.run(["serve", "metrics", *words, "--json"]) == code
+        return json.loads(capsys.readouterr().out)
+
+    def now() -> ExporterState | None:
+        return EXPORTER.running(told.settings, key)
+
+    key = key_of(load_lab(told.settings.inventory))
+    first = typed("--start", "--port", "0")["data"]["exporter"]
+    try:
+        assert first["state"] == "serving" and now() is not None
+        assert ("testbed_runs_total", "ok", "up") in samples(httpx.get(first["url"], headers=OPENMETRICS, timeout=30).text)
+        assert typed("--start")["data"]["exporter"]["pid"] == first["pid"]
+        assert "another exporter serves this lab" in typed("--port", "0", code=4)["message"]
+        os.kill(first["pid"], signal.SIGKILL)
+        while (again := now()) is None or again.pid == first["pid"] or again.state != "serving":
+            time.sleep(0.01)
+        assert httpx.get(again.url, timeout=30).status_code == 200
+        assert "exclude each other" in typed("--start", "--stop", code=2)["message"]
+    finally:
+        stopped = typed("--stop")["data"]
+    assert stopped["stopped"] and now() is None and typed("--stop")["data"] == {"stopped": False}
 
 
 def test_without_the_library_the_error_says_how_to_install_it(
