@@ -13,8 +13,9 @@ from orchestrator.inventory.lab import Lab
 from orchestrator.plan.design.design import PAYLOAD, Design, routing
 from planner.flow import fullest
 from planner.periodic import fitted
+from planner.planned import planned
 from planner.predict import PairFlow, pair_loads
-from planner.routing import Pair, Path, Routes, planned
+from planner.routing import Pair, Path, Routes
 from planner.topofinder import find
 
 MOST_RANKS = 32

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from planner import routing
 from planner.demand import Demand, Group, Infeasible
 from planner.direct import circulant, graph, ring
-from planner.routing import Routes, deadlock, even, even_loads, k_shortest, lossless_classes, planned, single
+from planner.planned import planned
+from planner.routing import Routes, deadlock, even, even_loads, k_shortest, lossless_classes, single
 from planner.shape import Lab, Shape
 from planner.topofinder import find
 
