@@ -94,7 +94,7 @@ class ScheduleReader:
 
     def pattern(self, edge: ScheduleEdge, document: Mapping[str, Any]) -> tuple[Slot, ...]:
         """The slots of a pattern: link k of a slot joins port k of two hosts."""
-        from planner.schedules import expanded, fewest_slots  # here, as it loads numpy
+        from planner.schedule.round_robin import expanded, fewest_slots  # here, as it loads numpy
 
         hosts, at = self.members(edge, document)
         places: list[tuple[str, Path]] = [(host, (*at, index) if edge.hosts else at) for index, host in enumerate(hosts)]

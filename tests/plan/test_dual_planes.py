@@ -24,9 +24,9 @@ from orchestrator.plan.target import target
 from orchestrator.session import Session
 from orchestrator.verify.degraded import packet_switches
 from orchestrator.verify.symptoms import Subject, wires
-from planner.demand import Demand, Group
-from planner.methods import Wanted as WantedDesign
-from planner.workload import Workload
+from planner.model.demand import Demand, Group
+from planner.model.workload import Workload
+from planner.topology.methods import Wanted as WantedDesign
 from tests.oracles.walk import walk
 from tests.properties.labs import macs
 

@@ -22,8 +22,8 @@ from orchestrator.plan.design.document import document
 from orchestrator.plan.design.wavelengths import METHOD, fibre_ring, held_by
 from orchestrator.plan.reader import read_plan
 from orchestrator.session import load_lab
-from planner.methods import Wanted
-from planner.wavelengths import Span
+from planner.topology.methods import Wanted
+from planner.topology.wavelengths import Span
 
 ROOT = Path(__file__).resolve().parents[2]
 ALL = tuple(f"gpu{k:02d}" for k in range(1, 7))
