@@ -82,7 +82,7 @@ def test_the_pure_rooms_and_the_clocks_they_must_not_know_are_all_named() -> Non
     pure, drivers, bytes_ = CONTRACTS["pure"], CONTRACTS["pure-no-drivers"], CONTRACTS["bytes"]
     assert set(pure["source_modules"]) == set(drivers["source_modules"]) == PURE_ROOMS
     assert set(pure["forbidden_modules"]) >= CLOCKS_AND_DOORS
-    assert set(bytes_["source_modules"]) == {"drivers.wire", "emulators.dialects", "emulators.plant"}
+    assert set(bytes_["source_modules"]) == {"drivers.wire", "emulators.devices.dialects", "emulators.optics"}
     assert set(bytes_["forbidden_modules"]) >= {"asyncio", "socket", "time"}
 
 

@@ -11,8 +11,8 @@ from typing import cast
 import numpy as np
 import pytest
 
-from emulators.electrical import parse
-from emulators.generate import Wanted, generate, main
+from emulators.generate.command import Wanted, generate, main
+from emulators.generate.electrical import parse
 from optics import HostName, Link
 from optics.plan import Plan
 from orchestrator.fabric.detour import Detour, dead_links, detour

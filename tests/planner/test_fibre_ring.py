@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from emulators.families import device_from_config
+from emulators.devices.families import device_from_config
 from optics import HostPort, Infeasible, Link, SpectralRoute
 from optics.plan import Plan
 from orchestrator.cli.main import run

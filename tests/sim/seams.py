@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+from orchestrator.engine.background import MOVERS, STOP_S, StateFile
+
 from agent import basics, fence, generations, slots
 from agent.basics import VAR, Failure, unpack
 from agent.daemon import Server
@@ -38,8 +40,8 @@ from agent.netlink import (
 )
 from agent.probes import Probes
 from agent.slots import Slots
-from emulators.families import device_from_config
-from emulators.server import DeviceServer
+from emulators.devices.families import device_from_config
+from emulators.devices.server import DeviceServer
 from optics import (
     HandsNeeded,
     Interlock,
@@ -53,7 +55,6 @@ from orchestrator import processes
 from orchestrator import session as sessions
 from orchestrator.engine import background, verbs
 from orchestrator.engine import status as survey
-from orchestrator.engine.background import MOVERS, STOP_S, StateFile
 from orchestrator.engine.change import apply, move, rollback
 from orchestrator.engine.change import run as changes
 from orchestrator.engine.guard.guard import GuardOptions, guard
