@@ -1,4 +1,4 @@
-"""The beats of this host's ranks: files that jobs write (`workloads/beat.py` says what is where), so nothing in them is trusted."""
+"""The beats of this host's ranks: files that jobs write (`workloads/progress/beat.py` says what is where), so none is trusted."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """What this host's ranks of a mixture of experts are about to send: files that jobs write, so nothing in them is trusted.
 
-`workloads/demand.py` says what is where.
+`workloads/progress/demand.py` says what is where.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def demand(server: Daemon, request: Json, answer: Answer) -> None:
     """Answer with what the rank of the job `name` wrote last, and its iterations after `after`.
 
     reach: answer once its step is as high, the job has ended, or `within_s` (at most 30) is over. Steps are counted as in
-    workloads/demand.py: 2 i: iteration i begins; 2 i + 1: its gate has decided. `error` says why there is nothing to read.
+    workloads/progress/demand.py: 2 i: iteration i begins; 2 i + 1: its gate has decided. `error` says why there is nothing to read.
     """
     where = server.jobs.directory(request)
     after = integer(request, "after", -1) if "after" in request else -1

@@ -1,8 +1,9 @@
 """The orders that a collective library really uses on a topology.
 
 single-order: stock NCCL; on every channel node n sends to node n + 1 in rank order (NVIDIA/nccl, src/graph/connect.cc), so only
-parallel links along one order help. ring-groups: several communicators with orders of their own (workloads/rings.py). msccl: any
-schedule of rings, as MSCCL XML. A ring's two directions count as two orders where links carry both directions.
+parallel links along one order help. ring-groups: several communicators with orders of their own
+(workloads/collectives/rings.py). msccl: any schedule of rings, as MSCCL XML. A ring's two directions count as
+two orders where links carry both directions.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ from orchestrator.plan.edges import (
 from orchestrator.plan.job_env import ALLOWED
 from orchestrator.plan.reader import read_plan
 from tests.house.repository import ROOT, blocks, pages
-from workloads.options import OPTIONS
+from workloads.programs.options import OPTIONS
 
 DOCS = ROOT / "docs"
 PARTS = ("hosts.yml", "devices.yml", "fibres.yml")

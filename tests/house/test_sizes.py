@@ -54,7 +54,7 @@ LARGER: Mapping[str, int] = {
     "orchestrator/engine/schedule/turner.py:Turner": 29,
     "orchestrator/views/live/picture.py:Picture": 27,
     "tests/engine/fleet.py:Fleet": 32,
-    "workloads/turns.py:Turns": 28,
+    "workloads/collectives/turns.py:Turns": 28,
     "tests/sim/lab.py:World": 35,
 }
 """Classes, with their methods."""

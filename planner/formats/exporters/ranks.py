@@ -30,5 +30,5 @@ def nccl_environment(orders: Mapping[str, Sequence[Order]], size: int) -> dict[s
 
 
 def ring_groups(orders: Mapping[str, Sequence[Order]]) -> str:
-    """The orders by group as JSON, each order a list of ranks: what workloads/place.py reads of one group as TESTBED_RINGS."""
+    """The orders by group as JSON, each order a list of ranks: what workloads/host/place.py reads of one group as TESTBED_RINGS."""
     return json.dumps({group: [list(order) for order in each] for group, each in orders.items()}, indent=1) + "\n"
