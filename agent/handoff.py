@@ -12,9 +12,9 @@ import socket
 import time
 
 from agent.basics import RUN, VAR, bad, integer, number, read_json, refused, write
-from agent.client import LINE_LIMIT
 from agent.door import Door, clean, door_name, job_door
 from agent.jobs import job_name, start_time
+from agent.lines import LINE_LIMIT
 from agent.rank import Rank
 
 TYPE_CHECKING = False

@@ -6,7 +6,7 @@ import json
 import os
 import time
 
-from agent.client import Lines
+from agent.lines import Lines
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ import socket
 from collections import OrderedDict
 
 from agent.basics import VAR
-from agent.client import Lines
 from agent.door import Door, clean, door_name, job_door
+from agent.lines import Lines
 from agent.rank import Allowance
 
 TYPE_CHECKING = False
