@@ -12,8 +12,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Protocol
 
-    from agent.gpus import Gpus
-    from agent.samples import Series
+    from agent.measure.gpus import Gpus
+    from agent.measure.samples import Series
     from agent.shapes import Daemon
 
     class Served(Daemon, Protocol):

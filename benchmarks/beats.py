@@ -97,7 +97,7 @@ def main() -> int:
         del sys.argv[1]
         inside()
         return 0
-    from agent import beats
+    from agent.jobs import beats
     from tests.workloads.ranks import ranks
 
     with TemporaryDirectory() as folder:

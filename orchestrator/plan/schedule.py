@@ -26,7 +26,7 @@ the emulated lab. With a longer night, light would come before its slot by as mu
 FOLLOWED_S = 0.1
 """Least dwell (s) at which hosts' ports lose carrier in the nights of a device that turns by itself, as emulated."""
 HOST_PERIOD_S = 0.05
-"""Least time (s) of a slot and its night that hosts turn at (`agent/slots.py`)."""
+"""Least time (s) of a slot and its night that hosts turn at (`agent/slots/operations.py`)."""
 AT: Path = ("schedule",)
 
 

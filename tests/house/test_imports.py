@@ -129,7 +129,8 @@ def test_the_agent_is_written_in_the_python_that_hosts_promise(tmp_path: Path) -
 
 
 def test_the_agent_imports_no_types_at_run_time() -> None:
-    modules = ", ".join(f"agent.{file.stem}" for file in (ROOT / "agent").glob("*.py") if file.stem not in ("__main__", "shapes"))
+    files = (file for file in (ROOT / "agent").rglob("*.py") if file.stem not in ("__init__", "__main__", "shapes"))
+    modules = ", ".join(".".join(file.relative_to(ROOT).with_suffix("").parts) for file in files)
     code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); import {modules}; print('agent.shapes' in sys.modules)"
     done = subprocess.run([sys.executable, "-S", "-E", "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout == "False\n"

@@ -1,7 +1,7 @@
 """A rank's beat: a small file of fixed size in its job's directory, mapped into memory, where the agent of the host reads it.
 
 It says what the rank does and since when, and how long its latest iterations took. Writing it is no system call; what was written
-stays there however the process ends. Readers check it, for the job's user may write anything there (agent/beats.py).
+stays there however the process ends. Readers check it, for the job's user may write anything there (agent/jobs/beats.py).
 
     0    8s   MAGIC
     8    I    process id

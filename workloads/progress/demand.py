@@ -1,7 +1,7 @@
 """What each rank of a mixture of experts is about to send to the others: a small file of fixed size beside its beat.
 
 Port counters do not say for whom bytes are; the gate does, before they are sent. The agent of the host reads the file
-(agent/demand.py) and checks it, for the job's user may write anything there.
+(agent/jobs/demand.py) and checks it, for the job's user may write anything there.
 
     0    8s   MAGIC
     8    I    rank

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agent import demand
+from agent.jobs import demand
 from tests.workloads.ranks import ranks, records
 from workloads.programs.moe import kept, shares
 

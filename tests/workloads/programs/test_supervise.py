@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from agent import beats
+from agent.jobs import beats
 
 ROOT = Path(__file__).parents[3]
 PATTERN = r"--pattern=iter (?P<iter>\d+) loss (?P<loss>[-+.\deEna]+)"

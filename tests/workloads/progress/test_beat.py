@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from agent import beats
+from agent.jobs import beats
 from orchestrator.hosts.measurements import _beat
 from tests.workloads.ranks import ranks
 from workloads.progress import beat as written

@@ -31,7 +31,7 @@ from workloads.transport.buffers import Buffer
 RINGS = [[0, 1, 2], [2, 1, 0]]
 TAP = """
 import os, sys
-from agent import tap
+from agent.jobs.processes import tap
 port, key, lanes = int(sys.argv[1]), bytes.fromhex(sys.argv[2]), sys.argv[3:]
 tap.work([("lo", 1)], tap.program(lanes), "127.0.0.1", port, key, os.dup(1))
 """
