@@ -14,8 +14,6 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from orchestrator.engine.background import MOVERS, STOP_S, StateFile
-
 from agent import basics, fence
 from agent.basics import VAR, Failure, unpack
 from agent.daemon import Server
