@@ -142,8 +142,8 @@ def own_sha() -> str:
     import hashlib
 
     digest = hashlib.sha256()
-    compiled = ["bpf/" + n for n in os.listdir(FOLDER + "/bpf")] if os.path.isdir(FOLDER + "/bpf") else []
-    for name in sorted(n for n in (*os.listdir(FOLDER), *compiled) if n.endswith((".py", ".o"))):
+    files = (os.path.relpath(f"{folder}/{name}", FOLDER) for folder, _, names in os.walk(FOLDER) for name in names)
+    for name in sorted(each for each in files if each.endswith((".py", ".o"))):
         with open(f"{FOLDER}/{name}", "rb") as f:
             digest.update(name.encode() + b"\0" + f.read())
     return digest.hexdigest()

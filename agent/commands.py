@@ -28,13 +28,14 @@ def given(argv: list[str]) -> Any:
 def replies(command: str, argv: list[str]) -> list[Json]:
     """Run one of COMMANDS."""
     if command in ("boot", "install", "provision"):
-        from agent.provision import provision
+        from agent.host.provision import provision
 
         facts = read_json(VAR + "/provision.json") if command == "boot" else given(argv)
         done = [provision(facts)] if facts or command != "boot" else []
         return done + replies("start", argv) if command == "install" else done
     if command in ("start", "stop"):
-        from agent import shares, watchdog
+        from agent import watchdog
+        from agent.host import shares
 
         done = [watchdog.start() if command == "start" else watchdog.stop()]
         for name in shares.names():
@@ -42,11 +43,11 @@ def replies(command: str, argv: list[str]) -> list[Json]:
             done[0].update({key: True for key in ("started", "stopped") if own.get(key)})
         return done
     if command == "networks":
-        from agent import networks
+        from agent.tcp import networks
 
         return [networks.tried()]
     if command == "congestion":
-        from agent import congestion
+        from agent.tcp import congestion
 
         return [congestion.tried()]
     if command == "collect":
@@ -65,7 +66,7 @@ def collect(name: str) -> Json:
     import io
     import tarfile
 
-    from agent.jobs import job_name
+    from agent.jobs.processes import job_name
 
     job_name({"name": name})
     buffer = io.BytesIO()
@@ -81,7 +82,7 @@ def main(argv: list[str], usage: str | None) -> int:
     """Run one subcommand; results go to stdout as JSON lines, the exit status is 1 when anything was refused."""
     command = argv[1] if len(argv) > 1 else ""
     if command == "gpus":
-        from agent.gpus import watch
+        from agent.measure.gpus import watch
 
         return watch(float(argv[2]))
     if command == "serve":

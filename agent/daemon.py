@@ -13,27 +13,28 @@ import struct
 import sys
 import time
 
-from agent import beats, files, keeping
 from agent.basics import SOCKET, VAR, VERSION, Failure, bad, directories, integer, number, own_sha, read, read_json, unpack
 from agent.client import Client
-from agent.congestion import Congestions
-from agent.demand import demand
-from agent.ends import FibreEnds
 from agent.fence import Fence
-from agent.flows import Flows
-from agent.generations import Generations
-from agent.gpus import gpus
-from agent.handoff import Handoff
-from agent.jobs import Jobs, job_name
-from agent.load import load
+from agent.host.slices import chosen
+from agent.jobs import beats, files
+from agent.jobs.demand import demand
+from agent.jobs.handoff import Handoff
+from agent.jobs.processes import Jobs, job_name
+from agent.jobs.tap import Taps
+from agent.measure import keeping
+from agent.measure.ends import FibreEnds
+from agent.measure.flows import Flows
+from agent.measure.gpus import gpus
+from agent.measure.load import load
+from agent.measure.probes import Probes
+from agent.measure.samples import Counters
+from agent.measure.traffic import Traffic
 from agent.netlink import GETLINK, NEWLINK, Rtnl, link_values, links
-from agent.networks import Networks
-from agent.probes import Probes
-from agent.samples import Counters
-from agent.slices import chosen
-from agent.slots import Slots
-from agent.tap import Taps
-from agent.traffic import Traffic
+from agent.routes.generations import Generations
+from agent.slots.operations import Slots
+from agent.tcp.congestion import Congestions
+from agent.tcp.networks import Networks
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ import time
 from agent.basics import PROGRAM, RUN, SOCKET, VAR, Failure, directories, execute, keep, own_sha, read, write
 from agent.calls import alive, call
 from agent.daemon import Server
-from agent.jobs import start_time
-from agent.slices import top_of
+from agent.host.slices import top_of
+from agent.jobs.processes import start_time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

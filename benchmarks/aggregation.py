@@ -37,8 +37,8 @@ from benchmarks.harness import verdict
 from benchmarks.job_rig import TCP_BYTES, UDP_BYTES, Trained, losing, ratio, trained
 from benchmarks.slot_rig import pids, within
 from orchestrator.engine.scenario.record import order
-from workloads.eager import import_torch
-from workloads.models import Data, model
+from workloads.training.eager import import_torch
+from workloads.training.models import Data, model
 
 HOSTS = [f"gpu{n:02d}" for n in range(1, 5)]
 PORT = 3

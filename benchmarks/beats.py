@@ -1,9 +1,9 @@
 """What its beat costs a rank of a training job, and the host that reads it once a second, as a share of the time they have.
 
-Four ranks of `workloads.train` run on this machine, over loopback. In each, every call of the beat is timed from outside (no switch
-turns beats off, so the time they take is set against the time of the same iterations), as time of a processor; the timing itself is
-counted as theirs. So is what the loop that carries the sums looks at for them, once for each time it wakes. Then the agent's
-reading of one of the files is timed, with the rows of a second.
+Four ranks of the program `train` run on this machine, over loopback. In each, every call of the beat is timed from outside (no
+switch turns beats off, so the time they take is set against the time of the same iterations), as time of a processor; the timing
+itself is counted as theirs. So is what the loop that carries the sums looks at for them, once for each time it wakes. Then the
+agent's reading of one of the files is timed, with the rows of a second.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ CALLS = ("begin", "exchange", "waited", "exchanged", "end")
 
 
 def inside() -> None:
-    """`workloads.train` with its arguments, its beats timed; the sums go to the job's directory."""
-    from workloads import train
-    from workloads.beat import Beat
-    from workloads.loop import Loop
-    from workloads.records import Records
+    """`workloads.programs.train` with its arguments, its beats timed; the sums go to the job's directory."""
+    from workloads.programs import train
+    from workloads.progress.beat import Beat
+    from workloads.progress.records import Records
+    from workloads.transport.loop import Loop
 
     spent_ns, depth, looks = 0, 0, 0
 
@@ -73,7 +73,7 @@ def inside() -> None:
 
 def _look_ns() -> float:
     """What it takes (ns) to look whether one of four rings waits for a rank that has not begun, where none does."""
-    from workloads.wires import Passing, Segment
+    from workloads.transport.wires import Passing, Segment
 
     class Ring:
         def __init__(self) -> None:
@@ -97,7 +97,7 @@ def main() -> int:
         del sys.argv[1]
         inside()
         return 0
-    from agent import beats
+    from agent.jobs import beats
     from tests.workloads.ranks import ranks
 
     with TemporaryDirectory() as folder:

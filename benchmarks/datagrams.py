@@ -30,8 +30,8 @@ from benchmarks.harness import verdict
 from benchmarks.job_rig import CHECKPOINTS, TCP_BYTES, UDP_BYTES, Trained, losing, percentile, ratio, root, state_hash, trained
 from benchmarks.slot_rig import pids
 from orchestrator.engine.scenario.record import order
-from workloads.eager import import_torch
-from workloads.models import Data, model
+from workloads.training.eager import import_torch
+from workloads.training.models import Data, model
 
 HOSTS = [f"gpu{n:02d}" for n in range(1, 5)]
 USUAL = "tcp, usual buffers"

@@ -39,8 +39,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.bench_lab import TESTBED, BenchLab, bench_lab, ring_links
 from benchmarks.harness import verdict
 from benchmarks.recovery import iterations
-from emulators.feeds import LASER_DBM
-from emulators.light import LOS_DBM
+from emulators.lab.feeds import LASER_DBM
+from emulators.optics.light import LOS_DBM
 from orchestrator.verify.pace import BEFORE, RECENT, SLOW
 
 HOSTS, LIMIT, BEATS, BEAT_S = 12, 0.9, 3.0, 1.0

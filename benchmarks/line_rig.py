@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from agent.networks import Registered
+from agent.tcp.networks import Registered
 from benchmarks.harness import undisturbed
 from emulators.fabric import linux
 from emulators.fabric.line import NIGHT, Line, Network

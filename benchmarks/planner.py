@@ -31,16 +31,18 @@ import yaml
 
 from benchmarks.harness import undisturbed, verdict
 from orchestrator.cli.pool import workers
-from planner import bfb, direct, flow, routing
-from planner.alternating import alternate
-from planner.demand import Demand, Group
-from planner.exact import search
-from planner.matching import matchings
-from planner.shape import Lab
-from planner.strategies import parts
-from planner.topofinder import find
+from planner.model.demand import Demand, Group
+from planner.model.shape import Lab
+from planner.model.workload import Workload
+from planner.predict import flow, routing
+from planner.schedule import bfb
+from planner.topology import direct
+from planner.topology.alternating import alternate
+from planner.topology.exact import search
+from planner.topology.matching import matchings
+from planner.topology.strategies import parts
+from planner.topology.topofinder import find
 from planner.workers import Workers, spread
-from planner.workload import Workload
 
 __all__ = ["scipy"]  # loaded ahead: the figures are of planning, not of importing
 FASTER_THAN_NETWORKX = 20.0

@@ -3,7 +3,7 @@
 Six hosts train over a ring with three chords; `testbed guard --jobs` watches. Each trial hurts another rank or fibre, and counts
 from before the fault to the end of the first iteration that the job had not made before, by the records of rank 0: iterations that
 are trained twice are part of the cost. The other arm is a rank that hangs without the guard: the others wait for the collective's
-timeout (`TESTBED_TIMEOUT_S` of workloads/place.py, 60 s), and then end. Only the time until then counts, which is to its advantage:
+timeout (`TESTBED_TIMEOUT_S` of workloads/host/place.py, 60 s), and then end. Only the time until then counts, to its advantage:
 somebody still has to launch the job again.
 
 Also reported: iterations lost by going back to a checkpoint (every 20), and that no attempt was made that no fault had caused.

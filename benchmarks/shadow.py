@@ -35,7 +35,7 @@ from benchmarks.harness import verdict
 from benchmarks.job_rig import CHECKPOINTS, Trained, lines, newest, ratio, root, state_hash, trained
 from benchmarks.slot_rig import pids
 from orchestrator.engine.scenario.record import order
-from workloads.eager import import_torch
+from workloads.training.eager import import_torch
 
 HOSTS = [f"gpu{n:02d}" for n in range(1, 5)]
 SHADOW = "gpu05"
@@ -124,7 +124,7 @@ def ranks(pid: int) -> list[int]:
         with suppress(OSError):
             if (
                 each.name.isdigit()
-                and b"workloads.train" in (each / "cmdline").read_bytes()
+                and b"workloads.programs.train" in (each / "cmdline").read_bytes()
                 and (each / "ns/net").readlink() == net
             ):
                 found.append(int(each.name))

@@ -172,7 +172,7 @@ def programs(lab: BenchLab, host: str) -> Iterator[int]:
         with suppress(OSError):
             if entry.name.isdigit() and (entry / "ns" / "net").stat().st_ino == own:
                 words = (entry / "cmdline").read_bytes().split(b"\0")
-                if b"workloads.replay" in words and not words[0].endswith(b"sh"):
+                if b"workloads.programs.replay" in words and not words[0].endswith(b"sh"):
                     yield int(entry.name)
 
 

@@ -22,10 +22,10 @@ import numpy as np
 
 from benchmarks.bench_lab import BenchLab, bench_lab
 from benchmarks.harness import ahead, verdict
-from planner.direct import torus, twisted_torus
-from planner.flow import fullest
-from planner.shape import Shape
-from planner.slices import Machine, Slice, probability
+from planner.model.shape import Shape
+from planner.operate.slices import Machine, Slice, probability
+from planner.predict.flow import fullest
+from planner.topology.direct import torus, twisted_torus
 
 Sides = tuple[int, ...]
 MACHINES: tuple[tuple[Sides, Sides, Sides], ...] = (

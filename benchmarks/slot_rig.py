@@ -15,7 +15,7 @@ from orchestrator.inventory.lab import Lab
 from orchestrator.plan.design.design import PAYLOAD
 from orchestrator.plan.design.flows import rate_mbps
 from orchestrator.plan.design.periodic import Routes
-from planner.periodic import ring_mean_s
+from planner.schedule.periodic import ring_mean_s
 
 Span = tuple[float, float]
 """From, to (s, CLOCK_MONOTONIC)."""

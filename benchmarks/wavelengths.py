@@ -2,9 +2,9 @@
 
 Random demands on rings of 8, 12 and 16 nodes: the ranks are dealt at random into two to four groups with a ring each, and some
 pairs send bytes besides. In order means rank k on node k, every link the shorter way round on the first wavelength free, one link
-after the other. Placed: `planner.wavelengths` chooses nodes, ways round and wavelengths. Judged is the number of wavelengths, which
-a count of the links over each stretch checks: no wavelength twice, and never fewer than the largest cut. What colouring alone
-gives, with ranks in order, is shown beside it.
+after the other. Placed: `planner.topology.wavelengths` chooses nodes, ways round and wavelengths. Judged is the number of
+wavelengths, which a count of the links over each stretch checks: no wavelength twice, and never fewer than the largest cut.
+What colouring alone gives, with ranks in order, is shown beside it.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import numpy as np
 
 from benchmarks.harness import verdict
-from planner.demand import Demand, Group
-from planner.wavelengths import Colouring, Span, coloured, first_fit, flows, placed, ring_order, routed, steps_of
+from planner.model.demand import Demand, Group
+from planner.topology.wavelengths import Colouring, Span, coloured, first_fit, flows, placed, ring_order, routed, steps_of
 
 SIZES, DEMANDS = (8, 12, 16), 20
 RATIO, AT_CUT = 0.80, 0.90

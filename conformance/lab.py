@@ -57,7 +57,7 @@ def name_of(driver: str) -> str:
 
 def families() -> dict[str, dict[str, Any]]:
     """The emulators' description of each family: driver -> schemes, login, time_scale, size."""
-    found: dict[str, dict[str, Any]] = json.loads(_python("-m", "emulators.families").stdout)
+    found: dict[str, dict[str, Any]] = json.loads(_python("-m", "emulators.devices.families").stdout)
     return found
 
 

@@ -14,17 +14,17 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from emulators.config import BadInventory, DeviceConfig, LabConfig, read_config
-from emulators.dialects.base import AnyDialect
+from emulators.devices.dialects.base import AnyDialect
+from emulators.devices.transports.pty import Line
 from emulators.fabric.build import CannotBuild, Fabric
 from emulators.fabric.containment import contain, remove
 from emulators.fabric.doors import listen
 from emulators.fabric.linux import die_with_parent, leave, own_namespace
 from emulators.fabric.needs import missing
 from emulators.fabric.sshd import ensure_device_keys, ensure_keys
-from emulators.lab import Doors, build_devices, logins
-from emulators.serve import serve, take_priority
-from emulators.transports.pty import Line
+from emulators.inventory.config import BadInventory, DeviceConfig, LabConfig, read_config
+from emulators.lab.running import Doors, build_devices, logins
+from emulators.lab.serve import serve, take_priority
 
 EXIT_MISSING, EXIT_BAD_FILE, EXIT_BUSY, EXIT_PORT = 2, 3, 4, 5
 TRACES = ("control.sock", "lab.pid")

@@ -263,7 +263,7 @@ async def design(
     from orchestrator.plan.design.design import design as designed
     from orchestrator.plan.design.document import checked, document
     from orchestrator.session import load_lab
-    from planner.methods import Wanted
+    from planner.topology.methods import Wanted
 
     only = {"search": "topoopt", "twisted": "torus", "wavelengths": "ring-wavelengths"}
     for (option, its), given in zip(only.items(), (search, twisted, wavelengths), strict=True):
@@ -302,7 +302,7 @@ async def design(
 def _one_of(what: str, value: str) -> str:
     from optics.errors import BadFile
     from optics.plain import did_you_mean
-    from planner.backend import BACKENDS
+    from planner.model.backend import BACKENDS
 
     known = {"rules": ("paper", "artifact"), "backend": BACKENDS}[what]
     if value not in known:

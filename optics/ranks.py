@@ -12,7 +12,7 @@ RankName: TypeAlias = str
 """A host, or a host and the number of the rank there (LOCAL_RANK). Of hosts, only the name of a slice has a slash: `gpu01/a`."""
 
 LOST_PEER = 75
-"""Exit code of a rank that lost a peer (EX_TEMPFAIL of sysexits.h; `workloads/program.py` has its own): it is a victim."""
+"""Exit code of a rank that lost a peer (EX_TEMPFAIL of sysexits.h; `workloads/programs/program.py` has its own): it is a victim."""
 
 _RANK = re.compile(r"([^/]+(?:/[a-z][a-z0-9-]*)?)(?:/(0|[1-9][0-9]{0,3}))?")
 

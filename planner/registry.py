@@ -27,11 +27,11 @@ from typing import Any, NoReturn, Protocol
 import optics
 from optics import BadFile, BadPlugin
 from optics.plain import did_you_mean
-from planner import bfb
-from planner.bfb import Send
-from planner.demand import Demand
-from planner.methods import METHODS, Found, Wanted
-from planner.shape import Lab, Ring, Shape
+from planner.model.demand import Demand
+from planner.model.shape import Lab, Ring, Shape
+from planner.schedule import bfb
+from planner.schedule.bfb import Send
+from planner.topology.methods import METHODS, Found, Wanted
 
 TOPOLOGIES, SCHEDULES = "testbed.topologies", "testbed.schedules"
 NAME = re.compile(r"[a-z][a-z0-9-]{0,39}")
@@ -51,7 +51,7 @@ class Topology(Protocol):
 
         demand: bytes of an iteration. lab: ports and rate of a host. wanted: the other options, of which it uses what it likes.
         Every rank is on at most lab.degree links, `shape.duplex` is lab.duplex, and `segments` stays empty.
-        Raises: planner.demand.Infeasible - none meets the request; anything else is reported as a fault of the generator.
+        Raises: planner.model.demand.Infeasible - none meets the request; anything else is reported as a fault of the generator.
         """
 
 
@@ -63,7 +63,7 @@ class Schedule(Protocol):
 
         Every rank receives the shard of every other once and complete, over links of the shape, each part from a rank that
         has it from an earlier step. Steps count from 1, to 4096 at most; at most 65536 sends.
-        Raises: planner.demand.Infeasible - it cannot be done on this shape; anything else is reported as a fault of the schedule.
+        Raises: planner.model.demand.Infeasible - it cannot be done on this shape; others are reported as faults of the schedule.
         """
 
 
@@ -176,7 +176,7 @@ def _bounded(plugin: Plugin, answer: object, most: int, kind: type, what: str) -
 def _topologies(plugin: Plugin, answer: object, lab: Lab) -> list[Found]:
     found = _bounded(plugin, answer, MOST_FOUND, Found, "topologies")
     if not found:
-        plugin.fail("returned no topology; to refuse a request it raises planner.demand.Infeasible")
+        plugin.fail("returned no topology; to refuse a request it raises planner.model.demand.Infeasible")
     try:
         return [_topology(plugin, one, lab) for one in found]
     except (TypeError, ValueError, AttributeError) as error:

@@ -19,7 +19,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from emulators.config import LabConfig
+from emulators.devices.families import family
 from emulators.fabric import functions, linux, relay
 from emulators.fabric.gate import Gates
 from emulators.fabric.glass import Glass, HostPort, Relight, Strand, Tie
@@ -49,9 +49,9 @@ from emulators.fabric.netlink import (
 from emulators.fabric.queues import Queues, port_mac
 from emulators.fabric.sshd import Keys, server_config
 from emulators.fabric.switches import OUTWARD, QUEUE_BYTES, UNLIMITED_BPS, cables, limited, queue_bytes, switched
-from emulators.families import family
-from emulators.light import Lit
-from emulators.turning import Turning
+from emulators.inventory.config import LabConfig
+from emulators.optics.light import Lit
+from emulators.optics.turning import Turning
 
 BRIDGE_INDEX, FIRST_GLASS_INDEX, FIRST_MGMT_INDEX = 10, 1000, 5000
 JOB_UID = 65100  # of the first user of jobs; no distribution hands out numbers from here to 65533 by itself (Debian policy 9.2.2)

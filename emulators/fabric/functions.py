@@ -15,9 +15,9 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from emulators.config import Segment
 from emulators.fabric import linux
 from emulators.fabric.netlink import End, Netlink, address, link_state, subnet_route
+from emulators.inventory.config import Segment
 
 INDEX, PORT = 2, 7470
 NICE = -10

@@ -15,8 +15,8 @@ from emulators.fabric import linux
 from emulators.fabric.bpf import SHOT, Step, assembled, loaded, wide
 from emulators.fabric.glass import Glass, HostPort
 from emulators.fabric.netlink import End, Netlink, clsact, gated, link_state, ungated, veth
-from emulators.light import Pair
-from emulators.turning import Map, Turning
+from emulators.optics.light import Pair
+from emulators.optics.turning import Map, Turning
 
 KTIME_GET_NS, REDIRECT = 5, 23  # helpers: CLOCK_MONOTONIC of the machine, whatever time namespace; bpf_redirect(interface, flags)
 MOST_SLOTS = 64

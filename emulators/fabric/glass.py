@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from emulators.light import Lit, Pair, holds
+from emulators.optics.light import Lit, Pair, holds
 
 Plug = tuple[str, str]
 """(device, port label)."""

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
-from emulators.config import LabConfig, Segment
 from emulators.fabric.netlink import FIRST_SHARE, Message, by_source, fair_shaper
+from emulators.inventory.config import LabConfig, Segment
 
 
 def port_mac(host: int, port: int) -> str:

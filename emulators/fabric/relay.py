@@ -18,7 +18,7 @@ from emulators.fabric import linux
 from emulators.fabric.glass import HostPort
 from emulators.fabric.line import Line, Network
 from emulators.fabric.netlink import Message, clsact, link_mtu, link_state
-from emulators.lines import LineConfig
+from emulators.inventory.lines import LineConfig
 
 TAP = 1 << 22
 """The TAP device of a port has the index of the port's near end and this."""

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from optics.plan import Plan
     from orchestrator.inventory.lab import Lab
     from orchestrator.plan.design.design import Design, Read
-    from planner.alternating import Seen, Watch
-    from planner.methods import Wanted
+    from planner.topology.alternating import Seen, Watch
+    from planner.topology.methods import Wanted
 
 Workload = Annotated[
     Path | None,
@@ -375,8 +375,8 @@ testbed design {method} -w other.yaml --beside plan.json -o other.json   a secon
         from orchestrator.plan.design.placement import taken
         from orchestrator.plan.design.wavelengths import METHOD, held_by
         from orchestrator.session import load_lab
-        from planner.backend import BACKENDS
-        from planner.methods import Wanted
+        from planner.model.backend import BACKENDS
+        from planner.topology.methods import Wanted
 
         if lab and call.inventory and lab != call.inventory:
             raise Usage(f"{call.verb}: --lab {lab} and --inventory {call.inventory} contradict each other", hint="give only one")

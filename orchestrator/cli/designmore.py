@@ -247,8 +247,8 @@ def methods(call: Call) -> Result:
     from orchestrator.plan.design.electrical import KINDS
     from orchestrator.plan.design.wavelengths import METHOD
     from orchestrator.results import Json
-    from planner.methods import METHODS
     from planner.registry import OWN_SCHEDULES, SCHEDULES, TOPOLOGIES, plugins
+    from planner.topology.methods import METHODS
 
     rows: list[tuple[str, ...]] = []
     data: dict[str, Json] = {}

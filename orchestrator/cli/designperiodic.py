@@ -78,7 +78,7 @@ def periodic(
     from orchestrator.plan.design.periodic import periodic as designed
     from orchestrator.plan.reader import read_plan
     from orchestrator.session import load_lab
-    from planner.methods import Wanted
+    from planner.topology.methods import Wanted
 
     if workload is None:
         hint = f"testbed {call.verb} --workload examples/workloads/dlrm.yaml --dwell 0.45 --out plan.json"

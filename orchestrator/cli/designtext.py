@@ -12,7 +12,7 @@ from orchestrator.plan.design.design import Design
 from orchestrator.plan.design.prices import Fabrics
 from orchestrator.plan.design.replan import Degraded, Rewiring
 from orchestrator.results import to_json
-from planner.predict import Prediction
+from planner.predict.iteration import Prediction
 
 
 def data(found: Design) -> dict[str, Any]:

@@ -11,11 +11,12 @@ from optics.plain import seconds_text
 from orchestrator.fabric.next_hops import follow, lanes_of, next_hops
 from orchestrator.inventory.lab import Lab
 from orchestrator.plan.design.design import PAYLOAD, Design, routing
-from planner.flow import fullest
-from planner.periodic import fitted
-from planner.predict import PairFlow, pair_loads
-from planner.routing import Pair, Path, Routes, planned
-from planner.topofinder import find
+from planner.predict.flow import fullest
+from planner.predict.iteration import PairFlow, pair_loads
+from planner.predict.routing import Pair, Path, Routes
+from planner.schedule.periodic import fitted
+from planner.topology.planned import planned
+from planner.topology.topofinder import find
 
 MOST_RANKS = 32
 """With more ranks the linear program over all paths takes too long."""

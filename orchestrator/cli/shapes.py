@@ -54,7 +54,7 @@ from orchestrator.verify.state import DevicesReport, StatusReport
 from orchestrator.views.metrics.process import ExporterState
 from orchestrator.views.sweep import Row
 from orchestrator.views.waterfall import Bar, Iterations
-from planner.repair import Replan
+from planner.operate.repair import Replan
 
 Shape: TypeAlias = Any
 Shapes: TypeAlias = "Sequence[Shape]"

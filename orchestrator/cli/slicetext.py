@@ -10,7 +10,7 @@ from xml.sax.saxutils import escape
 from optics.plain import counted
 from orchestrator.cli.text import columns
 from orchestrator.plan.design.slices import Fabric, SliceReport
-from planner.slices import times
+from planner.operate.slices import times
 
 FABRICS = ("reconfigurable", "static")
 _CELL, _GAP, _TOP, _PLOT = 54, 40, 76, 240

@@ -15,8 +15,8 @@ from orchestrator.inventory.schema import check
 from orchestrator.plan.design.design import Read
 from orchestrator.plan.design.workload import read_text
 from orchestrator.reading import MAX_GRAPH_BYTES, attentive, bytes_of, text_of
-from planner.cost import Prices
-from planner.workload import Workload
+from planner.model.workload import Workload
+from planner.predict.cost import Prices
 
 
 def read_workload(path: Path) -> Read:
@@ -41,7 +41,7 @@ def workload_of(content: Mapping[str, object]) -> Read:
 
 
 def _read_graph(path: Path) -> Read:
-    from planner.importers import taskgraph
+    from planner.formats.importers import taskgraph
 
     try:
         data = bytes_of(path, MAX_GRAPH_BYTES)
@@ -56,7 +56,7 @@ def _read_graph(path: Path) -> Read:
 
 def read_prices(path: Path | None = None) -> Prices:
     """The prices of a file, None: the supplied ones. Raises: BadFile."""
-    given = path or Path(planner.__path__[0]) / "prices.yml"
+    given = path or Path(planner.__path__[0]) / "predict" / "prices.yml"
     try:
         text = text_of(given)
     except (OSError, UnicodeDecodeError) as error:
@@ -66,5 +66,5 @@ def read_prices(path: Path | None = None) -> Prices:
     problems = Problems(document)
     found = check(Prices, document.value, problems)
     if found is None:
-        raise BadFile(problems.lines(), hint="see planner/prices.yml for an example")
+        raise BadFile(problems.lines(), hint="see planner/predict/prices.yml for an example")
     return found

@@ -117,7 +117,7 @@ def digest(paths: Iterable[tuple[str, bytes]]) -> str:
 @lru_cache(maxsize=1)
 def programs() -> tuple[tuple[str, bytes], ...]:
     """The agent's files by their names on the host."""
-    found = [*sorted(AGENT.glob("*.py")), *sorted(AGENT.glob("bpf/*.o"))]
+    found = [*sorted(AGENT.rglob("*.py")), *sorted(AGENT.glob("bpf/*.o"))]
     return tuple((f"agent/{p.relative_to(AGENT).as_posix()}", p.read_bytes()) for p in found)
 
 

@@ -18,7 +18,7 @@ from orchestrator.hosts.facts import HOST_DEVICE, workload_digest
 from orchestrator.inventory.hosts import Host
 from orchestrator.inventory.lab import Lab
 from orchestrator.inventory.slices import MOST
-from workloads.options import OPTIONS
+from workloads.programs.options import OPTIONS
 
 MASTER_PORT = 29500  # torch's own default; each run of a job shifts it, so that the next run never meets a dying rank 0
 MASTER_PORTS = 2000
@@ -37,7 +37,7 @@ def requests(
     """The `job.start` request for each rank. `run` makes the job's name on the hosts unique: `{job}.{run}` (`on_host`).
 
     fresh: hosts that did not run it before; what they may have kept of an earlier time is dropped, and they get the others' state.
-    leases: what packet switches gave the job (workloads/grants.py reads it).
+    leases: what packet switches gave the job (workloads/host/grants.py reads it).
     Raises: Infeasible - nccl on a host without a GPU for each of its ranks.
     """
     nccl = backend(job, lab) == "nccl"
@@ -113,7 +113,7 @@ def backend(job: Job, lab: Lab) -> str:
 
 def argv(job: Job, resume: bool) -> list[str]:
     """The workload's command line: each of the job's args is an option of it; true is a bare flag, false is left out."""
-    words = ["python3", "-m", f"workloads.{job.workload}"]
+    words = ["python3", "-m", f"workloads.programs.{job.workload}"]
     for key, value in job.args.items():
         option = f"--{key.replace('_', '-')}"
         if value is True:
@@ -189,7 +189,7 @@ def _rotated(ranks: tuple[int, ...], by: int) -> tuple[int, ...]:
 
 
 def _traffic(traffic: Traffic, here: Mapping[HostName, tuple[int, ...]], lanes: int) -> dict[str, Any]:
-    """What workloads/replay.py reads: the traffic by ranks, each ring with its lane (ring k: lane k modulo their number).
+    """What workloads/programs/replay.py reads: the traffic by ranks, each ring with its lane (ring k: lane k modulo their number).
 
     here: the ranks of each host, equally many on all. Rank i of every host moves the i-th part of each buffer and transfer, over
     the same links as the others, together with the ranks of that number on other hosts.

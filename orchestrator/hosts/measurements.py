@@ -72,7 +72,7 @@ class Measurements(Channels):
         }
 
     async def traffic(self, requests: Mapping[HostName, Mapping[str, Any]], timeout_s: float) -> dict[HostName, dict[str, Any]]:
-        """Open, start or read measured flows (`agent/traffic.py`)."""
+        """Open, start or read measured flows (`agent/measure/traffic.py`)."""
         return await self._ask(requests, "traffic", timeout_s)
 
     async def stream(self, ends: Mapping[HostName, str], seconds: float) -> str:

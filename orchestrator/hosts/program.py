@@ -183,7 +183,7 @@ def command(program: Program, job: Job, *, resume: bool) -> list[str]:
 
 def argv(program: Program, job: Job, *, resume: bool) -> list[str]:
     """The command line of a rank: the supervisor, what it has to know, and the program's own."""
-    words = ["python3", "-m", "workloads.supervise", "--program", program.name]
+    words = ["python3", "-m", "workloads.programs.supervise", "--program", program.name]
     shows = program.iterations
     for option, value in (
         ("--directory", directory(program)),

@@ -17,7 +17,7 @@ from orchestrator.hosts.channels import Channels
 from orchestrator.hosts.facts import workload_digest
 from orchestrator.hosts.launch import MASTER_PORTS, identity, job_name, on_host
 from orchestrator.inventory.lab import Lab
-from planner.taps import receivers
+from planner.operate.taps import receivers
 
 PORT = 27400
 """Shadows listen on MASTER_PORTS ports from here on, one for each run, so that a later one never meets an earlier job's ranks."""

@@ -13,7 +13,7 @@ from orchestrator.inventory.positions import Path, Problems
 from orchestrator.inventory.schema import CPUS, MIG, Edge
 
 MOST = 8
-"""Slices of a host: as many preferences lie between the rule of a whole host and the fence (agent/slices.py)."""
+"""Slices of a host: as many preferences lie between the rule of a whole host and the fence (agent/host/slices.py)."""
 
 
 class SliceEdge(Edge):

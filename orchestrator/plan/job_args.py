@@ -12,7 +12,7 @@ from orchestrator.inventory.schema import show
 from orchestrator.plan.edges import JobEdge
 from orchestrator.plan.job_env import check_env
 from orchestrator.plan.programs import check_declared
-from workloads.options import OPTIONS, conflicts, size
+from workloads.programs.options import OPTIONS, conflicts, size
 
 
 def check_program(job: JobEdge, lab: Lab, problems: Problems) -> None:

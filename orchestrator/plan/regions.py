@@ -16,7 +16,7 @@ from orchestrator.plan.edges import JobEdge, RegionEdge
 from orchestrator.plan.links import Links
 
 if TYPE_CHECKING:
-    from planner.regional import Circuit, Circuits, Fabric
+    from planner.operate.regional import Circuit, Circuits, Fabric
 
 
 def read_regions(edge: JobEdge, links: Links, always: Sequence[WantedLink]) -> tuple[Region, ...]:
@@ -109,11 +109,11 @@ def _segment(link: WantedLink, lab: Lab) -> Segment | None:
 
 
 def fabric(region: Region, lab: Lab, circuit_mbps: float, packet_mbps: float | None = None) -> Fabric:
-    """The region for `planner.regional`: rank i is `region.hosts[i]`, plane p is `planes(region, lab)[p]`; a pair uses one path.
+    """The region for the planner: rank i is `region.hosts[i]`, plane p is `planes(region, lab)[p]`; a pair uses one path.
 
     circuit_mbps, packet_mbps: what a port carries of the bytes of programs, per direction (Mb/s); else the segment's rate.
     """
-    from planner.regional import Fabric  # here, as it loads numpy
+    from planner.operate.regional import Fabric  # here, as it loads numpy
 
     names = planes(region, lab)
     room = tuple(tuple(len(_ports(region, lab, host, plane)) for plane in names) for host in region.hosts)
@@ -131,7 +131,7 @@ def _ports(region: Region, lab: Lab, host: HostName, plane: DeviceName) -> list[
 
 
 def circuits_of(region: Region, lab: Lab, links: Iterable[WantedLink | Link]) -> Circuits:
-    """Those of the links that are circuits of the region, for `planner.regional`."""
+    """Those of the links that are circuits of the region, for `planner.operate.regional`."""
     rank = {host: number for number, host in enumerate(region.hosts)}
     plane = {name: number for number, name in enumerate(planes(region, lab))}
     found = []

@@ -26,7 +26,7 @@ the emulated lab. With a longer night, light would come before its slot by as mu
 FOLLOWED_S = 0.1
 """Least dwell (s) at which hosts' ports lose carrier in the nights of a device that turns by itself, as emulated."""
 HOST_PERIOD_S = 0.05
-"""Least time (s) of a slot and its night that hosts turn at (`agent/slots.py`)."""
+"""Least time (s) of a slot and its night that hosts turn at (`agent/slots/operations.py`)."""
 AT: Path = ("schedule",)
 
 
@@ -94,7 +94,7 @@ class ScheduleReader:
 
     def pattern(self, edge: ScheduleEdge, document: Mapping[str, Any]) -> tuple[Slot, ...]:
         """The slots of a pattern: link k of a slot joins port k of two hosts."""
-        from planner.schedules import expanded, fewest_slots  # here, as it loads numpy
+        from planner.schedule.round_robin import expanded, fewest_slots  # here, as it loads numpy
 
         hosts, at = self.members(edge, document)
         places: list[tuple[str, Path]] = [(host, (*at, index) if edge.hosts else at) for index, host in enumerate(hosts)]

@@ -10,7 +10,7 @@ from optics.ranks import hosts_of
 from orchestrator.inventory.positions import Path
 from orchestrator.plan.edges import JobEdge
 from orchestrator.plan.links import Links
-from planner.taps import unseen
+from planner.operate.taps import unseen
 
 ALONE = {"exchange": "wires", "compress": "none", "sync_every": 1}
 """Arguments of `train` that a shadow can follow with one value only, which is the default: it reads sums as rings carry them."""

@@ -13,10 +13,11 @@ from typing import Any
 
 import pytest
 
-from agent import fence, jobs
+from agent import fence
 from agent.basics import Failure
 from agent.fence import Fence
-from agent.jobs import Jobs
+from agent.jobs import processes as jobs
+from agent.jobs.processes import Jobs
 
 US = 1000
 

@@ -1,4 +1,4 @@
-"""Rings that change under a running script: the test is the agent of every rank (see workloads/handoff.py)."""
+"""Rings that change under a running script: the test is the agent of every rank (see workloads/host/handoff.py)."""
 
 from __future__ import annotations
 

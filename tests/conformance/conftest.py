@@ -13,7 +13,7 @@ from conformance.lab import Lab, devices_lab, name_of
 from conformance.run import Report, Verdict, chosen, imagined, run_many
 from conformance.subject import Subject
 from drivers.registry import known_drivers
-from emulators.families import WHERE, family
+from emulators.devices.families import WHERE, family
 
 DRIVERS = tuple(sorted(set(known_drivers()) & set(WHERE)))
 

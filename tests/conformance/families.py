@@ -10,8 +10,8 @@ from typing import Any
 
 from drivers.api import CircuitSwitch
 from drivers.registry import open_device
-from emulators.families import device_from_config
-from emulators.server import DeviceServer
+from emulators.devices.families import device_from_config
+from emulators.devices.server import DeviceServer
 from optics import Change, CrossConnect, DeviceConfig, Outcome, Port
 
 SETTLE_S = 0.02

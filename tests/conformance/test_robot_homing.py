@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from drivers.registry import open_device
-from emulators.dialects.rome_cli import FAMILY
-from emulators.families import device_from_config
-from emulators.server import DeviceServer
+from emulators.devices.dialects.rome_cli import FAMILY
+from emulators.devices.families import device_from_config
+from emulators.devices.server import DeviceServer
 from optics import Change, CrossConnect, DeviceConfig, Outcome, Port
 
 SCALE = 600.0  # a move takes 0.1 s, its budget is the driver's least

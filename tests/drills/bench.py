@@ -18,10 +18,10 @@ from unittest.mock import patch
 
 from drivers.link.tcp import TcpLink
 from drivers.registry import open_device
-from emulators.dialects.calient_tl1 import CalientTl1
-from emulators.dialects.polatis_scpi import PolatisScpi
-from emulators.families import device_from_config
-from emulators.server import DeviceServer
+from emulators.devices.dialects.calient_tl1 import CalientTl1
+from emulators.devices.dialects.polatis_scpi import PolatisScpi
+from emulators.devices.families import device_from_config
+from emulators.devices.server import DeviceServer
 from optics import Dbm, Port
 from orchestrator import session as sessions
 from orchestrator.engine import status as survey

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from emulators.faults import COMMAND_FAULTS
+from emulators.devices.faults import COMMAND_FAULTS
 from optics import HandsNeeded, NotVerified, Port, RolledBack, TestbedError
 from orchestrator.engine import verbs as engine
 from tests.drills.bench import BOOT_S, Bench, opened, plan_text

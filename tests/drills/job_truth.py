@@ -200,7 +200,7 @@ class Job:
         for number, launch in enumerate(launches):
             wanted = {**args, "iterations": launch.until, "checkpoint_every": launch.until}
             words = [word for key, value in wanted.items() for word in (f"--{key.replace('_', '-')}", str(value))]
-            command = ("-m", "workloads.train", *words, *(["--resume"] if number else []))
+            command = ("-m", "workloads.programs.train", *words, *(["--resume"] if number else []))
             turns = {"TESTBED_TURNS": json.dumps(launch.turns)}
             with ranks(len(HOSTS), *command, directory=folder, rings=launch.rings, more=lambda _, turns=turns: turns) as local:
                 ended = local.finish(200 + 0.1 * launch.until)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from emulators.dialects.calient_tl1 import CalientTl1
-from emulators.dialects.polatis_scpi import PolatisScpi
-from emulators.server import DeviceServer
+from emulators.devices.dialects.calient_tl1 import CalientTl1
+from emulators.devices.dialects.polatis_scpi import PolatisScpi
+from emulators.devices.server import DeviceServer
 
 Pair = tuple[str, str]
 

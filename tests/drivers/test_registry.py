@@ -122,7 +122,7 @@ def test_what_cannot_be_imported_is_named_with_its_distribution(code: str, tmp_p
         sys.executable,
         "-P",
         "-c",
-        f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import emulators.families as f; f.main()",
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import emulators.devices.families as f; f.main()",
     ]
     done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=60)
     assert says in done.stderr and "polatis-scpi" in done.stdout, "the other families are there all the same"

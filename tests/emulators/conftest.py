@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from emulators.families import device_from_config
-from emulators.server import DeviceServer
+from emulators.devices.families import device_from_config
+from emulators.devices.server import DeviceServer
 from tests.emulators.emulated import Device, Start
 
 

@@ -8,8 +8,8 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from emulators.plant import Pair
-from emulators.server import DeviceServer
+from emulators.devices.server import DeviceServer
+from emulators.optics.plant import Pair
 
 PATIENCE_S = 2.0
 

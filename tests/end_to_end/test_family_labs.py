@@ -10,7 +10,7 @@ import pytest
 
 from conformance.private import CommandFailed, CommandLine
 from drivers.registry import known_drivers
-from emulators.families import WHERE
+from emulators.devices.families import WHERE
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(110), pytest.mark.skipif(os.geteuid() != 0, reason="namespaces need root")]
 DRIVERS = sorted(set(known_drivers()) & set(WHERE))

@@ -25,7 +25,7 @@ pytestmark = [
 ]
 
 SMALL = ["--hosts", "4", "--ports", "2", "--free-ports", "--electrical", "ideal+aggregate+cache"]
-SMALL += ["--line", "1:1:200:0.01", "--line", "2:1:200:0.01"]
+SMALL += ["--rate-mbps", "60", "--line", "1:1:200:0.01", "--line", "2:1:200:0.01"]
 HOSTS = [f"gpu{n:02}" for n in range(1, 5)]
 TRAIN = {"hidden": 64, "batch": 16, "checkpoint_every": 5}
 

@@ -88,7 +88,7 @@ def ranks_of(run: str) -> dict[int, set[int]]:
     for process in Path("/proc").glob("[0-9]*"):
         try:
             if (
-                b"workloads.train" in (process / "cmdline").read_bytes()
+                b"workloads.programs.train" in (process / "cmdline").read_bytes()
                 and f"three-or-six.{run}".encode() in (process / "environ").read_bytes()
             ):
                 (uids,) = [line for line in (process / "status").read_text().splitlines() if line.startswith("Uid:")]

@@ -86,7 +86,7 @@ def test_two_hosts_of_four_ranks_live_through_a_change_and_the_weights_are_those
     first = Job("many", "train", tuple(job(PAIR, 4, rings)["ranks"]), (tuple(PAIR), tuple(PAIR[::-1])))
     turns = json.dumps([{k: t[k] for k in ("after", "rings")} for t in truth.lines("turns.jsonl")])
     words = [word for key, value in ARGS.items() for word in (f"--{key.replace('_', '-')}", str(value))]
-    command = ("-m", "workloads.train", *words, "--iterations", str(said["iterations"]))
+    command = ("-m", "workloads.programs.train", *words, "--iterations", str(said["iterations"]))
     order = layout(first, load_lab(lab.inventory))["rings"]
     with on_loopback(8, *command, directory=tmp_path, rings=order, more=lambda _: {"TESTBED_TURNS": turns}) as local:
         ended = local.finish(200)

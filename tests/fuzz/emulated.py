@@ -5,8 +5,8 @@ from __future__ import annotations
 import inspect
 from functools import cache
 
-from emulators.families import _BUILT_IN, device_from_config, family
-from emulators.transports.base import RunsOnce
+from emulators.devices.families import _BUILT_IN, device_from_config, family
+from emulators.devices.transports.base import RunsOnce
 from tests.fuzz.targets import LONGEST, pieces, target
 
 _STEP_S = 0.02

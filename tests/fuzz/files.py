@@ -9,7 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from agent import beats, demand
+from agent.jobs import beats, demand
 from conformance.transcript import transcript_of
 from optics import BadFile, Infeasible
 from optics.plan import Job

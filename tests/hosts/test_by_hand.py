@@ -87,7 +87,7 @@ def test_slurm_gets_its_ranks_in_the_order_of_the_plan(tmp_path: Path) -> None:
 def test_open_mpi_passes_on_every_variable_and_each_rank_finds_its_own_lanes(tmp_path: Path) -> None:
     (line,) = mpirun(found(workload="train", program=None))
     arguments, seen = shell(tmp_path, line.replace(" python3 -m", " python -m"), "mpirun", OMPI_COMM_WORLD_RANK="2")
-    assert arguments[:2] == ["-m", "workloads.train"]
+    assert arguments[:2] == ["-m", "workloads.programs.train"]
     assert json.loads(seen["TESTBED_LANES"])[0] == "10.255.0.2" and json.loads(seen["TESTBED_RINGS"]) == [[0, 1, 2]]
     options = (tmp_path / "options").read_text().split()
     assert options[options.index("--host") + 1] == "gpu03:1,gpu01:1,gpu02:1"

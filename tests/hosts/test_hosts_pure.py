@@ -130,7 +130,7 @@ def test_each_rank_is_told_its_place_and_nothing_is_left_to_discovery() -> None:
     request = made["gpu01"]
     env = request["env"]
     assert request["name"] == "ddp.r7" and request["checkpoints"] == f"ddp.{identity(JOB)}"
-    assert request["argv"] == ["python3", "-m", "workloads.train", "--iterations", "9", "--bucket-mb", "2.5"]
+    assert request["argv"] == ["python3", "-m", "workloads.programs.train", "--iterations", "9", "--bucket-mb", "2.5"]
     assert (env["RANK"], env["WORLD_SIZE"], env["LOCAL_RANK"], env["MASTER_ADDR"]) == ("1", "2", "0", "10.254.0.2")
     assert json.loads(env["TESTBED_RINGS"]) == [[0, 1], [1, 0]]
     assert json.loads(env["TESTBED_LANES"]) == ["10.255.0.1", "10.255.1.1", "10.255.2.1", "10.255.3.1"]
@@ -182,7 +182,7 @@ def test_the_archive_is_the_same_bytes_each_time_and_holds_what_runs_on_hosts() 
     with tarfile.open(fileobj=io.BytesIO(base64.b64decode("".join(facts.archive())))) as tar:
         names = tar.getnames()
     assert "agent/__main__.py" in names and "agent/daemon.py" in names
-    assert f"workloads/{facts.workload_digest()}/workloads/train.py" in names
+    assert f"workloads/{facts.workload_digest()}/workloads/programs/train.py" in names
     assert all(0 < len(piece) <= render.COMMAND_LIMIT for piece in facts.archive())
 
 

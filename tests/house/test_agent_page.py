@@ -14,7 +14,7 @@ from tests.house.repository import ROOT
 from tests.house.test_pages import page, section
 
 PAGE = page("reference/agent.md")
-TREES = [ast.parse(path.read_text()) for path in sorted((ROOT / "agent").glob("*.py"))]
+TREES = [ast.parse(path.read_text()) for path in sorted((ROOT / "agent").rglob("*.py"))]
 
 
 def table(heading: str) -> dict[str, tuple[str, ...]]:

@@ -62,7 +62,7 @@ def test_no_modules_import_each_other_in_a_circle(ours: Graph) -> None:
     ("low", "high"),
     [
         ("optical_testbed_home", "orchestrator.cli.main"),
-        ("agent.slots", "agent.daemon"),
+        ("agent.slots.operations", "agent.daemon"),
         ("workloads.backend.name", "workloads.backend"),
     ],
 )

@@ -105,7 +105,7 @@ def test_every_request_sent_to_an_agent_is_one_it_knows() -> None:
 # --- telemetry
 
 # Names that no run in an emulated lab can record; everything else one does (tests/end_to_end/test_telemetry.py).
-ELSEWHERE = {"gpu": "emulated hosts have no GPUs; tests/agent/test_gpus.py reads them where there are some"}
+ELSEWHERE = {"gpu": "emulated hosts have no GPUs; tests/agent/measure/test_gpus.py reads them where there are some"}
 BY_JOBS = {"iteration", "rank", "collective", "turn", "turn_rank", "shadow", "function", "requests"}
 
 

@@ -20,14 +20,14 @@ from pydantic import BaseModel
 
 from conformance.present import evidence_table, options_table, replaced, traits_table
 from drivers.registry import _BUILT_IN, built_in_drivers, evidence
-from emulators.config import read_config
-from emulators.control import Control
-from emulators.families import WHERE, family
-from emulators.family import PLANT_KEYS
-from emulators.faults import NAMES, Fault
-from emulators.hostfaults import HOST_FAULTS, HostFault
-from emulators.lab import Doors, Lab, build_devices
-from emulators.lines import LINE_KEYS
+from emulators.devices.families import WHERE, family
+from emulators.devices.family import PLANT_KEYS
+from emulators.devices.faults import NAMES, Fault
+from emulators.inventory.config import read_config
+from emulators.inventory.lines import LINE_KEYS
+from emulators.lab.control import Control
+from emulators.lab.hostfaults import HOST_FAULTS, HostFault
+from emulators.lab.running import Doors, Lab, build_devices
 from optics import TestbedError, errors
 from orchestrator.cli.main import EXIT_CODES
 from orchestrator.inventory.edges import (
@@ -69,7 +69,7 @@ from orchestrator.plan.edges import (
 from orchestrator.plan.job_env import ALLOWED
 from orchestrator.plan.reader import read_plan
 from tests.house.repository import ROOT, blocks, pages
-from workloads.options import OPTIONS
+from workloads.programs.options import OPTIONS
 
 DOCS = ROOT / "docs"
 PARTS = ("hosts.yml", "devices.yml", "fibres.yml")

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.demand import Demand, Group
-from planner.score import ring_bytes
-from planner.shape import Lab
+from planner.model.demand import Demand, Group
+from planner.model.shape import Lab
+from planner.predict.score import ring_bytes
 
 
 @dataclass(frozen=True)

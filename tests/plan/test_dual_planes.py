@@ -11,8 +11,8 @@ from typing import cast
 import numpy as np
 import pytest
 
-from emulators.electrical import parse
-from emulators.generate import Wanted, generate, main
+from emulators.generate.command import Wanted, generate, main
+from emulators.generate.electrical import parse
 from optics import HostName, Link
 from optics.plan import Plan
 from orchestrator.fabric.detour import Detour, dead_links, detour
@@ -24,9 +24,9 @@ from orchestrator.plan.target import target
 from orchestrator.session import Session
 from orchestrator.verify.degraded import packet_switches
 from orchestrator.verify.symptoms import Subject, wires
-from planner.demand import Demand, Group
-from planner.methods import Wanted as WantedDesign
-from planner.workload import Workload
+from planner.model.demand import Demand, Group
+from planner.model.workload import Workload
+from planner.topology.methods import Wanted as WantedDesign
 from tests.oracles.walk import walk
 from tests.properties.labs import macs
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from emulators.generate import main
+from emulators.generate.command import main
 from optics import BadFile
 from optics.plan import Function, Job, Plan
 from orchestrator.inventory.lab import Lab, read_lab

@@ -15,7 +15,7 @@ from optics.plan import Job
 from orchestrator.hosts.launch import identity
 from orchestrator.inventory.lab import Lab, read_lab
 from orchestrator.plan.reader import read_plan
-from workloads.options import OPTIONS, Option
+from workloads.programs.options import OPTIONS, Option
 
 ROOT = Path(__file__).parents[2]
 
@@ -93,7 +93,7 @@ def test_arguments_the_program_takes_pass(lab: Lab, workload: str, args: dict[st
 @pytest.mark.parametrize("program", OPTIONS)
 def test_what_a_plan_may_say_is_what_the_command_line_reads(program: str) -> None:
     """The program itself, not the table, is asked, on a machine without torch."""
-    code = f"import sys; sys.modules['torch'] = None; import workloads.{program} as p; p.main()"
+    code = f"import sys; sys.modules['torch'] = None; import workloads.programs.{program} as p; p.main()"
     said = subprocess.run([sys.executable, "-c", code, "--help"], capture_output=True, text=True, cwd=ROOT, check=True).stdout
     words = {word.strip(",[]") for word in said.split() if word.strip(",[]").startswith("--")}
     assert words == {"--help", *(f"--{option.name.replace('_', '-')}" for option in OPTIONS[program])}

@@ -77,7 +77,7 @@ def test_a_rank_gets_the_owners_command_the_plans_arguments_and_torchruns_enviro
     assert (job.program, job.backend, job.training) == ("gpt", "gloo", {"preset": "small", "iterations": 100})
     request = launch.requests(job, at, "r7", resume=True)["gpu02"]
     words = request["argv"]
-    assert words[:4] == ["python3", "-m", "workloads.supervise", "--program"]
+    assert words[:4] == ["python3", "-m", "workloads.programs.supervise", "--program"]
     assert words[words.index("--") + 1 :] == [
         *("python", "train.py", "--data", "/opt/gpt/text.txt"),
         *("--iterations=100", "--learning-rate=0.5", "--preset=small", "--name=-rf", "model.tag=a b", "--fast"),

@@ -20,7 +20,7 @@ from orchestrator.plan.regions import circuits_of, fabric, links_of, planes
 from orchestrator.plan.target import target
 from orchestrator.plan.written import document_of
 from orchestrator.results import to_json
-from planner.regional import proposed
+from planner.operate.regional import proposed
 from tests.properties.switches import switched_lab
 
 HOSTS = [f"gpu0{n}" for n in range(1, 7)]

@@ -11,7 +11,7 @@ import jsonschema
 import pytest
 import yaml
 
-from emulators.config import read_config
+from emulators.inventory.config import read_config
 from optics import BadFile
 from orchestrator.engine.scenario.lab import prepare
 from orchestrator.plan.scenario.documents import differing, undeclared

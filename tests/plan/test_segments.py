@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from emulators.electrical import parse
-from emulators.generate import Wanted, generate
+from emulators.generate.command import Wanted, generate
+from emulators.generate.electrical import parse
 from optics import BadFile, CrossConnect, HostPort, Link
 from optics.plan import Acceptance
 from orchestrator.fabric.circuits import circuits, settings

@@ -49,7 +49,7 @@ def test_a_replay_reaches_its_ranks_with_a_lane_for_each_ring(lab: Lab) -> None:
     job = read_plan(text(), "p.json", lab).job
     assert job is not None and job.predicted == {"iteration_ms": 812.5}
     request = requests(job, lab, "r1")["gpu02"]
-    assert request["argv"] == ["python3", "-m", "workloads.replay"]
+    assert request["argv"] == ["python3", "-m", "workloads.programs.replay"]
     assert json.loads(request["env"]["TESTBED_TRAFFIC"]) == {
         "compute_s": 0.5,
         "groups": [

@@ -27,8 +27,8 @@ from orchestrator.plan.design.export import KINDS, after, before
 from orchestrator.plan.design.replan import degraded, demand_of, reckon, shape_of
 from orchestrator.plan.ports import assign_ports
 from orchestrator.plan.reader import read_plan
-from planner.methods import METHODS, Wanted
-from tests.planner.test_exporters import reduced
+from planner.topology.methods import METHODS, Wanted
+from tests.planner.formats.test_exporters import reduced
 
 ROOT = Path(__file__).resolve().parents[2]
 WORKLOADS = ROOT / "examples" / "workloads"

@@ -9,8 +9,8 @@ import pytest
 from orchestrator.cli.explaining import against_planner, divided, explained, scheduled, taken
 from orchestrator.inventory.lab import Lab
 from orchestrator.plan.design.design import design
-from planner.methods import Wanted
-from planner.routing import k_shortest
+from planner.predict.routing import k_shortest
+from planner.topology.methods import Wanted
 from tests.planner.test_designing import lab, workload
 
 __all__ = ["lab"]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from emulators.families import device_from_config
+from emulators.devices.families import device_from_config
 from optics import HostPort, Infeasible, Link, SpectralRoute
 from optics.plan import Plan
 from orchestrator.cli.main import run
@@ -22,8 +22,8 @@ from orchestrator.plan.design.document import document
 from orchestrator.plan.design.wavelengths import METHOD, fibre_ring, held_by
 from orchestrator.plan.reader import read_plan
 from orchestrator.session import load_lab
-from planner.methods import Wanted
-from planner.wavelengths import Span
+from planner.topology.methods import Wanted
+from planner.topology.wavelengths import Span
 
 ROOT = Path(__file__).resolve().parents[2]
 ALL = tuple(f"gpu{k:02d}" for k in range(1, 7))

@@ -18,9 +18,9 @@ from orchestrator.plan.design.design import Design, design
 from orchestrator.plan.design.document import document
 from orchestrator.plan.design.export import export
 from orchestrator.plan.reader import read_plan
-from planner.demand import Demand
-from planner.methods import Wanted
-from planner.workload import Workload, demand
+from planner.model.demand import Demand
+from planner.model.workload import Workload, demand
+from planner.topology.methods import Wanted
 
 ROOT = Path(__file__).resolve().parents[2]
 BLOCK = {"kind": "transformer", "blocks": 2, "hidden": 8, "sequence": 4}

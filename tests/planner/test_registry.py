@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 from optics import BadFile, BadPlugin
-from planner.bfb import Send
-from planner.demand import Demand, Group, Infeasible
-from planner.methods import METHODS, Found, Wanted
+from planner.model.demand import Demand, Group, Infeasible
+from planner.model.shape import Lab, Ring, Shape
 from planner.registry import MOST_FOUND, MOST_SENDS, SCHEDULES, TOPOLOGIES, method, plugins, schedule
-from planner.shape import Lab, Ring, Shape
+from planner.schedule.bfb import Send
+from planner.topology.methods import METHODS, Found, Wanted
 from tests.house.repository import ROOT
 
 EXAMPLES = {"topology": ("acme_topology", "acme-chords"), "schedule": ("acme_schedule", "acme-trees")}
@@ -136,7 +136,7 @@ BAD_TOPOLOGIES: dict[str, tuple[object, str]] = {
     "nothing": (None, "returned NoneType, wanted topologies"),
     "text": ("ring", "returned str, wanted topologies"),
     "none at all": ([], "returned no topology"),
-    "another kind": ([SQUARE], r"returned Shape among its topologies, wanted planner\.methods\.Found"),
+    "another kind": ([SQUARE], r"returned Shape among its topologies, wanted planner\.topology\.methods\.Found"),
     "too many": ([GOOD] * (MOST_FOUND + 1), "more than 16 topologies"),
     "endless": (iter(lambda: GOOD, None), "more than 16 topologies"),
     "other ranks": (
@@ -209,7 +209,7 @@ def test_a_fault_of_the_object_is_reported_with_its_distribution(code: str, inst
 
 
 def test_a_refusal_in_the_planners_words_is_passed_on(installed: Installed) -> None:
-    code = "from planner.demand import Infeasible\ndef answer(*words): raise Infeasible('three ports', 'take four')"
+    code = "from planner.model.demand import Infeasible\ndef answer(*words): raise Infeasible('three ports', 'take four')"
     installed.answers(TOPOLOGIES, code)
     with pytest.raises(Infeasible, match="three ports"):
         method("acme-x")(DEMAND, LAB, Wanted("acme-x"))
@@ -231,7 +231,7 @@ def test_names_that_cannot_be_used_are_listed_with_the_reason(installed: Install
 
 def test_an_incomplete_schedule_is_caught_by_the_reader_of_plans_and_named(installed: Installed, tmp_path: Path) -> None:
     once = "[Send(1, a, b, a, 1.0) for a, b in dict.fromkeys(shape.links)]"
-    code = f"from planner.bfb import Send\ndef answer(shape):\n    return {once}"
+    code = f"from planner.schedule.bfb import Send\ndef answer(shape):\n    return {once}"
     installed.answers(SCHEDULES, code)
     from optical_testbed import Lab as Opened
 

@@ -15,7 +15,7 @@ from orchestrator.plan.design.document import document
 from orchestrator.plan.design.repair import Repaired, repaired
 from orchestrator.plan.ports import assign_ports
 from orchestrator.plan.reader import read_plan
-from planner.methods import Wanted
+from planner.topology.methods import Wanted
 from tests.planner.test_designing import WORKLOADS, workload
 from tests.properties.labs import lab
 

@@ -23,10 +23,10 @@ from orchestrator.plan.design.design import PAYLOAD, Design, Read, design
 from orchestrator.plan.design.document import document
 from orchestrator.plan.design.placement import shared
 from orchestrator.plan.reader import read_plan
-from planner import methods
-from planner.demand import Demand, Group
-from planner.shape import Lab as PlannerLab
-from planner.workload import Workload
+from planner.model.demand import Demand, Group
+from planner.model.shape import Lab as PlannerLab
+from planner.model.workload import Workload
+from planner.topology import methods
 from tests.disk import room_for
 from tests.oracles.electrical import Electrical, oversubscribed
 from tests.planner.test_designing import lab as emulated

@@ -14,16 +14,16 @@ import pytest
 
 from optics.errors import TestbedError
 from orchestrator.cli.pool import workers
-from planner.alternating import Alternation, Seen, alternate
-from planner.demand import Demand, Infeasible
-from planner.exact import search
-from planner.matching import GROUP, PARTNERS, _largest
-from planner.routing import even_loads
-from planner.shape import Lab
-from planner.topofinder import find
+from planner.model.demand import Demand, Infeasible
+from planner.model.shape import Lab
+from planner.predict.routing import even_loads
+from planner.topology.alternating import Alternation, Seen, alternate
+from planner.topology.exact import search
+from planner.topology.matching import GROUP, PARTNERS, _largest
+from planner.topology.topofinder import find
 from planner.workers import Workers
-from tests.planner.test_alternating import MODEL, N
-from tests.planner.test_routing import all_to_all
+from tests.planner.predict.test_routing import all_to_all
+from tests.planner.topology.test_alternating import MODEL, N
 
 
 class Backwards:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from emulators.electrical import parse
-from emulators.generate import Wanted, generate
+from emulators.generate.command import Wanted, generate
+from emulators.generate.electrical import parse
 from orchestrator.inventory.lab import Lab, read_lab
 
 KINDS = ("ideal@60", "fat-tree@30", "oversubscribed:4", "domains:2@160", "rails:2@20")

@@ -8,7 +8,7 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.prefixes import expanded
+from agent.routes.prefixes import expanded
 from optics import HostPort, Link
 from orchestrator.fabric.prefixes import FEW, Row, aggregated, rows
 from orchestrator.fabric.rules import Macs, Route, rules

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from emulators import control
 from emulators.__main__ import EXIT_MISSING
+from emulators.lab import control
 from tests.security.conftest import Guarded
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="namespaces need root")

@@ -200,7 +200,7 @@ def test_names_of_a_plan_are_names(word: str) -> None:
 
 def test_values_of_a_plan_stay_one_word() -> None:
     job = Job("j", "train", ("gpu01",), args={"lr": RUNS}, env={"NOTE": RUNS})
-    assert argv(job, False) == ["python3", "-m", "workloads.train", "--lr", RUNS]
+    assert argv(job, False) == ["python3", "-m", "workloads.programs.train", "--lr", RUNS]
     assert job_name(RUNS, TERMINAL).replace("-", "").replace(".", "").replace("_", "").isalnum()
 
 

@@ -170,7 +170,7 @@ def test_no_argument_names_a_path(lab: Lab, name: str, path: str) -> None:
 
 @pytest.mark.parametrize("path", ["/etc/passwd", "../x", "$(touch x)", "--checkpoint-dir=/etc", "{{ lookup('pipe', 'id') }}"])
 def test_no_argument_of_any_program_takes_a_word_that_is_not_its_own(lab: Lab, path: str) -> None:
-    from workloads.options import OPTIONS
+    from workloads.programs.options import OPTIONS
 
     for workload, options in OPTIONS.items():
         for option in options:

@@ -12,7 +12,7 @@ APPLY, RUN = "orchestrator/engine/change/apply.py", "orchestrator/engine/change/
 ROLLBACK, DOWN = "orchestrator/engine/change/rollback.py", "orchestrator/engine/change/down.py"
 LOCKS, LOCKING = "orchestrator/store/locks.py", "orchestrator/engine/change/locking.py"
 SNAPSHOT, CONTEXT = "orchestrator/engine/change/snapshot.py", "orchestrator/engine/change/context.py"
-GENERATIONS, FENCE = "agent/generations.py", "agent/fence.py"
+GENERATIONS, FENCE = "agent/routes/generations.py", "agent/fence.py"
 GUARD = "orchestrator/engine/guard/guard.py"
 TURNER, TURN = "orchestrator/engine/schedule/turner.py", "orchestrator/engine/schedule/verb.py"
 

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from agent import basics, fence, generations, slots
+from agent import basics, fence
 from agent.basics import VAR, Failure, unpack
 from agent.daemon import Server
 from agent.fence import FENCED, Fence
-from agent.generations import Generations
+from agent.measure.probes import Probes
 from agent.netlink import (
     DELNEIGH,
     DELROUTE,
@@ -36,10 +36,12 @@ from agent.netlink import (
     mac_bytes,
     u32,
 )
-from agent.probes import Probes
-from agent.slots import Slots
-from emulators.families import device_from_config
-from emulators.server import DeviceServer
+from agent.routes import generations
+from agent.routes.generations import Generations
+from agent.slots import operations as slots
+from agent.slots.operations import Slots
+from emulators.devices.families import device_from_config
+from emulators.devices.server import DeviceServer
 from optics import (
     HandsNeeded,
     Interlock,

@@ -12,8 +12,8 @@ import pytest
 from tests.sim.catalogue import PLOTS
 
 ROOT = Path(__file__).parents[2]
-NEW = 120
-"""Seeds of this commit: twenty seconds of a core."""
+NEW = 80
+"""Seeds of this commit: fifteen seconds of a core."""
 KEPT = [line.split()[0] for line in (Path(__file__).parent / "seeds.txt").read_text().splitlines() if line and line[0] != "#"]
 
 

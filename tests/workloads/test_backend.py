@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from agent import beats
+from agent.jobs import beats
 from orchestrator.hosts import facts
 from tests.workloads.agents import Agents, agents
 from tests.workloads.ranks import ROOT, Ranks, ranks, records

@@ -17,7 +17,7 @@ from tests.workloads.ranks import Ranks, ranks, records
 
 WORLD = 3
 OLD, NEW = [[0, 1, 2], [2, 1, 0]], [[0, 2, 1]]
-TRAIN = ("-m", "workloads.train", "--hidden", "64", "--batch", "4", "--iterations", "0", "--seed", "5")
+TRAIN = ("-m", "workloads.programs.train", "--hidden", "64", "--batch", "4", "--iterations", "0", "--seed", "5")
 
 
 @contextmanager
@@ -196,7 +196,7 @@ def test_a_move_that_one_rank_refuses_is_never_decided(tmp_path: Path) -> None:
 
 BROKEN = """
 import os, resource, sys, threading
-import workloads.wires as wires
+import workloads.transport.wires as wires
 if os.environ["RANK"] == "1":
     honest = wires.Wires._connect
     def connect(self, key, *rest):
@@ -204,7 +204,7 @@ if os.environ["RANK"] == "1":
             raise OSError("no route to host")
         return honest(self, key, *rest)
     wires.Wires._connect = connect
-import workloads.program as program
+import workloads.programs.program as program
 def files():
     return len(os.listdir("/proc/self/fd")), sorted(t.name for t in threading.enumerate() if t.name.startswith("move"))
 last = program.Job.last
@@ -216,7 +216,7 @@ def noted(self, iteration):
     return found
 program.Job.last = noted
 sys.argv[1:] = ["--hidden", "64", "--batch", "4", "--iterations", "0"]
-from workloads.train import main
+from workloads.programs.train import main
 main()
 """
 
@@ -277,7 +277,7 @@ def test_a_rank_killed_while_all_hold_ends_the_others(tmp_path: Path, killed: in
 
 
 def test_allreduce_turns_too_and_every_sum_is_right(tmp_path: Path) -> None:
-    with job(tmp_path, "-m", "workloads.allreduce", "--loop", "-b", "64K") as (running, asked):
+    with job(tmp_path, "-m", "workloads.programs.allreduce", "--loop", "-b", "64K") as (running, asked):
         for move, rings in ((1, NEW), (2, [[1, 0, 2], [2, 0, 1], [0, 1, 2]]), (3, NEW)):
             asked.ask("prepare", move, lease_s=60, rings=rings)
             asked.until("prepared", move=move)
@@ -304,7 +304,10 @@ LATER = {
 
 
 def test_replay_turns_to_other_traffic_and_every_byte_of_it_is_right(tmp_path: Path) -> None:
-    with job(tmp_path, "-m", "workloads.replay", "--iterations", "0", TESTBED_TRAFFIC=json.dumps(EARLIER)) as (running, asked):
+    with job(tmp_path, "-m", "workloads.programs.replay", "--iterations", "0", TESTBED_TRAFFIC=json.dumps(EARLIER)) as (
+        running,
+        asked,
+    ):
         asked.ask("prepare", 1, lease_s=60, traffic=LATER | {"transfers": [[0, 0, 1, 0]]})
         assert all("needs two ranks" in each["error"] for each in asked.until("cannot", move=1))
         for move, traffic in ((1, LATER), (2, EARLIER)):

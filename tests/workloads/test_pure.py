@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from optics import ranks
-from workloads import program
-from workloads.accord import Accord, common
-from workloads.allreduce import HEADER, row, sizes
-from workloads.buffers import pieces
-from workloads.options import size
-from workloads.records import rates
-from workloads.rings import bus_factor
+from workloads.collectives.rings import bus_factor
+from workloads.programs import program
+from workloads.programs.allreduce import HEADER, row, sizes
+from workloads.programs.options import size
+from workloads.progress.records import rates
+from workloads.transport.accord import Accord, common
+from workloads.transport.buffers import pieces
 
 
 @given(st.integers(0, 10**9), st.integers(1, 64))

@@ -27,7 +27,7 @@ def test_ranks_of_two_hosts_hold_the_same_weights_over_a_turn(tmp_path: Path, ea
         lanes = [f"127.0.{rank // each + 1}.{lane + 1}" for lane in range(LANES)]
         return {"TESTBED_LANES": json.dumps(lanes), "LOCAL_RANK": str(rank % each), "TESTBED_TURNS": turns}
 
-    command = ("-m", "workloads.train", "--iterations", "6", "--hidden", "64", "--batch", "4")
+    command = ("-m", "workloads.programs.train", "--iterations", "6", "--hidden", "64", "--batch", "4")
     with ranks(2 * each, *command, directory=tmp_path, rings=before, timeout_s=60.0, more=place) as local:
         ended = local.finish(120)
     assert [code for code, _, _ in ended] == [0] * (2 * each), ended
@@ -45,7 +45,7 @@ def test_the_ranks_of_a_host_move_their_parts_of_a_replay(tmp_path: Path) -> Non
         lanes = [f"127.0.{rank // 2 + 1}.{lane + 1}" for lane in range(LANES)]
         return {"TESTBED_LANES": json.dumps(lanes), "TESTBED_TRAFFIC": given}
 
-    command = ("-m", "workloads.replay", "--iterations", "3", "--check", "1")
+    command = ("-m", "workloads.programs.replay", "--iterations", "3", "--check", "1")
     with ranks(4, *command, directory=tmp_path, timeout_s=60.0, more=place) as local:
         ended = local.finish(120)
     assert [code for code, _, _ in ended] == [0] * 4, ended

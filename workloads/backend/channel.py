@@ -13,8 +13,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
-from ..beat import Beat
-from ..loop import Loop
+from ..progress.beat import Beat
+from ..transport.loop import Loop
 from .passes import Lap, Pass, split
 from .work import Work
 

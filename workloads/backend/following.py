@@ -15,7 +15,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from ..carrier import RingSet
+from ..collectives.carrier import RingSet
 from .channel import DEPTH
 from .passes import Lap
 from .world import World, laps_of

@@ -20,10 +20,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..accord import appears
-from ..loop import Wire
-from ..place import Place
-from ..wires import SLICE
+from ..host.place import Place
+from ..transport.accord import appears
+from ..transport.loop import Wire
+from ..transport.wires import SLICE
 
 FRAME = struct.Struct("!B8sqQQ")
 """Kind; group, tag, the receiver's number for the message, its bytes."""

@@ -8,8 +8,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from ..beat import Beat
-from ..records import Clock, Records
+from ..progress.beat import Beat
+from ..progress.records import Clock, Records
 
 _clock = Clock()
 _last_ns = time.monotonic_ns()

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ..buffers import Buffer
+from ..transport.buffers import Buffer
 
 FUNCTIONS: tuple[tuple[Any, Any], ...] = (
     (dist.ReduceOp.SUM, torch.add),

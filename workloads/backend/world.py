@@ -12,12 +12,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ..carrier import RingSet
-from ..handoff import Handoff
-from ..loop import Stall
-from ..place import Place, read_place
-from ..sets import Layout, Sets, read_layout
-from ..turns import Turns
+from ..collectives.carrier import RingSet
+from ..collectives.sets import Layout, Sets, read_layout
+from ..collectives.turns import Turns
+from ..host.handoff import Handoff
+from ..host.place import Place, read_place
+from ..transport.loop import Stall
 from .channel import DEPTH, Channel
 from .mesh import Mesh
 from .passes import Lap

@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from ..checkpoint import Checkpoints, Damaged
+from ..training.checkpoint import Checkpoints, Damaged
 from .follower import Follower, Shape, State, Verdict, digest
 from .peers import GREETING_S, Door, meeting, notice_silence
 from .segments import segments
@@ -29,7 +29,7 @@ RECORDS = "shadow.jsonl"
 TAKEN = 1 << 20
 """Bytes that are taken of a connection at once."""
 HEAD = struct.Struct("!III")
-"""Before each block of a tap: its length, the number of a port, how many packets were lost there so far (agent/tap.py)."""
+"""Before each block of a tap: its length, the number of a port, how many packets were lost there so far (agent/jobs/tap.py)."""
 BLOCK = 1 << 20
 LINE = 16 << 20
 PEERS = 64
@@ -281,7 +281,7 @@ def main() -> int:
         print(f"shadow: {error}", file=sys.stderr)
         return 2
     listener = socket.create_server((met.address, met.port), backlog=PEERS)
-    from ..eager import import_torch
+    from ..training.eager import import_torch
 
     torch = import_torch()
     directory = Path(os.environ.get("TESTBED_JOB_DIR", "."))

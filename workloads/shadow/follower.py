@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from typing import Any
 
-from ..buffers import Buffer
-from ..momentum import step
+from ..training.momentum import step
+from ..transport.buffers import Buffer
 from .chunks import Iteration, connection, iteration
 from .streams import Stream, Streams
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from planner.bfb import Send
-from planner.demand import Infeasible
-from planner.shape import Shape
+from planner.model.demand import Infeasible
+from planner.model.shape import Shape
+from planner.schedule.bfb import Send
 
 
 def trees(shape: Shape) -> Iterator[Send]:

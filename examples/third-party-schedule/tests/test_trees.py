@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from planner.demand import Infeasible
+from planner.model.demand import Infeasible
+from planner.model.shape import Ring, Shape
 from planner.registry import SCHEDULES, plugins, schedule
-from planner.shape import Ring, Shape
 
 
 def test_testbed_finds_it() -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from math import gcd
 
-from planner.demand import Demand, Infeasible
-from planner.methods import Found, Wanted
-from planner.shape import Lab, Ring, Shape
+from planner.model.demand import Demand, Infeasible
+from planner.model.shape import Lab, Ring, Shape
+from planner.topology.methods import Found, Wanted
 
 
 def chords(demand: Demand, lab: Lab, wanted: Wanted) -> list[Found]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from planner.demand import Demand, Group, Infeasible
-from planner.methods import Wanted
+from planner.model.demand import Demand, Group, Infeasible
+from planner.model.shape import Lab
 from planner.registry import TOPOLOGIES, method, plugins
-from planner.shape import Lab
+from planner.topology.methods import Wanted
 
 WANTED = Wanted("acme-chords")
 

@@ -12,8 +12,8 @@ from optics.plan import Region
 from orchestrator.engine.adapt.traffic import Bytes
 from orchestrator.inventory.lab import Lab
 from orchestrator.plan.regions import circuits_of, fabric, links_of
-from planner.demand import Infeasible as NoAnswer
-from planner.regional import Circuits, all_to_all_s, proposed
+from planner.model.demand import Infeasible as NoAnswer
+from planner.operate.regional import Circuits, all_to_all_s, proposed
 
 
 @dataclass(frozen=True, slots=True)

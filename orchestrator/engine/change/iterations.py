@@ -18,7 +18,7 @@ from orchestrator.hosts import Tail
 from orchestrator.session import Session
 from orchestrator.store.records import JobRecord
 from orchestrator.telemetry.journal import Journal
-from workloads.options import OPTIONS
+from workloads.programs.options import OPTIONS
 
 LATEST = 20
 """The median iteration time is taken over the latest this many."""

@@ -16,7 +16,7 @@ from orchestrator.session import Session
 from orchestrator.telemetry import Journal
 
 EVERY_S = 1.0
-"""Hosts sample at this interval (s) at first, and more sparsely the longer a job runs (`agent/keeping.py`)."""
+"""Hosts sample at this interval (s) at first, and more sparsely the longer a job runs (`agent/measure/keeping.py`)."""
 AGAIN_S = 5.0
 """Minimum interval (s) between two requests to the hosts."""
 

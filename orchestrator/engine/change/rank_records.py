@@ -10,7 +10,7 @@ HIGHEST = 1 << 53
 """Whole numbers up to here are exact in every language and database that reads them."""
 LARGEST = 1e19
 LONGEST_MS = 1e9
-"""12 days, as `agent/beats.py` has it: no iteration takes longer."""
+"""12 days, as `agent/jobs/beats.py` has it: no iteration takes longer."""
 LATEST_NS = 1 << 62
 """The year 2116; clocks' offsets may be added, and 64 bits still hold it."""
 WHOLE: Mapping[str, int] = {

@@ -29,7 +29,7 @@ from orchestrator.store.queue import HOLDING, QueuedJob
 from orchestrator.store.scope import Scope
 from orchestrator.store.tagouts import Tagouts, place_of
 from orchestrator.telemetry.progress import Silent
-from planner.methods import Wanted
+from planner.topology.methods import Wanted
 
 LOOK_S = 20.0
 """Interval (s) at which a running job is asked for its state; its end is reported by the hosts' agents at once."""

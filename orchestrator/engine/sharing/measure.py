@@ -23,7 +23,7 @@ from orchestrator.plan.stored import stored_plan
 from orchestrator.session import Session
 from orchestrator.store.keys import key_of, slice_key
 from orchestrator.store.store import Store
-from planner.phases import Array, Phases, SharedLink, of_records, of_samples
+from planner.operate.phases import Array, Phases, SharedLink, of_records, of_samples
 
 STEP_MS = 1.0
 SAMPLED_S = 3.0

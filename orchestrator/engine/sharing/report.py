@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from optics import Infeasible
 from orchestrator.engine.sharing.measure import Seen, shared
 from orchestrator.results import JsonReport
-from planner.phases import STRETCH, SharedLink, Shifts, align, shifts
+from planner.operate.phases import STRETCH, SharedLink, Shifts, align, shifts
 
 SLACK = 0.02
 """A paced period is longer than the iteration by this share of it: iterations vary, and those that are late come back."""
@@ -113,7 +113,7 @@ def answer(lab: str, seen: Sequence[Seen], grid_ms: float = 1.0, *, force: bool 
 def _best(
     links: Sequence[SharedLink], periods_ms: Mapping[str, float], grid_ms: float, *, force: bool
 ) -> tuple[Shifts, dict[str, float]]:
-    """The shifts, and the paced period of each job (ms). Raises: as `planner.phases.shifts`."""
+    """The shifts, and the paced period of each job (ms). Raises: as `planner.operate.phases.shifts`."""
     names, longer = list(periods_ms), 1 + SLACK
     while True:
         wanted = [periods_ms[name] * longer for name in names]

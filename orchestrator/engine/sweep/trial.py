@@ -87,7 +87,7 @@ def predict(task: Mapping[str, Any]) -> Values:
     """Design a topology for the workload and predict its job. Raises: BadFile, Infeasible - it cannot be."""
     from orchestrator.plan.design.design import design
     from orchestrator.plan.design.workload import read_text
-    from planner.methods import Wanted
+    from planner.topology.methods import Wanted
 
     given = {name: value for name, value in task["parameters"].items() if name != "repeat"}
     if "alpha_us" in given:

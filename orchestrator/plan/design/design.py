@@ -19,12 +19,12 @@ from orchestrator.plan.design import electrical, wavelengths
 from orchestrator.plan.design.flows import pair_flows, predicted, rate_mbps, ring_flow, step_flow
 from orchestrator.plan.design.placement import chosen_hosts
 from orchestrator.plan.ports import assign_ports
-from planner.alternating import Watch
-from planner.backend import orders
-from planner.bfb import Send
-from planner.demand import Demand, Group
-from planner.methods import Found, Wanted
-from planner.predict import (
+from planner.model.backend import orders
+from planner.model.demand import Demand, Group
+from planner.model.shape import Lab as PlannerLab
+from planner.model.shape import Shape
+from planner.model.workload import Workload
+from planner.predict.iteration import (
     PairFlow,
     Prediction,
     RingFlow,
@@ -34,9 +34,9 @@ from planner.predict import (
 )
 from planner.registry import method
 from planner.registry import schedule as named_schedule
-from planner.shape import Lab as PlannerLab
-from planner.shape import Shape
-from planner.workload import Workload
+from planner.schedule.bfb import Send
+from planner.topology.alternating import Watch
+from planner.topology.methods import Found, Wanted
 
 PAYLOAD = 8948 / 9014
 """Share of a link's rate that is payload: TCP with timestamps in frames of MTU 9000 with their Ethernet headers."""
@@ -200,8 +200,8 @@ def _answers(read: Read, lab: Lab, hosts: tuple[HostName, ...], offer: PlannerLa
 
 def _searched(read: Read, lab: PlannerLab, wanted: Wanted, watch: Watch | None) -> tuple[Read, tuple[str, ...], bool]:
     """The demand of the best parallelism found, a description of the search, and whether it was stopped."""
-    from planner.alternating import alternate
-    from planner.strategies import parts
+    from planner.topology.alternating import alternate
+    from planner.topology.strategies import parts
 
     at_home = replace(lab, rate_gbps=read.workload.rate_gbps * PAYLOAD)
     ways = parts(read.workload)
@@ -341,7 +341,7 @@ def _schedules(
         return dict.fromkeys((group.id for group in whole), named_schedule(wanted.schedule, found.shape))
     if wanted.backend != "msccl" or not whole:
         return {}
-    from planner.bfb import schedule
+    from planner.schedule.bfb import schedule
 
     sends, taken = schedule(found.shape), {}
     for group in whole:
@@ -354,7 +354,7 @@ def _schedules(
 
 def routing(found: Design, lab: Lab) -> list[str]:
     """How the hosts route, in words: rules per host, and whether lossless forwarding could deadlock."""
-    from planner.routing import Routes, deadlock, lossless_classes
+    from planner.predict.routing import Routes, deadlock, lossless_classes
 
     rank = {host: number for number, host in enumerate(found.hosts)}
     rings = [tuple(found.hosts[r] for r in order) for g, each in found.orders.items() if g not in found.schedules for order in each]

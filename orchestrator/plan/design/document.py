@@ -13,8 +13,8 @@ from orchestrator.inventory.lab import Lab
 from orchestrator.plan.design import electrical
 from orchestrator.plan.design.design import Design, bytes_here
 from orchestrator.plan.reader import read_plan
-from planner.bfb import Send
 from planner.registry import SCHEDULES, TOPOLOGIES, plugin
+from planner.schedule.bfb import Send
 
 SPARE_DB = 6.0
 """What circuits over several devices may lose beyond what is expected: each pass of a WSS differs by up to 2 dB (LCoS, U)."""

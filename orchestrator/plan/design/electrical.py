@@ -10,10 +10,10 @@ from optics.plain import did_you_mean, summary
 from orchestrator.fabric.next_hops import Hop
 from orchestrator.inventory.lab import Lab
 from orchestrator.inventory.segments import Segment
-from planner.methods import Found, Wanted
-from planner.predict import Shared, Way
-from planner.shape import Ring, Shape
-from planner.topofinder import BASE
+from planner.model.shape import Ring, Shape
+from planner.predict.iteration import Shared, Way
+from planner.topology.methods import Found, Wanted
+from planner.topology.topofinder import BASE
 
 KINDS: Mapping[str, tuple[str, Callable[[Segment], bool]]] = {
     "ideal": ("a packet switch without racks", lambda segment: not segment.racks),

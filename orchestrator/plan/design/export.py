@@ -13,12 +13,12 @@ from orchestrator.fabric.next_hops import Hop
 from orchestrator.inventory.lab import Lab
 from orchestrator.inventory.segments import Segment
 from orchestrator.plan.design.design import Design
-from planner.demand import Demand
-from planner.exporters import astra, graphviz, msccl, ranks, svg
-from planner.exporters.switches import Switch
-from planner.exporters.taskgraph import taskgraph
-from planner.predict import Shared
-from planner.routing import even
+from planner.formats.exporters import astra, graphviz, msccl, ranks, svg
+from planner.formats.exporters.switches import Switch
+from planner.formats.exporters.taskgraph import taskgraph
+from planner.model.demand import Demand
+from planner.predict.iteration import Shared
+from planner.predict.routing import even
 
 Files = Mapping[str, str | bytes | Infeasible]
 """File name -> content, or the reason why there is none."""

@@ -11,9 +11,8 @@ from optics.plan import ring_steps
 from orchestrator.fabric.next_hops import NextHops, follow, lanes_of
 from orchestrator.inventory.lab import Lab
 from orchestrator.plan.design import electrical
-from planner.bfb import Send
-from planner.demand import Demand, Group
-from planner.predict import (
+from planner.model.demand import Demand, Group
+from planner.predict.iteration import (
     PairFlow,
     Prediction,
     RingFlow,
@@ -26,6 +25,7 @@ from planner.predict import (
     ring_loads,
     transfers_s,
 )
+from planner.schedule.bfb import Send
 
 
 def rate_mbps(lab: Lab, hosts: Sequence[HostName]) -> float:

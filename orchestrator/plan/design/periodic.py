@@ -1,7 +1,7 @@
 """A plan whose circuits come and go: every pair of hosts in turn, the job that goes by it, and its prediction. Pure.
 
 Sums go pair by pair: in one step each host sends each other its part. In a slot hosts route as over any links, over several where
-two have none between them; a pair without a path waits (`planner.periodic.Turning`).
+two have none between them; a pair without a path waits (`planner.schedule.periodic.Turning`).
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from orchestrator.plan.ports import assign_ports
 from orchestrator.plan.reader import read_plan
 from orchestrator.plan.schedule import REACTION_S, SETTLINGS, slowest
 from orchestrator.plan.target import normal
-from planner.decomposition import for_demand
-from planner.demand import Demand, Group
-from planner.periodic import Turning, mean_s, parts
+from planner.model.demand import Demand, Group
+from planner.schedule.decomposition import for_demand
+from planner.schedule.periodic import Turning, mean_s, parts
 
 Shares: TypeAlias = tuple[NDArray[np.float64], ...]
 DUTY = 0.9

@@ -7,7 +7,7 @@ from typing import get_args
 
 from optics import Infeasible
 from orchestrator.results import JsonReport
-from planner.cost import TIERS, Fabric, Prices
+from planner.predict.cost import TIERS, Fabric, Prices
 
 
 @dataclass(frozen=True, slots=True)

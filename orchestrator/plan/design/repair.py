@@ -20,9 +20,9 @@ from orchestrator.plan.design.replan import demand_of, planner_lab, reckon, shap
 from orchestrator.plan.evict import without
 from orchestrator.plan.ports import assign_ports
 from orchestrator.plan.reader import read_plan
-from planner.planes import check
-from planner.repair import borrow
-from planner.shape import Shape
+from planner.model.planes import check
+from planner.model.shape import Shape
+from planner.operate.repair import borrow
 
 
 @dataclass(frozen=True, slots=True)

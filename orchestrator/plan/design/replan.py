@@ -18,12 +18,12 @@ from orchestrator.plan.design.design import PAYLOAD, offered
 from orchestrator.plan.design.flows import pair_flows, predicted, rate_mbps, ring_flow
 from orchestrator.plan.ports import assign_ports
 from orchestrator.results import JsonReport, PlanReport
-from planner.demand import Demand, Group
-from planner.methods import Wanted
-from planner.predict import Prediction, RingFlow, spread
-from planner.repair import Replan, payoff, replan
-from planner.shape import Lab as PlannerLab
-from planner.shape import Ring, Shape
+from planner.model.demand import Demand, Group
+from planner.model.shape import Lab as PlannerLab
+from planner.model.shape import Ring, Shape
+from planner.operate.repair import Replan, payoff, replan
+from planner.predict.iteration import Prediction, RingFlow, spread
+from planner.topology.methods import Wanted
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from fractions import Fraction
 
 from optics import HostName, Infeasible
 from optics.plain import counted, natural
-from planner.slices import Machine, Sides, Slice, choices, failed_blocks, formed, probability, times
+from planner.operate.slices import Machine, Sides, Slice, choices, failed_blocks, formed, probability, times
 
 
 @dataclass(frozen=True)

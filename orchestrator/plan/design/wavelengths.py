@@ -16,11 +16,11 @@ from optics.plain import counted
 from optics.plan import Plan
 from orchestrator.inventory.lab import Lab
 from orchestrator.plan.ports import assign_ports
-from planner.demand import Demand
-from planner.methods import Found, Wanted
-from planner.shape import Ring, Shape
-from planner.topofinder import BASE
-from planner.wavelengths import Linked, Span, cuts, first_fit, linked, placed
+from planner.model.demand import Demand
+from planner.model.shape import Ring, Shape
+from planner.topology.methods import Found, Wanted
+from planner.topology.topofinder import BASE
+from planner.topology.wavelengths import Linked, Span, cuts, first_fit, linked, placed
 
 METHOD = "ring-wavelengths"
 WEIGHTS = (1.0, 4.0, 0.0)

@@ -9,7 +9,7 @@ from optics import BadFile
 from orchestrator.inventory.positions import Problems, read_yaml
 from orchestrator.inventory.schema import check
 from orchestrator.plan.design.design import Read
-from planner.workload import Workload, demand
+from planner.model.workload import Workload, demand
 
 
 def read_text(text: str, name: str) -> Read:

@@ -16,7 +16,7 @@ from typing import Any
 
 from emulators.fabric import linux
 from emulators.fabric.netlink import Netlink, address
-from emulators.generate import Wanted, free_ports, generate
+from emulators.generate.command import Wanted, free_ports, generate
 
 
 def write_inventory(folder: Path, hosts: int = 3, ports: int = 2, settle_s: float = 0.02) -> Path:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from emulators.fabric.glass import Glass, HostPort, Relight, Strand, Tie
-from emulators.light import Lit, edges_mhz
+from emulators.optics.light import Lit, edges_mhz
 
 A, B, C = HostPort("a", 1), HostPort("b", 1), HostPort("c", 1)
 CABLES = tuple(Strand(f"f-{p.host}", p, "ocs1", str(n), str(16 + n)) for n, p in enumerate((A, B, C), 1))

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from emulators.config import BadInventory, read_config
-from emulators.families import WHERE, family
-from emulators.familylab import most_hosts
-from emulators.generate import Wanted, calient_aid, generate, main, polatis_size
-from emulators.lab import build_devices
+from emulators.devices.families import WHERE, family
+from emulators.generate.command import Wanted, calient_aid, generate, main, polatis_size
+from emulators.generate.familylab import most_hosts
+from emulators.inventory.config import BadInventory, read_config
+from emulators.lab.running import build_devices
 
 ROOT = Path(__file__).parents[3]
 

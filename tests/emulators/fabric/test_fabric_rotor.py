@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from emulators.generate import main
+from emulators.generate.command import main
 from tests.emulators.fabric.emulated import EmulatedLab, eventually
 
 pytestmark = pytest.mark.lab

@@ -12,9 +12,9 @@ import pytest
 from lxml import etree
 from ncclient import manager
 
-from emulators.config import read_config
-from emulators.generate import main
-from emulators.light import edges_mhz
+from emulators.generate.command import main
+from emulators.inventory.config import read_config
+from emulators.optics.light import edges_mhz
 from tests.emulators.fabric.emulated import EmulatedLab, eventually
 
 pytestmark = pytest.mark.lab

@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from emulators.config import BadInventory, HostConfig, LabConfig, Queue, Segment, read_config
-from emulators.electrical import parse
 from emulators.fabric.glass import HostPort
 from emulators.fabric.netlink import NEWTCLASS, NEWTFILTER, Message, Netlink, address, by_source, link_mtu, subnet_route
 from emulators.fabric.queues import Queues
 from emulators.fabric.switches import switched
-from emulators.generate import Wanted, free_ports, generate, main
+from emulators.generate.command import Wanted, free_ports, generate, main
+from emulators.generate.electrical import parse
+from emulators.inventory.config import BadInventory, HostConfig, LabConfig, Queue, Segment, read_config
 from optics import BadFile
 from tests.emulators.fabric.emulated import EmulatedLab, eventually
 from tests.emulators.functions.workers import Worker, exact, read, vectors

@@ -11,9 +11,9 @@ from contextlib import suppress
 
 import pytest
 
-from emulators.electrical import parse
 from emulators.fabric.netlink import Netlink
-from emulators.generate import Wanted, free_ports, generate
+from emulators.generate.command import Wanted, free_ports, generate
+from emulators.generate.electrical import parse
 from tests.emulators.fabric.emulated import EmulatedLab, eventually
 from tests.emulators.fabric.test_fabric_lab import parent, ssh
 

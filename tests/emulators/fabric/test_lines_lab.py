@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from emulators.electrical import parse
-from emulators.generate import Wanted, free_ports, generate
+from emulators.generate.command import Wanted, free_ports, generate
+from emulators.generate.electrical import parse
 from tests.emulators.fabric.emulated import EmulatedLab, eventually
 
 pytestmark = [pytest.mark.lab, pytest.mark.long]

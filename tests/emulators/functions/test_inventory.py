@@ -8,15 +8,15 @@ from typing import Any, cast
 
 import pytest
 
-from emulators.config import BadInventory, read_config
-from emulators.control import Control
-from emulators.generate import main
-from emulators.lab import Doors, Lab, build_devices
+from emulators.generate.command import main
+from emulators.inventory.config import BadInventory, read_config
+from emulators.lab.control import Control
+from emulators.lab.running import Doors, Lab, build_devices
 from optics import BadFile
 from orchestrator.cli.lab import functions_words
 from orchestrator.engine.rehearsal.inventory import Ways, _segments
 from orchestrator.inventory.lab import read_lab
-from tests.emulators.test_host_faults import StubFabric, ask
+from tests.emulators.lab.test_host_faults import StubFabric, ask
 
 FILES = ("hosts.yml", "devices.yml", "fibres.yml")
 POOL, CACHE = {"slots": 64, "slot_bytes": 8192, "jobs": 2}, {"entries": 1024, "entry_bytes": 1024}

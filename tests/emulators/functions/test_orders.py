@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from emulators.config import Segment
 from emulators.fabric import functions
 from emulators.fabric.functions import Functions
+from emulators.inventory.config import Segment
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from functools import cache
 from itertools import combinations
 from pathlib import Path
 
-from emulators.generate import main
+from emulators.generate.command import main
 from optics import Link
 from orchestrator.inventory.lab import Lab
 from orchestrator.session import load_lab

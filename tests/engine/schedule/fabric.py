@@ -14,8 +14,8 @@ from typing import Any, cast
 import pytest
 
 from agent.shapes import Link as Interface
-from agent.slotclock import SlotClock
-from agent.slotmachine import SlotMachine
+from agent.slots.clock import SlotClock
+from agent.slots.machine import SlotMachine
 from drivers.api import Ready, at_once
 from optics import Change, HostPort, Outcome, Setting, TestbedError, Unreachable
 from orchestrator.engine.schedule import verb

@@ -27,7 +27,7 @@ from orchestrator.plan.sharing import Use
 from orchestrator.services.kind import StateFile
 from orchestrator.store.keys import key_of, slice_key
 from orchestrator.store.store import Store
-from planner.phases import Phases
+from planner.operate.phases import Phases
 from tests.engine.schedule.fabric import HERE
 from tests.house.repository import ROOT
 from tests.jobs import spec

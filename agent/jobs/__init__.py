@@ -1,0 +1,1 @@
+"""Jobs of this host: their processes and files, and the doors through which their ranks are spoken to."""

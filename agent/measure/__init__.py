@@ -1,0 +1,1 @@
+"""What is measured: counters of ports, GPUs and processors, paths, far ends, test traffic."""

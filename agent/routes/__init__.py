@@ -1,0 +1,1 @@
+"""Route generations, and what their routes come to."""

@@ -1,0 +1,446 @@
+"""Route generations: staged in tables that no rule selects, made active by one rule."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import struct
+import time
+
+from agent.basics import RUN, Failure, bad, execute, integer, number, read_json, refused, rows, words, write
+from agent.host.slices import chosen
+from agent.netlink import (
+    CREATE,
+    DELNEIGH,
+    DELROUTE,
+    NEWNEIGH,
+    NEWROUTE,
+    REPLACE,
+    metrics_attribute,
+    must,
+    neighbour_message,
+    route_message,
+    routes_of,
+)
+from agent.routes.prefixes import expanded, first_and_bits
+from agent.tcp.kick import Kick
+from agent.tcp.networks import congestion_control
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+    from agent.netlink import Rtnl
+    from agent.shapes import Armed, Daemon, Json, Pending
+
+LATER_NS = 2_000_000  # the event of a commit and the probes behind it wait this long: hosts that share a machine all commit first
+AGAIN_NS = 1_000_000_000  # between two attempts to leave a hold, should the kernel refuse the first
+
+
+class Generations:
+    """Route generations in kernel tables; the kernel's rule decides which one is active, the state file adds the history."""
+
+    def __init__(self, server: Daemon, nl: Rtnl) -> None:
+        self.nl, self.interfaces, self.events, self.timer = nl, server.interfaces, server.broadcast, server.timer
+        self.cancel = server.cancelled.add
+        self.rule = chosen()
+        self.staged: dict[int, Json] = {}  # generation -> request, with "order" = how many were staged before it
+        self.active: int | None = None
+        self.previous: int | None = None
+        self.pending: Pending | None = None
+        self.handle: int | None = None
+        self.armed: Armed | None = None
+        self.kick: Kick = Kick()
+        self.kept: set[int] = set()  # of a schedule: not dropped, whatever is active
+        self.lanes: Callable[[], list[str]] = lambda: server.facts.get("lanes", [])
+        self.crossed: Callable[[int, list[str]], None] = lambda generation, addresses: None
+        self.changed: Callable[[], None] = lambda: None  # what the kernel's rule selects
+        # What jobs prepared for a generation waits for these: it became active; it was left, or will not become active by itself.
+        self.activated: Callable[[int], None] = lambda generation: None
+        self.abandoned: Callable[[int], None] = lambda generation: None
+
+    # -- state
+
+    def path(self, generation: int) -> str:
+        return f"{RUN}/generations/{generation}.json"
+
+    def save(self, owed: Pending | None = None) -> None:
+        """owed: the revert that was pending before a commit, which a daemon restores that finds the commit not done."""
+        state = {"active": self.active, "previous": self.previous, "pending": self.pending, "owed": owed}
+        write(RUN + "/state.json", json.dumps(state))
+
+    def load(self) -> None:
+        """Take up what an earlier daemon of this boot left, trusting the kernel over the file; a revert that is due is done."""
+        for name in os.listdir(RUN + "/generations"):
+            request = read_json(RUN + "/generations/" + name) if name.endswith(".json") else None
+            if request:
+                self.staged[request["generation"]] = request
+        state = read_json(RUN + "/state.json") or {}
+        self.active, self.previous, self.pending = state.get("active"), state.get("previous"), state.get("pending")
+        selected = self.rule.active(self.nl, {self.table(g) for g in self.staged})
+        actual = next((g for g in self.staged if self.table(g) == selected), None)
+        if actual != self.active:  # died between writing the file and asking the kernel: the change did not happen
+            wanted, self.active, self.pending = self.active, actual, state.get("owed")
+            if self.holds(actual):  # died on the way out of a hold, which always ends
+                self.pending = {"to": self.pending["to"] if self.pending else wanted, "at_ns": 0}
+            self.previous = None if self.previous == actual else self.previous
+        self.previous = self.previous if self.previous in self.staged else None
+        if self.holds(self.active) and not self.pending:
+            self.pending = {"to": self.previous, "at_ns": 0}
+        if self.pending:
+            self.schedule()
+        if self.active is not None and self.holds(self.active):
+            self.timer(0, lambda: self.prepare_kick(self.active))  # the facts are not read yet
+        self.save()
+
+    def holds(self, generation: int | None) -> bool:
+        """Whether this generation was committed as a hold: one that is left again soon, and never confirmed."""
+        return generation in self.staged and bool(self.staged[generation].get("hold"))
+
+    def prepare_kick(self, generation: int | None, onto: int | None = None) -> Json:
+        """List the sockets that a hold keeps from sending: those to addresses that it has no route to.
+
+        onto: the generation that will follow it, if that is known: only sockets to addresses that it has routes to.
+        """
+        reached = self.addresses(generation)
+        return self.kick.prepare(self.lanes(), reached, None if onto is None else self.addresses(onto))
+
+    def addresses(self, generation: int | None) -> set[str]:
+        """The addresses that a staged generation has a route to."""
+        return set(expanded(self.staged[generation]["routes"])) if generation in self.staged else set()
+
+    def hold(self, generation: int, revert_after_s: float | None, kick: bool) -> Json:
+        """Commit a generation that leaves pairs without a route for a short time. It is never confirmed.
+
+        kick: the commit that follows, or the revert, pushes the sockets that waited.
+        """
+        if generation not in self.staged:
+            raise refused("generation {} is not staged here (staged: {})".format(generation, sorted(self.staged) or "none"))
+        marked = self.holds(generation)
+        if revert_after_s is None:
+            raise bad("revert_after_s: a hold needs a time after which the host goes back by itself")
+        if generation == self.active and not marked:
+            raise refused(f"generation {generation} is active and not a hold; stage the hold under a number of its own")
+        self.kick.forget()
+        found = self.prepare_kick(generation) if kick else None
+        self.mark(generation, True)
+        try:
+            return dict(self.commit(generation, revert_after_s), waiting=found)
+        except Exception:
+            self.mark(generation, marked)
+            raise
+
+    def mark(self, generation: int, hold: bool) -> None:
+        """Note, also for the next daemon, whether a staged generation is a hold."""
+        if hold != self.holds(generation):
+            self.staged[generation]["hold"] = hold
+            write(self.path(generation), json.dumps(self.staged[generation]))
+
+    def schedule(self) -> None:
+        if self.handle is not None:
+            self.cancel(self.handle)
+            self.handle = None
+        if self.pending:
+            self.handle = self.timer(self.pending["at_ns"], lambda: self.revert("nobody confirmed in time"))
+
+    def table(self, generation: int) -> int:
+        return self.rule.base + generation % self.rule.tables
+
+    def summary(self) -> Json:
+        pending: Json | None = None
+        if self.pending:
+            left = max(0.0, (self.pending["at_ns"] - time.monotonic_ns()) / 1e9)
+            pending = {"generation": self.active, "to": self.pending["to"], "in_s": round(left, 3)}
+        return {
+            "active": self.active,
+            "previous": self.previous,
+            "pending": pending,
+            "staged": sorted(self.staged),
+            "armed": None if not self.armed else self.armed["generation"],
+        }
+
+    # -- staging
+
+    def stage(self, request: Json) -> Json:
+        generation = integer(request, "generation", 1)
+        routes, neighbours = rows(request, "routes", 4), rows(request, "neighbours", 3)
+        commands = request.get("commands", [])
+        if not isinstance(commands, list) or not all(isinstance(c, dict) and words(c.get("do")) for c in commands):
+            raise bad("commands: a list of {do: words, undo: words} is needed")
+        kept = {"generation": generation, "routes": routes, "neighbours": neighbours, "commands": commands}
+        kept.update({k: request[k] for k in ("rto_min_ms", "congctl") if k in request})
+        table = self.table(generation)
+        if generation == self.active:
+            if {k: v for k, v in self.staged[generation].items() if k not in ("order", "hold")} == kept:
+                return {"generation": generation, "table": table, "routes": len(routes), "unchanged": True}
+            raise refused(f"generation {generation} is active; stage other rules under another number")
+        for other in (*self.used(), *self.kept):
+            if other not in (None, generation) and self.table(other) == table:
+                raise refused(f"generation {generation} needs table {table}, which generation {other} in use occupies")
+        named = {r[2] for r in routes if r[2] or r[1]} | {n[2] for n in neighbours}
+        unknown = sorted(named - {*self.interfaces})
+        if unknown:
+            raise refused("no interface {} on this host (it has {})".format(", ".join(unknown), ", ".join(sorted(self.interfaces))))
+        for other in [g for g in self.staged if g != generation and self.table(g) == table]:
+            self.drop(other)
+        index = {"": 0, **{name: v["ifindex"] for name, v in self.interfaces.items()}}
+        chosen = congestion_control(request.get("congctl"))
+        metrics = metrics_attribute(request.get("rto_min_ms"), chosen)
+        try:
+            for row in routes:
+                first_and_bits(row[0])
+            self.nl.send([(DELROUTE, 0, body) for body in routes_of(self.nl, table).values()])
+            messages = [
+                (NEWROUTE, CREATE | REPLACE, route_message(table, d, via, index[i], source, metrics))
+                for d, via, i, source in routes
+            ]
+            near = [(NEWNEIGH, CREATE | REPLACE, neighbour_message(a, mac, index[i])) for a, mac, i in neighbours]
+        except (OSError, ValueError, struct.error) as e:
+            raise bad(f"rules of generation {generation}: {e}") from None
+        with self.rule.shared():
+            must(self.nl.send(near), lambda i: "neighbour {} {} dev {}".format(*tuple(neighbours[i])))
+            must(self.nl.send(messages), lambda i: "route {} via {} dev {} src {}".format(*tuple(routes[i])))
+            there = {(d, v, i) for d, v, i in routes_of(self.nl, table)}
+            absent = [r for r in routes if (r[0], r[1] or "", index[r[2]]) not in there]
+            if absent or len(there) != len(routes):
+                raise Failure("failed", f"table {table} reads back {len(there)} routes of {len(routes)}; missing {absent[:3]}")
+            kept["order"] = 1 + max([r.get("order", 0) for r in self.staged.values()], default=0)
+            self.staged[generation] = kept
+            write(self.path(generation), json.dumps(kept))
+        self.collect()
+        return {"generation": generation, "table": table, "routes": len(routes), "neighbours": len(neighbours), "congctl": chosen}
+
+    def used(self) -> tuple[int | None, ...]:
+        """What is active or may become so by itself."""
+        return self.active, self.previous, self.armed and self.armed["generation"], self.pending and self.pending["to"]
+
+    def drop(self, generation: int) -> None:
+        """Remove a generation from the kernel: its table, and the neighbours no other generation uses."""
+        gone = self.staged.pop(generation)
+        kept = {(n[0], n[2]) for r in self.staged.values() for n in r["neighbours"]}
+        index = {name: v["ifindex"] for name, v in self.interfaces.items()}
+        self.nl.send([(DELROUTE, 0, body) for body in routes_of(self.nl, self.table(generation)).values()])
+        with self.rule.shared():
+            kept |= self.rule.neighbours_of_others()
+            stale = [n for n in gone["neighbours"] if (n[0], n[2]) not in kept and n[2] in index]
+            self.nl.send([(DELNEIGH, 0, neighbour_message(n[0], None, index[n[2]])) for n in stale])
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self.path(generation))
+
+    def collect(self) -> None:
+        """Drop what can no longer become active: all but the active, the previous, the armed, and those staged after the active."""
+        kept = {*self.used(), *self.kept}
+        floor = self.staged[self.active]["order"] if self.active in self.staged else 0
+        for generation in [g for g, r in self.staged.items() if g not in kept and r["order"] < floor]:
+            self.drop(generation)
+
+    # -- committing
+
+    def commit(
+        self, generation: int, revert_after_s: float | None = None, t_link_ns: int | None = None, quiet: bool = False
+    ) -> Json:
+        """Make a staged generation active; go back by itself after `revert_after_s` unless confirmed. quiet: without an event."""
+        if generation not in self.staged:
+            raise refused("generation {} is not staged here (staged: {})".format(generation, sorted(self.staged) or "none"))
+        started = time.monotonic_ns()
+        if self.holds(generation) and revert_after_s is None:
+            raise bad("revert_after_s: a hold needs a time after which the host goes back by itself")
+        before, was, owed = self.active, self.previous, self.pending
+        left = self.holds(before) and generation != before
+        if generation != before:
+            self.previous, self.active = was if left else before, generation
+            self.previous = None if self.previous == generation else self.previous
+        if revert_after_s is not None:
+            # Through a hold the host keeps the generation that it owes going back to.
+            carried = owed if generation == before or left or self.holds(generation) else None
+            to = carried["to"] if carried else self.previous
+            self.pending = None if to == generation else {"to": to, "at_ns": started + int(revert_after_s * 1e9)}
+        elif generation != before:
+            self.pending = None
+        self.save(owed)  # before the kernel changes: a daemon that takes over must know of a revert that is pending
+        if generation != before:
+            try:
+                self.flip(before, generation)
+            except Exception:
+                self.active, self.previous, self.pending = before, was, owed
+                self.save()
+                raise
+        done = time.monotonic_ns()
+        self.activated(generation)
+        self.schedule()
+        if self.armed and self.armed["generation"] == generation:
+            self.unarm()
+        event: Json = {"generation": generation, "previous": self.previous}
+        event.update(t_commit_ns=done, took_us=(done - started) // 1000)
+        if t_link_ns is not None:
+            event["t_link_ns"] = t_link_ns
+        if left:
+            event["kick"] = self.kick.push()
+        if generation != before and not quiet:
+            self.timer(done + LATER_NS, lambda: self.events(dict(event, event="committed")))
+        return event
+
+    def flip(self, old: int | None, new: int | None) -> None:
+        """Point the selecting rule at another table. Adding before deleting: at no instant is there no rule."""
+        if old == new:  # adding would fail and deleting succeed
+            return
+        leave = self.staged[old]["commands"] if old in self.staged else []
+        enter = self.staged[new]["commands"] if new is not None else []
+        gone = [c for c in leave if c not in enter]
+        made = []
+        for command in reversed(gone):
+            execute(command.get("undo"), tolerate=True)
+        try:
+            for command in [c for c in enter if c not in leave]:
+                execute(command.get("undo"), tolerate=True)
+                made.append(command)
+                execute(command["do"])
+        except Exception:
+            for command in reversed(made):  # half a generation is worse than the old one
+                execute(command.get("undo"), tolerate=True)
+            for command in gone:
+                execute(command["do"], tolerate=True)
+            raise
+        self.rule.exchange(self.nl, self.table, old, new)
+        self.changed()
+
+    def confirm(self, generation: int) -> Json:
+        if generation != self.active:
+            raise refused(f"generation {generation} is not active; {self.active} is")
+        if self.holds(generation):
+            raise refused(f"generation {generation} is a hold, which is never confirmed: commit the one that follows it, or revert")
+        had, self.pending = self.pending is not None, None
+        self.schedule()
+        self.save()
+        self.collect()
+        return {"generation": generation, "was_pending": had}
+
+    def revert(self, reason: str = "asked") -> Json:
+        """Go back to the generation that was active before the last commit."""
+        to = self.pending["to"] if self.pending else self.previous
+        if not self.pending and self.previous is None:
+            raise refused(f"nothing to go back to: generation {self.active} is active and none before it is kept")
+        came_from, owed = self.active, self.pending
+        self.active, self.previous, self.pending = to, None, None
+        self.schedule()
+        self.save(owed)
+        try:
+            self.flip(came_from, to)
+        except Exception as e:
+            self.active, self.previous = came_from, to
+            if self.holds(came_from):  # no host stays in a hold: it is tried again
+                self.pending = {"to": to, "at_ns": time.monotonic_ns() + AGAIN_NS}
+                self.schedule()
+            self.save()
+            self.events({"event": "failed", "generation": to, "error": f"going back from {came_from} ({reason}): {e}"})
+            if owed is None:
+                raise
+            return {"generation": came_from}
+        if came_from is not None:
+            self.abandoned(came_from)
+        event: Json = {"generation": to, "from": came_from, "reason": reason, "t_commit_ns": time.monotonic_ns()}
+        if self.holds(came_from):
+            event["kick"] = self.kick.push()
+        self.events(dict(event, event="reverted"))
+        return event
+
+    def clear(self, only: Collection[int] | None = None) -> Json:
+        """Remove every generation and the selecting rule: the host no longer forwards by them.
+
+        only: these generations; what others staged, armed or use stays. Nothing is gone back to when one of them was active.
+        """
+        gone = sorted(self.staged if only is None else self.staged.keys() & set(only))
+        if self.armed and self.armed["generation"] in gone:
+            self.disarm()
+        if self.active is None or self.active in gone:
+            self.kick.forget()
+            self.flip(self.active, None)
+            self.active = self.previous = self.pending = None
+        elif self.previous in gone:
+            self.previous = None
+            if self.pending and self.pending["to"] in gone:
+                self.pending["to"] = None
+        self.schedule()
+        self.save()
+        for generation in gone:
+            self.drop(generation)
+            self.abandoned(generation)
+        return {"dropped": gone}
+
+    # -- arming
+
+    def arm(self, request: Json) -> Json:
+        """Commit by ourselves as soon as every listed interface has carrier.
+
+        Light that is there now does not count unless `fresh` is false: a port about to be moved still has its old light, and the
+        number of times its carrier came up distinguishes the new from the old even when both changes arrive as one event.
+
+        cross: neighbours' addresses to ask as soon as it is committed; a `crossed` event follows when all have answered.
+        """
+        generation = integer(request, "generation", 1)
+        names = request.get("when_up")
+        if not isinstance(names, list) or not names:
+            raise bad("when_up: at least one interface is needed; with nothing to wait for use commit")
+        unknown = [n for n in names if n not in self.interfaces]
+        if unknown:
+            raise refused("no interface {} on this host".format(", ".join(map(str, unknown))))
+        if generation not in self.staged:
+            raise refused("generation {} is not staged here (staged: {})".format(generation, sorted(self.staged) or "none"))
+        deadline_s = number(request, "deadline_s", 60.0)
+        cross = request.get("cross", [])
+        if not words(cross):
+            raise bad("cross: a list of addresses is needed")
+        revert_after_s = number(request, "revert_after_s", None)
+        was = self.unarm()
+        if was not in (None, generation):
+            self.abandoned(was)
+        fresh = request.get("fresh", True)
+        self.armed = {
+            "generation": generation,
+            "wait": {n: self.interfaces[n]["ups"] if fresh else -1 for n in names},
+            "revert_after_s": revert_after_s,
+            "cross": cross,
+            "handle": self.timer(time.monotonic_ns() + int(deadline_s * 1e9), self.expired),
+        }
+        reply = {"generation": generation, "waiting": self.waiting()}
+        self.carrier(None)
+        return reply
+
+    def unarm(self) -> int | None:
+        """Forget the armed commit, because it is done or replaced; returns its generation."""
+        if self.armed:
+            self.cancel(self.armed["handle"])
+        was, self.armed = self.armed, None
+        return was["generation"] if was else None
+
+    def disarm(self) -> Json:
+        was = self.unarm()
+        if was is not None:
+            self.abandoned(was)
+        return {"generation": was}
+
+    def waiting(self) -> list[str]:
+        """The interfaces whose carrier the armed commit still waits for."""
+        wait = self.armed["wait"] if self.armed else {}
+        return [n for n, ups in wait.items() if not (self.interfaces[n]["carrier"] and self.interfaces[n]["ups"] > ups)]
+
+    def expired(self) -> None:
+        missing, was, self.armed = self.waiting(), self.armed, None
+        self.events({"event": "expired", "generation": was and was["generation"], "missing": missing})
+        if was:
+            self.abandoned(was["generation"])
+
+    def carrier(self, t_link_ns: int | None) -> None:
+        """Called on every link event, and once when armed."""
+        if self.armed and not self.waiting():
+            generation, revert_after_s, cross = self.armed["generation"], self.armed["revert_after_s"], self.armed["cross"]
+            self.unarm()
+            try:
+                self.commit(generation, revert_after_s, t_link_ns or time.monotonic_ns())
+            except Failure as e:
+                self.abandoned(generation)
+                self.events({"event": "failed", "generation": generation, "error": str(e)})
+                return
+            if cross:
+                self.timer(time.monotonic_ns() + LATER_NS, lambda: self.crossed(generation, cross))

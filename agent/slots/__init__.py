@@ -1,0 +1,1 @@
+"""Schedules of slots: when a slot ends, what then happens, who is told."""

@@ -1,0 +1,1 @@
+"""TCP connections of this host: congestion control, and pushes after a hold."""

@@ -1,0 +1,222 @@
+"""NETCONF's data: a schema in few words, subtree filters (RFC 6241 6) and edits (7.2) of trees of elements."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from lxml import etree
+
+from emulators.devices.dialects.xml import NETCONF, element, local, namespace, text
+
+OPERATIONS = ("merge", "replace", "create", "delete", "remove")
+
+
+class RpcError(Exception):
+    """An <rpc-error> (RFC 6241 4.3, appendix A). `info`: elements of error-info by name."""
+
+    def __init__(
+        self,
+        tag: str,
+        message: str = "",
+        *,
+        kind: str = "application",
+        app_tag: str = "",
+        path: str = "",
+        info: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(tag, message)
+        self.tag, self.message, self.kind, self.app_tag, self.path = tag, message, kind, app_tag, path
+        self.info = dict(info or {})
+
+    def element(self) -> etree._Element:
+        error = etree.Element(f"{{{NETCONF}}}rpc-error")
+        parts = {"error-type": self.kind, "error-tag": self.tag, "error-severity": "error", "error-app-tag": self.app_tag}
+        parts |= {"error-path": self.path}
+        for name, value in parts.items():
+            if value:
+                etree.SubElement(error, f"{{{NETCONF}}}{name}").text = value
+        if self.message:
+            said = etree.SubElement(error, f"{{{NETCONF}}}error-message")
+            said.set("{http://www.w3.org/XML/1998/namespace}lang", "en")
+            said.text = self.message
+        if self.info:
+            info = etree.SubElement(error, f"{{{NETCONF}}}error-info")
+            for name, value in self.info.items():
+                etree.SubElement(info, f"{{{NETCONF}}}{name}").text = value
+        return error
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """One node: a leaf (no children), a container, or a list (with the name of its key). writable: part of the configuration.
+
+    space: its namespace, where that is not its parent's.
+    """
+
+    name: str
+    children: Mapping[str, Schema] = field(default_factory=dict)
+    key: str = ""
+    writable: bool = True
+    space: str = ""
+
+    @classmethod
+    def of(cls, name: str, *children: Schema, key: str = "", writable: bool = True) -> Schema:
+        return cls(name, {child.name: child for child in children}, key, writable)
+
+
+def selected(data: Iterable[etree._Element], wanted: etree._Element) -> list[etree._Element]:
+    """Return what a subtree filter leaves of `data`."""
+    found = []
+    for node in data:
+        for child in wanted:
+            kept = _kept(node, child)
+            if kept is not None:
+                found.append(kept)
+    return found
+
+
+def _named(node: etree._Element, wanted: etree._Element) -> bool:
+    """The namespace may be left open (RFC 6241 6.2.1); one inherited from the message itself is taken so too."""
+    space = namespace(str(wanted.tag))
+    if local(str(node.tag)) != local(str(wanted.tag)) or (space not in ("", NETCONF) and space != namespace(str(node.tag))):
+        return False
+    return all(node.get(name) == value for name, value in wanted.attrib.items())
+
+
+def _kept(node: etree._Element, wanted: etree._Element) -> etree._Element | None:
+    if not _named(node, wanted):
+        return None
+    if not len(wanted):
+        if text(wanted) and text(node) != text(wanted):
+            return None
+        return copy.deepcopy(node)
+    content = [w for w in wanted if not len(w) and text(w)]
+    for match in content:
+        if not any(_named(child, match) and text(child) == text(match) for child in node):
+            return None
+    if len(content) == len(wanted):
+        return copy.deepcopy(node)
+    kept = element(str(node.tag), node.nsmap, node.attrib)
+    for child in node:
+        for part in wanted:
+            if (piece := _kept(child, part)) is not None:
+                kept.append(piece)
+                break
+    return kept if len(kept) else None
+
+
+Entries = dict[str, dict[str, etree._Element]]
+"""Tag of a list -> key -> entry, of one parent."""
+
+
+def edited(
+    old: Sequence[etree._Element], edits: Iterable[etree._Element], default: str, schemas: Mapping[str, Schema]
+) -> list[etree._Element]:
+    """Return the configuration after an <edit-config>; `old` stays as it is. schemas: by the tag of each top node.
+
+    Raises: RpcError - an element is unknown, exists already or does not, or lacks its key.
+    """
+    root = etree.Element("config")
+    for node in old:
+        root.append(copy.deepcopy(node))
+    entries: Entries = {}
+    for edit in edits:
+        schema = schemas.get(str(edit.tag))
+        if schema is None:
+            raise _about("unknown-element", edit, "no such element")
+        _apply(root, edit, default, schema, entries)
+    return [copy.deepcopy(node) for node in root]
+
+
+def _about(tag: str, about: etree._Element, message: str, **info: str) -> RpcError:
+    name = local(str(about.tag))
+    if tag in ("unknown-element", "bad-element", "missing-element"):
+        info = {"bad-element": name, **info}
+    return RpcError(tag, f"{name}: {message}", path=_path(about), info={k.replace("_", "-"): v for k, v in info.items()})
+
+
+def _path(about: etree._Element) -> str:
+    parts = [local(str(about.tag))]
+    for above in about.iterancestors():
+        if local(str(above.tag)) == "config":
+            break
+        parts.append(local(str(above.tag)))
+    return "/" + "/".join(reversed(parts))
+
+
+def _operation(edit: etree._Element, default: str) -> str:
+    """The attribute without a prefix is taken too: ONOS sends it so (CODE)."""
+    said = edit.get(f"{{{NETCONF}}}operation") or edit.get("operation")
+    if said is None:
+        return default
+    if said not in OPERATIONS:
+        raise RpcError(
+            "bad-attribute", f"operation {said}", info={"bad-attribute": "operation", "bad-element": local(str(edit.tag))}
+        )
+    return said
+
+
+def _apply(parent: etree._Element, edit: etree._Element, default: str, schema: Schema, siblings: Entries) -> None:
+    """Carry out `edit` under `parent`. siblings: the list entries there, looked up once for all edits of one parent."""
+    operation = _operation(edit, default)
+    if not schema.writable:
+        raise _about("unknown-element", edit, "is not configuration")
+    entries, key = _entries(parent, edit, schema, siblings)
+    there = entries.get(key) if schema.key else parent.find(str(edit.tag))
+    exists = there is not None and (not schema.children or bool(schema.key) or len(there) > 0)
+    match operation:
+        case "create" if exists:
+            raise _about("data-exists", edit, "exists already")
+        case "delete" if not exists:
+            raise _about("data-missing", edit, "does not exist")
+        case "none" if not exists and (schema.key or not schema.children):
+            raise _about("data-missing", edit, "does not exist")
+    if operation in ("delete", "remove", "replace", "create") and there is not None:
+        parent.remove(there)
+        entries.pop(key, None)
+        there = None
+    if operation in ("delete", "remove"):
+        return
+    if there is None:
+        there = element(str(edit.tag), edit.nsmap)
+        parent.append(there)
+        entries[key] = there
+    if not schema.children:
+        if len(edit):
+            raise _about("unknown-element", edit[0], "no such element")
+        if operation != "none":
+            there.text = text(edit)
+        return
+    below: Entries = {}
+    inherited = "merge" if operation in ("replace", "create") else operation
+    for child in edit:
+        known = schema.children.get(local(str(child.tag)))
+        if known is None or namespace(str(child.tag)) != (known.space or namespace(str(edit.tag))):
+            raise _about("unknown-element", child, "no such element")
+        if schema.key == known.name and there.find(str(child.tag)) is not None:
+            continue
+        _apply(there, child, "merge" if schema.key == known.name else inherited, known, below)
+
+
+def _entries(
+    parent: etree._Element, edit: etree._Element, schema: Schema, siblings: Entries
+) -> tuple[dict[str, etree._Element], str]:
+    """Return the entries by key of the list that `edit` is an entry of, and its own key; nothing where it is no list."""
+    if not schema.key:
+        return {}, ""
+    space = namespace(str(edit.tag))
+    name = f"{{{space}}}{schema.key}" if space else schema.key
+    key = edit.find(name)
+    if key is None or not text(key):
+        raise _about("missing-element", edit, f"lacks its key {schema.key}", bad_element=schema.key)
+    tag = str(edit.tag)
+    if tag not in siblings:
+        found: dict[str, etree._Element] = {}
+        siblings[tag] = found
+        for node in parent.findall(tag):
+            own = node.find(name)
+            if own is not None:
+                found.setdefault(text(own), node)
+    return siblings[tag], text(key)

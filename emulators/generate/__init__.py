@@ -1,0 +1,1 @@
+"""Inventories of emulated labs, written: `python -m emulators.generate`."""

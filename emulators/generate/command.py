@@ -1,0 +1,386 @@
+"""`python -m emulators.generate`: write the inventory directory of an emulated lab of any size.
+
+Port p of every host is wired to device ocs{p}. The first half of the devices are Polatis switches (split faceplate: 1..N in,
+N+1..2N out), the others Calient (duplex faceplate, AIDs shelf.module.port). With --driver all devices are of that driver.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import shlex
+import socket
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from emulators.devices.families import WHERE, family
+from emulators.devices.family import Family
+from emulators.generate.electrical import parse, segments
+from emulators.generate.familylab import DEFAULT_STATE, Wanted, host_name, most_hosts, texts_of
+from emulators.generate.lookahead import texts_of_lookahead
+from emulators.generate.ringlab import texts_of_ring
+from emulators.inventory.config import LEAST_QUEUE_KB, MOST_QUEUE_KB
+
+MAX_HOSTS = 250  # host ids are the last byte of addresses
+POLATIS_SIZES = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
+CALIENT_MODULE = 8  # ports per module
+FIRST_CONTROL_PORT = 27_001  # of the functions of packet switches
+FREE = (*range(20_000, 22_000), *range(28_000, 32_000))
+"""Ports for `--free-ports`: below those that the kernel gives to outgoing connections, and none that a lab has by default."""
+
+
+def polatis_size(hosts: int) -> int:
+    """Return the smallest catalogue size that takes all hosts."""
+    return next(size for size in POLATIS_SIZES if size >= max(hosts, 16))
+
+
+def calient_aid(number: int) -> str:
+    """Return the faceplate label of port `number`, from 1: 1.1.1 .. 1.1.8, 1.2.1 ..."""
+    return f"1.{(number - 1) // CALIENT_MODULE + 1}.{(number - 1) % CALIENT_MODULE + 1}"
+
+
+def is_polatis(device: int, devices: int) -> bool:
+    """Return whether device number `device` of `devices` is one of the Polatis half."""
+    return device <= (devices + 1) // 2
+
+
+def generate(out: Path, wanted: Wanted) -> None:
+    """Write hosts.yml, devices.yml, fibres.yml and emulator.yml to `out`. Raises ValueError: no such lab; nothing is written."""
+    texts = {"hosts": hosts_yml, "devices": _devices, "fibres": _fibres, "emulator": _emulator}
+    files = {out / f"{stem}.yml": text(wanted) for stem, text in texts.items()}
+    out.mkdir(parents=True, exist_ok=True)
+    for path, text in files.items():
+        path.write_text(text)
+
+
+def free_ports(count: int) -> tuple[int, ...]:
+    """Return loopback ports free a moment ago."""
+    held: list[socket.socket] = []
+    for port in random.sample(FREE, len(FREE)):
+        with suppress(OSError):
+            held.append(socket.create_server(("127.0.0.1", port)))
+        if len(held) == count:
+            break
+    ports = tuple(s.getsockname()[1] for s in held)
+    for s in held:
+        s.close()
+    return ports
+
+
+def hosts_yml(wanted: Wanted) -> str:
+    """Return the Ansible inventory of the hosts."""
+    count, ports = len(wanted.ssh_ports), len(wanted.device_ports)
+    # Rings go round both ways on each of two planes, every order on a lane of its own.
+    lanes = max(ports, *(2 * spec.ports for spec in wanted.electrical if spec.ports > 1), 1)
+    names = [f"opt{p}" for p in range(1, ports + 1)]
+    names += [f"el{p}" for p in range(ports + 1, ports + 1 + sum(spec.ports for spec in wanted.electrical))]
+    opts = ", ".join(f"{p}: {{interface: {name}}}" for p, name in enumerate(names, 1))
+    # To ssh ~ is the home in the machine's list of users, to other programs it is $HOME.
+    known = f"{wanted.state}/known_hosts".replace("~/", "${HOME}/", 1)
+    lines = [
+        "# The hosts: an Ansible inventory, used as it is (`ansible -i hosts.yml all -m ping` works while the lab runs).",
+        "# Variables that begin with testbed_ are explained in docs/reference/inventory.md.",
+        "all:",
+        "  children:",
+        "    gpu:",
+        "      vars:",
+        "        ansible_user: root",
+        "        ansible_host: 127.0.0.1                 # every emulated host's sshd answers on a loopback port of its own",
+        f"        ansible_ssh_private_key_file: {wanted.state}/id_ed25519     # made at the lab's first start",
+        f"        ansible_ssh_common_args: -o UserKnownHostsFile={known} -o StrictHostKeyChecking=yes",
+        "        ansible_python_interpreter: python3",
+        "        testbed_forwarding: kernel              # kernel: IP routes; npar-rdma: RDMA functions, hardware only",
+        '        testbed_node_prefix: "10.255"           # lane L of host n has 10.255.L.n on the bridge host0',
+        '        testbed_port_prefix: "10"               # port p of host n has 10.p.0.n',
+        f"        testbed_lanes: {lanes}                        # addresses per host: parallel equal paths carry one lane each",
+        f"        testbed_gpus: {wanted.gpus}                         # 0: collectives run on gloo",
+        f"        testbed_link_mbps: {wanted.rate_mbps or 25000:<21}# what a port carries, as in emulator.yml; for predictions",
+        "      hosts:",
+    ]
+    for number, port in enumerate(wanted.ssh_ports, 1):
+        lines += [
+            f"        {host_name(number, count)}:",
+            f"          ansible_port: {port}",
+            f"          testbed_host_id: {number}",
+            f"          testbed_mgmt_address: 10.254.0.{number}",
+            f"          testbed_ports: {{{opts}}}",
+        ]
+    return "\n".join([*lines, ""])
+
+
+def _devices(wanted: Wanted) -> str:
+    lines = [
+        "# The optical switches: how to reach them and what they are. The same file describes hardware; only the addresses differ.",
+        f"lab: {wanted.lab}",
+        "devices:",
+    ]
+    total = len(wanted.device_ports)
+    for number, port in enumerate(wanted.device_ports, 1):
+        address = f'"tcp://127.0.0.1:{port}"'
+        settle = f"traits: {{settle_s: {wanted.settle_s}}}"
+        if is_polatis(number, total):
+            lines.append(f"  ocs{number}: {{driver: polatis-scpi, address: {address}, {settle}}}")
+        else:
+            login = "username: admin, password: emulated"
+            lines.append(f"  ocs{number}: {{driver: calient-tl1, address: {address}, {login}, {settle}}}")
+    return "\n".join([*lines, ""])
+
+
+def _fibres(wanted: Wanted) -> str:
+    count, total = len(wanted.ssh_ports), len(wanted.device_ports)
+    size = polatis_size(count)
+    lines = [
+        "# The cables: one duplex fibre per line, between a port of a host and a port of a switch.",
+        "# enters: the switch port the host's light goes into; leaves: the switch port whose light reaches the host.",
+        "# Optional: loss_db (otherwise 0.35 dB/km and two connectors of 0.3 dB).",
+        "fibres:",
+    ]
+    for device in range(1, total + 1):
+        lines.append(f"  # port {device} of every host -> ocs{device}")
+        for host in range(1, count + 1):
+            enters, leaves = (str(host), str(size + host)) if is_polatis(device, total) else (calient_aid(host),) * 2
+            name = host_name(host, count)
+            lines.append(
+                f"  - {{name: f-{name}-p{device}, host: {name}, port: {device}, device: ocs{device}, "
+                f'enters: "{enters}", leaves: "{leaves}", length_m: {8 + (host - 1) // 4 * 2}.0}}'
+            )
+    if wanted.electrical:
+        names = [host_name(host, count) for host in range(1, count + 1)]
+        rates, more = (total + 1, total * wanted.rate_mbps, wanted.rack), (wanted.control_ports, wanted.queue)
+        lines += segments(wanted.electrical, names, *rates, *more)
+    return "\n".join([*lines, ""])
+
+
+def _emulator(wanted: Wanted) -> str:
+    count, total = len(wanted.ssh_ports), len(wanted.device_ports)
+    lines = [
+        "# What only the emulators read (`python -m emulators DIR`); hardware labs have no such file.",
+        "hosts: true            # false: serve the devices alone",
+        "seed: 1                # of everything random: insertion losses, meter noise, chance faults",
+        f"link_rate_mbps: {wanted.rate_mbps}    # per port and direction; 250 stands for 25 Gb/s at 1:100. 0: no limit",
+        "mtu: 9000              # the largest packet a fibre carries, bytes",
+        "# reserve_core: true   # keep the first core free of the hosts' processes; default: where there are four cores or more",
+        "devices:               # per device: settle_s, bulk_settle_s, size, model, serial, firmware, ...",
+    ]
+    lines.append(
+        "  # (bulk_settle_s: when many mirrors move at once; a Calient may take 0.2 s, here all switches take the same time)"
+    )
+    for device in range(1, total + 1):
+        polatis = is_polatis(device, total)
+        size = polatis_size(count) if polatis else -(-max(count, 16) // CALIENT_MODULE) * CALIENT_MODULE
+        bulk = "" if polatis else f", bulk_settle_s: {wanted.settle_s}"
+        lines.append(f"  ocs{device}: {{size: {size}x{size}, settle_s: {wanted.settle_s}{bulk}}}")
+    if wanted.lines:
+        lines.append("lines:                 # what these ports send takes time")
+    for port, delay_ms, queue, loss in wanted.lines:
+        ports = ", ".join(f"{host_name(host, count)}:p{port}" for host in range(1, count + 1))
+        lines.append(
+            f"  - {{ports: [{ports}], delay_ms: {delay_ms:g}, queue_packets: {queue}{f', loss: {loss:g}' if loss else ''}}}"
+        )
+    return "\n".join([*lines, ""])
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Write a lab; return the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m emulators.generate", description="Write the inventory of an emulated lab.")
+    parser.add_argument("--hosts", type=int, help="number of hosts, 1 to 250 (default 12, with --driver as many as fit, at most 8)")
+    parser.add_argument(
+        "--ports", type=int, help="fabric ports per host, each on its own device, 1 to 8 (default 4, with --driver 1 each)"
+    )
+    parser.add_argument(
+        "--driver",
+        action="append",
+        choices=sorted(WHERE),
+        metavar="NAME",
+        help="a lab whose devices are of this driver; given several times: of a device of each, at a port of every host of its own",
+    )
+    parser.add_argument(
+        "--look-ahead", action="store_true", help="a patch-panel robot behind a 1x2 switch per port (default 6 hosts of 2 ports)"
+    )
+    parser.add_argument(
+        "--electrical",
+        action="append",
+        default=[],
+        metavar="KIND",
+        help="packet switches in addition to the optical ones, at a further port of every host: ideal, fat-tree, oversubscribed:F, "
+        "domains:K, rails:K, or dual:K (two planes with leaf switches of K hosts, at two ports); @MBPS for another rate than that "
+        "of all optical ports together (dual: half of it a port); +aggregate, +cache for switches with these functions; "
+        "may be repeated, at most 8 ports",
+    )
+    parser.add_argument(
+        "--line",
+        action="append",
+        default=[],
+        metavar="PORT:MS:PACKETS[:LOST]",
+        help="what all hosts send at this port number passes a queue of so many packets and takes so long; may be repeated",
+    )
+    parser.add_argument(
+        "--queue",
+        metavar="KB[:SHARE]",
+        help="what waits before each port and uplink of the packet switches, and how uplinks are shared: fifo, or job by job",
+    )
+    parser.add_argument(
+        "--wavelengths", type=int, default=0, help="with a --driver that routes spectrum: hosts send on so many wavelengths in turn"
+    )
+    parser.add_argument(
+        "--ring",
+        action="store_true",
+        help="with --driver lumentum-netconf: hosts on a ring of such switches, two at each, and two ports a host for each of "
+        "--wavelengths (default 2)",
+    )
+    parser.add_argument("--rack", type=int, default=4, help="hosts of a leaf switch of a fat-tree (default 4)")
+    parser.add_argument("--port-base", type=int, default=22100, help="host n's sshd answers on 127.0.0.1:BASE+n (default 22100)")
+    parser.add_argument(
+        "--device-port-base", type=int, help="device k answers on BASE+k (default 25000+k Polatis, 23080+k Calient)"
+    )
+    parser.add_argument(
+        "--free-ports", action="store_true", help="take ports that are free now, so that several labs fit a machine"
+    )
+    parser.add_argument(
+        "--state",
+        help=f"where keys, known_hosts and control socket go (default {DEFAULT_STATE}, or next to it under the name of --out)",
+    )
+    parser.add_argument(
+        "--settle-s", type=float, help="the switches' switching time, s (default 0.05, piezo; with --driver the family's)"
+    )
+    parser.add_argument("--rate-mbps", type=int, default=250, help="rate of a port, Mb/s, 0 unshaped (default 250)")
+    parser.add_argument("--out", type=Path, required=True, help="directory to write")
+    options = parser.parse_args(arguments)
+    if options.driver and options.look_ahead:
+        parser.error("--driver and --look-ahead exclude each other")
+    if options.electrical and (options.driver or options.look_ahead):
+        parser.error("--electrical is for labs of Polatis and Calient switches")
+    if options.queue and not options.electrical:
+        parser.error("--queue is of packet switches, which --electrical adds")
+    if options.ring and len(options.driver or ()) != 1:
+        parser.error("--ring takes one --driver, of modules that multiplex and demultiplex: lumentum-netconf")
+    if options.ring:
+        options.wavelengths = options.wavelengths or 2
+        if options.ports not in (None, 2 * options.wavelengths):
+            parser.error(
+                f"--ports {options.ports}: on a ring of {options.wavelengths} wavelengths a host has {2 * options.wavelengths}"
+            )
+        options.ports = 2 * options.wavelengths
+    if len(options.driver or ()) > 1 and options.ports not in (None, len(options.driver)):
+        parser.error(f"--ports {options.ports}: a host has one port at a device of each --driver, {len(options.driver)} here")
+    if options.wavelengths < 0 or (options.wavelengths and not any(family(driver).spectral for driver in options.driver or ())):
+        parser.error("--wavelengths is a number above 0, for a --driver that routes spectrum")
+    options.ports = options.ports or (2 if options.look_ahead else len(options.driver or ()) or 4)
+    try:
+        options.electrical = tuple(parse(text) for text in options.electrical)
+        if not (sum(spec.ports for spec in options.electrical) <= 8 and options.rack >= 1):
+            parser.error("at most 8 ports by --electrical, and racks of 1 host or more")
+        kinds = [family(driver) for driver in options.driver or ()]
+        options.hosts = options.hosts or (
+            6 if options.ring else min(8, *map(most_hosts, kinds)) if kinds else 6 if options.look_ahead else 12
+        )
+        if not (1 <= options.hosts <= MAX_HOSTS and 1 <= options.ports <= 8):
+            parser.error("1 to 250 hosts with 1 to 8 ports each")
+        write = write_ring if options.ring else write_lookahead if options.look_ahead else write_default
+        words = write_families(kinds, options) if kinds and not options.ring else write(options)
+    except ValueError as problem:
+        parser.error(str(problem))
+    testbed = f"testbed --inventory {shlex.quote(str(options.out))}"
+    print(f"{options.out}: {words}\nnext: {testbed} up --topology PLAN, which starts the lab, or {testbed} lab start")
+    return 0
+
+
+def line_of(text: str) -> tuple[int, float, int, float]:
+    """A line as `--line` has it: port, milliseconds, packets, and the share that is lost. Raises: ValueError."""
+    words = text.split(":")
+    if len(words) not in (3, 4):
+        raise ValueError(f"--line {text}: wanted PORT:MS:PACKETS or PORT:MS:PACKETS:LOST, such as 1:20:16 or 1:20:16:0.01")
+    return int(words[0]), float(words[1]), int(words[2]), float(words[3]) if words[3:] else 0.0
+
+
+def queue_of(text: str | None) -> tuple[int, str] | None:
+    """A queue as `--queue` has it: kB, and how uplinks are shared. Raises: ValueError."""
+    if text is None:
+        return None
+    kb, _, share = text.partition(":")
+    if not kb.isdecimal() or not LEAST_QUEUE_KB <= int(kb) <= MOST_QUEUE_KB or share not in ("", "fifo", "job"):
+        raise ValueError(f"--queue {text}: wanted KB, KB:fifo or KB:job, with KB from {LEAST_QUEUE_KB} to {MOST_QUEUE_KB}")
+    return int(kb), share or "fifo"
+
+
+def write_default(options: argparse.Namespace) -> str:
+    """Write a lab of Polatis and Calient switches; return what it has."""
+    controls = sum(spec.controls(options.hosts) for spec in options.electrical)
+    if options.free_ports:
+        ports = free_ports(options.hosts + options.ports + controls)
+        ssh, devices = ports[: options.hosts], ports[options.hosts : options.hosts + options.ports]
+        control_ports = ports[options.hosts + options.ports :]
+    else:
+        ssh = tuple(options.port_base + n for n in range(1, options.hosts + 1))
+        control_ports = tuple(range(FIRST_CONTROL_PORT, FIRST_CONTROL_PORT + controls))
+        base = options.device_port_base
+        devices = tuple(
+            (base if base is not None else 25_000 if is_polatis(k, options.ports) else 23_080) + k
+            for k in range(1, options.ports + 1)
+        )
+    settle_s = 0.05 if options.settle_s is None else options.settle_s
+    more = {"electrical": options.electrical, "rack": options.rack, "lines": tuple(map(line_of, options.line))}
+    more |= {"control_ports": control_ports, "queue": queue_of(options.queue)}
+    generate(options.out, Wanted(ssh, devices, options.state or DEFAULT_STATE, settle_s, options.rate_mbps, **more))
+    ports_of = sum(spec.ports for spec in options.electrical)
+    switches = f", {ports_of} electrical ports a host" if options.electrical else ""
+    return f"{options.hosts} hosts, {options.hosts * options.ports} fibres, {options.ports} devices{switches}"
+
+
+def write_families(kinds: Sequence[Family], options: argparse.Namespace) -> str:
+    """Write a lab of one family, or of several; return what it has. Raises ValueError: it cannot be wired."""
+    hosts, total = options.hosts, options.ports
+    if options.free_ports:
+        ports = free_ports(hosts + total)
+        ssh, devices = ports[:hosts], ports[hosts:]
+    else:
+        ssh = tuple(options.port_base + n for n in range(1, hosts + 1))
+        base = 26_000 if options.device_port_base is None else options.device_port_base
+        devices = tuple(base + k for k in range(1, total + 1))
+    state = options.state or f"{DEFAULT_STATE.rpartition('/')[0]}/{options.out.name}"
+    wanted = Wanted(ssh, devices, state, options.settle_s or 0.0, options.rate_mbps, lab=options.out.name)
+    wanted = replace(wanted, wavelengths=options.wavelengths)
+    texts = texts_of(kinds if len(kinds) > 1 else [*kinds] * total, wanted)
+    options.out.mkdir(parents=True, exist_ok=True)
+    for name, text in {"hosts.yml": hosts_yml(wanted), **texts}.items():
+        (options.out / name).write_text(text)
+    return f"{hosts} hosts, {hosts * total} fibres, {total} devices"
+
+
+def write_ring(options: argparse.Namespace) -> str:
+    """Write a ring of wavelength-selective switches; return what it has. Raises ValueError: it cannot be."""
+    total = 2 * options.hosts
+    if options.free_ports:
+        ports = free_ports(options.hosts + total)
+        ssh, devices = ports[: options.hosts], ports[options.hosts :]
+    else:
+        ssh = tuple(options.port_base + n for n in range(1, options.hosts + 1))
+        base = 26_000 if options.device_port_base is None else options.device_port_base
+        devices = tuple(base + k for k in range(1, total + 1))
+    state = options.state or f"{DEFAULT_STATE.rpartition('/')[0]}/{options.out.name}"
+    wanted = Wanted(ssh, devices, state, options.settle_s or 0.0, options.rate_mbps, lab=options.out.name)
+    texts = texts_of_ring(family(options.driver[0]), replace(wanted, wavelengths=options.wavelengths))
+    options.out.mkdir(parents=True, exist_ok=True)
+    for name, text in {"hosts.yml": hosts_yml(replace(wanted, device_ports=(0,) * options.ports)), **texts}.items():
+        (options.out / name).write_text(text)
+    return f"{options.hosts} hosts, {options.hosts * options.ports} fibres, {2 * total} trunks, {total} devices"
+
+
+def write_lookahead(options: argparse.Namespace) -> str:
+    """Write a lab with a patch panel behind 1x2 switches; return what it has. Raises ValueError: too many host ports."""
+    if options.free_ports:
+        ports = free_ports(options.hosts + 2)
+        ssh, devices = ports[: options.hosts], ports[options.hosts :]
+    else:
+        base = 26_000 if options.device_port_base is None else options.device_port_base
+        ssh, devices = tuple(options.port_base + n for n in range(1, options.hosts + 1)), (base + 1, base + 2)
+    state = options.state or f"{DEFAULT_STATE.rpartition('/')[0]}/{options.out.name}"
+    wanted = Wanted(ssh, devices, state, options.settle_s or 0.0, options.rate_mbps, lab=options.out.name)
+    texts = texts_of_lookahead(wanted, options.ports)
+    options.out.mkdir(parents=True, exist_ok=True)
+    for name, text in {"hosts.yml": hosts_yml(replace(wanted, device_ports=(0,) * options.ports)), **texts}.items():
+        (options.out / name).write_text(text)
+    fibres = options.hosts * options.ports
+    return f"{options.hosts} hosts, {fibres} fibres, {4 * fibres} trunks, 2 devices"

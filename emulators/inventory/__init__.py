@@ -1,0 +1,1 @@
+"""What a lab is made of, read from the files of its inventory directory."""

@@ -1,0 +1,175 @@
+"""The optics of a switch that stores matchings and turns through them: a cross-connect switch with a clock.
+
+Slots at least `carriers_from_s` long are moves of light like any other, one event each. Shorter ones would be too many for events:
+the circuits are computed when somebody asks, and the fabric gets the whole schedule at once (`gate`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from typing import Unpack
+
+from emulators.optics.light import FOREVER_S, Figures, Pair, Side
+from emulators.optics.plant import Circuit, Plant
+from emulators.optics.turning import Map, Turning
+
+NS = 1_000_000_000
+LATE_S = 0.001  # a night that begins so much late is counted
+
+
+class RotorPlant(Plant):
+    """One such switch. carriers_from_s: the shortest dwell (s) at which hosts' ports lose and get carrier."""
+
+    def __init__(
+        self,
+        name: str,
+        ingress: Iterable[str],
+        egress: Iterable[str],
+        settle_s: float = 0.01,
+        seed: int = 0,
+        **figures: Unpack[Figures],
+    ) -> None:
+        super().__init__(name, ingress, egress, settle_s, seed, **figures)
+        self.carriers_from_s = 0.1
+        self.cannot_gate = ""  # why this machine has no gate, and so no shorter slots; the lab sets it
+        self.turning: Turning | None = None
+        self.missing: list[
+            tuple[Pair, str]
+        ] = []  # circuits that could not be made while it turned, and why; whoever reads empties it
+        self.turns = self.late = 0
+        self.worst_s = 0.0
+        self._turned = -1  # nights begun
+        self._started_s = 0.0
+        self._synced: tuple[int, bool] = (-1, True)
+
+    @property
+    def fast(self) -> bool:
+        """Whether it turns faster than carriers follow."""
+        return self.turning is not None and self.turning.dwell_ns < self.carriers_from_s * NS
+
+    def turn_to(self, wanted: Map, now: float, lit_s: float) -> None:
+        """Let what is not in `wanted` go dark at `now`, its light come at `lit_s`. What cannot be moved stays as it is."""
+        if self.deaf:
+            return
+        self.advance(now)
+        self._turn(wanted, now, lit_s)
+
+    def start(self, turning: Turning, now: float) -> None:
+        """Turn from now on."""
+        if self.deaf:
+            return
+        self.advance(now)
+        self.turning = dataclasses.replace(turning, before=frozenset(self.pairs()))
+        self.turns = self.late = 0
+        self.worst_s, self._turned, self._synced, self._started_s = 0.0, -1, (-1, True), now
+        self.version += 1
+        self.advance(now)
+
+    def stop(self, now: float) -> None:
+        """Stay in the slot that is lit; in a night, go on to the next."""
+        if self.deaf:
+            return
+        self.advance(now)
+        if self.fast:
+            self._settling = [c for c in self._pairs.values() if c.lit_at_s > now]
+            self._due_s = min((c.lit_at_s for c in self._settling), default=self._due_s)
+        self.turning = None
+        self.version += 1
+
+    def power_cycle(self, now: float) -> None:
+        super().power_cycle(now)
+        self.turning = None
+        self.version += 1
+
+    def advance(self, now: float) -> None:
+        """Carry out the nights that are due; in short slots, look where the clock stands."""
+        if self.fast:
+            self._look(now)
+        elif self.turning is not None:
+            while (due := self._next_night_s()) <= now:
+                super().advance(due)
+                self._turned += 1
+                lit_s = (self.turning.start_ns + self._turned * self.turning.period_ns) / NS
+                self._turn(self.turning.map(self._turned), due, lit_s)
+                self.turns += 1
+                late_s = now - max(due, self._started_s)
+                self.late += late_s > LATE_S
+                self.worst_s = max(self.worst_s, late_s)
+        super().advance(now)
+
+    def next_event(self, now: float) -> float | None:
+        """Return when light changes next by itself (s), None when nothing moves that events follow."""
+        due = super().next_event(now)
+        if self.turning is None or self.fast:
+            return due
+        return min(self._next_night_s(), self._next_night_s() if due is None else due)
+
+    def lit(self, now: float) -> Map:
+        """As Plant; while it turns fast, what is lit all the time."""
+        if not self.fast:
+            return super().lit(now)
+        gate = self.gate(now)
+        assert gate is not None
+        return gate.before.intersection(*gate.slots)
+
+    def gate(self, now: float) -> Turning | None:
+        """The schedule with the circuits that pass light in it; None when the fabric shall follow `lit` alone."""
+        if not self.fast or self.turning is None:
+            return None
+        stuck, whole = self.wrong.stuck, self.turning
+
+        def passing(lit: Map) -> Map:
+            return frozenset(
+                pair
+                for pair in lit
+                if not {("in", pair[0]), ("out", pair[1])} & stuck
+                and self.passes(Circuit(*pair, FOREVER_S, FOREVER_S, self._draw_known(pair)), now)
+            )
+
+        return dataclasses.replace(whole, slots=tuple(map(passing, whole.slots)), before=passing(whole.before))
+
+    # ---- inside
+
+    def _next_night_s(self) -> float:
+        assert self.turning is not None
+        return (self.turning.start_ns + (self._turned + 1) * self.turning.period_ns - self.turning.night_ns) / NS
+
+    def _turn(self, wanted: Map, now: float, lit_s: float) -> None:
+        for pair in self.pairs():
+            if pair not in wanted and not self._held(pair):
+                self._break(pair, now)
+        made: list[Pair] = []
+        for pair in sorted(wanted):
+            if self.since(pair) is not None:
+                continue
+            if why := self.why_not(pair) or self.wrong.lock(pair):
+                self.missing.append((pair, why))
+                continue
+            self._hold(Circuit(*pair, now, now, self._draw_loss(pair)))
+            made.append(pair)
+        self._settle(made, now, lit_s - now)
+
+    def _held(self, pair: Pair) -> bool:
+        sides: set[Side] = {("in", pair[0]), ("out", pair[1])}
+        return bool(sides & self.wrong.stuck or self.wrong.lock(pair))
+
+    def _look(self, now: float) -> None:
+        """Put the circuits of this moment in place; nothing is told of it, for the next moment they are others."""
+        assert self.turning is not None
+        moment = self.turning.moment(round(now * NS))
+        self.turns = moment.turn + 1
+        if (moment.turn, moment.day) == self._synced:
+            return
+        self._synced = (moment.turn, moment.day)
+        wanted, through = self.turning.map(moment.turn), self.turning.through(moment.turn)
+        self._settling, self._due_s = [], float("inf")
+        self._circuits, self._pairs = {}, {}
+        since_s, lit_s = moment.since_ns / NS, (moment.since_ns if moment.day else moment.until_ns) / NS
+        for pair in sorted(wanted):
+            at_s = FOREVER_S if moment.turn < 0 or pair in through else lit_s
+            self._hold(Circuit(*pair, since_s, at_s, self._draw_known(pair)))
+
+    def _draw_known(self, pair: Pair) -> float:
+        """The loss of a path made again and again: its first."""
+        return self._loss[pair] if pair in self._loss else self._draw_loss(pair)

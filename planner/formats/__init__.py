@@ -1,0 +1,1 @@
+"""Designs and traffic as files of other programs, and as pictures."""

@@ -1,0 +1,1 @@
+"""Which topology: the methods, from one that ignores traffic to those that search."""

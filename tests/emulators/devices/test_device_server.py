@@ -1,0 +1,141 @@
+"""The socket side: pieces, pipelines, time, and a clean end."""
+
+import asyncio
+import socket
+import time
+
+import pytest
+
+from emulators.devices.families import device_from_config
+from emulators.devices.server import DeviceServer
+from tests.emulators.emulated import Start
+
+
+@pytest.mark.parametrize("chunking", ["whole", "split", "byte"])
+async def test_pipelined_commands_are_answered_in_order_however_they_arrive(start: Start, chunking: str) -> None:
+    device = await start("polatis-scpi", chunking=chunking)
+    client = await device.connect()
+    for byte in "*IDN?\n:oxc:swit:size?\r\n:oxc:swit:conn:stat?\n":
+        client.send(byte)
+        await asyncio.sleep(0)
+    assert [(await client.line())[:8] for _ in range(3)] == ["Polatis,", "16,16", "(@),(@)"]
+
+
+@pytest.mark.parametrize(("chunking", "fewest"), [("whole", 1), ("split", 2), ("byte", 60)])
+async def test_replies_leave_in_the_pieces_asked_for(start: Start, chunking: str, fewest: int) -> None:
+    device = await start("calient-tl1", chunking=chunking)
+    client = await device.connect()
+    client.send("RTRV-HDR:::1;RTRV-NE:::2;")
+    pieces = [await client.reader.read(1000)]
+    while not pieces[-1].endswith(b";") or b"".join(pieces).count(b";") < 2:
+        pieces.append(await client.reader.read(1000))
+    assert len(pieces) >= fewest
+
+
+async def test_light_is_told_within_milliseconds_of_settling(start: Start) -> None:
+    device = await start("polatis-scpi", settle_s=0.03)
+    client = await device.connect()
+    late = []
+    for egress in range(17, 22):
+        await client.line(f":oxc:swit:conn:only (@1),(@{egress});:syst:err?")
+        made = device.plant.history[-1].at_s
+        await asyncio.sleep(0.04)
+        assert device.glass[-1][1] == {("1", str(egress))}
+        late.append(device.glass[-1][0] - made - 0.03)
+    assert 0.0 <= min(late) < 0.005
+
+
+async def test_every_change_of_light_is_told_once_and_presets_at_the_start() -> None:
+    told: list[frozenset[tuple[str, str]]] = []
+    plant, dialect = device_from_config("ocs1", "polatis-scpi", {"preset": [[1, 17]], "settle_s": 0.01})
+    server = DeviceServer("ocs1", dialect, plant, on_glass=lambda name, lit, now: told.append(lit))
+    await server.start()
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    writer.write(b":oxc:swit:conn:stat?\n:oxc:swit:conn:add (@2,3),(@18,19)\n*IDN?\n")
+    await reader.readline()
+    await reader.readline()
+    await asyncio.sleep(0.02)
+    writer.close()
+    await writer.wait_closed()
+    await server.stop()
+    assert told == [{("1", "17")}, {("1", "17"), ("2", "18"), ("3", "19")}]
+
+
+async def test_light_goes_when_the_fabric_has_followed() -> None:
+    took_s = 0.02
+    dialect = device_from_config("ocs1", "polatis-scpi", {"settle_s": 0.0})[1]
+    server = DeviceServer("ocs1", dialect, on_glass=lambda *_: time.sleep(took_s))
+    await server.start()
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    for pair in ("(@2),(@18)", "(@2),(@19)"):
+        writer.write(f":oxc:swit:conn:only {pair};:syst:err?\n".encode())
+        await reader.readline()
+    writer.close()
+    await writer.wait_closed()
+    await server.stop()
+    (ended,) = (e for e in server.plant.history if e.what == "broken")
+    assert took_s <= server.shown_s(ended.at_s) - ended.at_s
+
+
+async def test_the_socket_may_be_bound_by_somebody_else_and_is_free_after_the_end() -> None:
+    bound = socket.create_server(("127.0.0.1", 0))
+    port = bound.getsockname()[1]
+    server = DeviceServer("ocs1", device_from_config("ocs1", "polatis-scpi")[1], sock=bound)
+    await server.start()
+    assert server.port == port
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b":oxc:swit:conn:add (@2,3),(@18,19)\n*IDN?\n")
+    assert await reader.readline()
+    await server.stop()
+    with pytest.raises(ConnectionError):
+        if not await reader.read():
+            raise ConnectionResetError
+    writer.close()
+    with pytest.raises(OSError, match="Connect call failed"):
+        await asyncio.open_connection("127.0.0.1", port)
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+async def test_a_line_without_an_end_closes_the_connection(start: Start) -> None:
+    device = await start("polatis-scpi")
+    client = await device.connect()
+    client.send("x" * 70_000)
+    with pytest.raises(ConnectionError):
+        if await client.ended() == b"":
+            raise ConnectionResetError
+
+
+async def test_a_question_costs_well_under_a_millisecond(start: Start) -> None:
+    device = await start("calient-tl1", preset=[["1.1.1", "1.1.2"]])
+    session = device.server.dialect.open(0.0)
+    assert session is not None
+    session.user = "admin"
+    best = float("inf")
+    for _ in range(5):
+        before = time.perf_counter()
+        for _ in range(100):
+            device.server.dialect.receive(session, b"RTRV-CRS:::5::SYSTEM,1.1.1-1.1.2;", 1.0)
+            device.server.dialect.drain()
+        best = min(best, (time.perf_counter() - before) / 100)
+    device.server.dialect.close(session)
+    assert best < 0.0005
+
+
+@pytest.mark.parametrize(
+    ("driver", "overrides", "says"),
+    [
+        ("polatis", {}, "no emulator for driver 'polatis'; there are "),
+        ("polatis-scpi", {"setle_s": 1}, "unknown key 'setle_s'; did you mean settle_s"),
+        ("polatis-scpi", {"size": "16"}, "size: wanted such as 16x16, seen '16'"),
+        ("calient-tl1", {"size": "16x8"}, "a duplex faceplate is square"),
+        ("polatis-scpi", {"settle_s": -1}, "settle_s"),
+        ("polatis-scpi", {"boot_mode": "never"}, "boot_mode 'never'"),
+        ("polatis-scpi", {"preset": [["1", "17"], ["1", "18"]]}, "port 1 in use"),
+        ("calient-tl1", {"preset": [{"in": "1.1.1", "to": "1.1.2"}]}, "out, to is missing or unknown"),
+        ("calient-tl1", {"preset": [["1.1.1", "9.9.9"]]}, "no out port 9.9.9"),
+        ("calient-tl1", {"faults": [{"kind": "nonsense"}]}, "no fault is named"),
+    ],
+)
+def test_a_configuration_that_cannot_be_is_refused_with_the_reason(driver: str, overrides: dict[str, object], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        device_from_config("ocs1", driver, overrides)

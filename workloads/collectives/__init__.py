@@ -1,0 +1,1 @@
+"""Sums and exchanges over rings, datagrams and packet switches, and how their connections are replaced."""

@@ -1,0 +1,249 @@
+"""Sums that a packet switch makes: every rank sends it the whole of its numbers as integers, and gets the sum back.
+
+Written from docs/reference/functions-dialect.md. So M bytes of numbers cost a rank M bytes each way, where a ring costs 2 (n-1)/n
+M. A switch adds integers only, so ranks first agree by what power of two to multiply, tensor by tensor: each adds a one to the
+count of the exponent of its largest number, in a chunk of 256 counts of eight bits (an allocation has at most 64 workers), and
+the highest that was counted decides. No sum overflows, and the largest number of any rank keeps 24 bits or more, as float32 does.
+Integer addition has no order: all ranks get the same bits, whatever was lost or came late.
+
+A part whose sum does not come is sent again: at once when the sums of parts sent after it are there, and the oldest one alone
+when nothing comes any more, ever more seldom. How soon that is depends on what silence says. Of a few parts all may be lost, so
+it is a little more than the time in which sums came. Where no part was lost of late, that none of many comes back is a rank that
+has not begun, or a switch without a processor, and nothing is sent again before half a second.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import select
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..host.grants import ADD, HEADER, MAGIC, SUM, VERSION, Grant
+from ..transport.buffers import Buffer
+from .carrier import Sum
+
+COUNTED, LOWEST, NOT_FINITE = 256, -126, 255
+"""Exponents that are told apart: class k > 0 is of numbers below 2^(k + LOWEST), 0 where all are zero (or below 2^-126, and
+become zero), the last where one is infinite or not a number. Normal float32 are below 2^128."""
+BITS = 30
+"""A sum stays below 2^30: with rounding, too, it fits an int32."""
+AFTER = 3
+"""So many sums of parts sent later, and a part counts as lost. Packets of one cable are not reordered, but those of ranks are."""
+FIRST_S, LEAST_S, MOST_S = 0.1, 0.02, 1.0
+"""Of the time in which a sum comes: before any was measured, at least, and at most (s)."""
+LULL_S, SOUND = 0.5, 256
+"""How long (s) nothing need come while more than AFTER parts wait that were sent once: if only some of them are lost, sums of the
+others tell. Ranks of a busy machine begin some tenths of a second apart. Only after so many sums in a row without a loss: where
+many parts are lost, a rank may wait for a part that no other one knows to be lost."""
+
+
+@dataclass(slots=True)
+class Part:
+    """A chunk on its way. serial: of its last sending, all sendings counted; at_s: when that was (monotonic).
+
+    begun: it is of the first parts, whose sums also wait for ranks that begin later. again: how often it was sent again.
+    """
+
+    serial: int
+    at_s: float
+    begun: bool
+    again: int = 0
+
+
+class Aggregate:
+    """Carries sums through a packet switch, one after the other (rings.Exchange)."""
+
+    def __init__(self, grant: Grant, own: str, rank: int, world: int, epoch: int, timeout_s: float, torch: Any) -> None:
+        """epoch: the same at all ranks, and higher than at an earlier start with this grant. Raises: OSError."""
+        self._grant, self._rank, self._epoch, self._timeout_s, self._torch = grant, rank, epoch, timeout_s, torch
+        self.sent = 0
+        """Bytes of datagrams, with their headers here but not those of UDP and IP."""
+        self.again = 0
+        """Parts that were sent more than once, as often as they were."""
+        self._told = ""  # why the network took or gave nothing, the last time
+        self._next = self._serial = 0
+        self._bits = BITS - max(0, (world - 1).bit_length())
+        self._usual_s = self._vary_s = 0.0
+        self._sound = SOUND  # sums since the last that told of a loss
+        self._link = grant.connect(own)
+        self._link.setblocking(False)
+        self._heard, self._head = memoryview(bytearray(grant.each_bytes)), bytearray(HEADER.size)
+        self._queue: deque[Sum | None] = deque()
+        self._wake = os.eventfd(0, os.EFD_CLOEXEC)
+        self._error: Exception | None = None
+        self._thread = threading.Thread(target=self._run, name="aggregate", daemon=True)
+        self._thread.start()
+
+    def start(self, flat: Any) -> list[Sum]:
+        """Begin summing `flat` (contiguous floating-point numbers on the host) in place; all ranks in the same order."""
+        whole = Sum(flat, 1 if flat.numel() else 0, self._torch)
+        if flat.numel():
+            self._queue.append(whole)
+            os.eventfd_write(self._wake, 1)
+        return [whole]
+
+    def gather(self, table: Any) -> list[Any]:
+        """A switch adds. Raises: ValueError."""
+        raise ValueError("a packet switch adds numbers, it gathers none: exchange wires")
+
+    def notes(self) -> dict[str, Any]:
+        return {}
+
+    def close(self) -> None:
+        """End the thread; nothing may be under way."""
+        self._queue.append(None)
+        os.eventfd_write(self._wake, 1)
+        self._thread.join()
+        self._link.close()
+        os.close(self._wake)
+
+    def _run(self) -> None:
+        while True:
+            os.eventfd_read(self._wake)  # waits
+            while self._queue:
+                whole = self._queue.popleft()
+                if whole is None:
+                    return
+                if self._error is not None:  # ranks no longer agree which chunk is next
+                    whole.failed(self._error)
+                    continue
+                try:
+                    self._sum(whole.flat)
+                    whole.part_done()
+                except Exception as error:  # a thread: a sum that nobody carries would be waited for without end
+                    self._error = error if isinstance(error, RuntimeError) else RuntimeError(f"aggregate: {error!r}")
+                    whole.failed(self._error)
+
+    def _sum(self, flat: Any) -> None:
+        """Sum these numbers over all ranks, in place."""
+        torch = self._torch
+        numbers = flat.detach().double()
+        own, counts = exponent(float(numbers.abs().max())), torch.zeros(COUNTED // 4, dtype=torch.int32)
+        counts[own // 4] = 1 << 8 * (own % 4)
+        self._carry(counts)
+        bytes_ = bytes(Buffer.over(counts).memory)
+        highest = max(place for place, count in enumerate(bytes_) if count)
+        if highest == NOT_FINITE:
+            flat.fill_(math.nan)
+        elif highest == 0:
+            flat.zero_()
+        else:
+            by = self._bits - (highest + LOWEST)
+            whole = (numbers * 2.0**by).round_().to(torch.int32)
+            self._carry(whole)
+            flat.copy_(whole.double() * 2.0**-by)
+
+    def _carry(self, whole: Any) -> None:
+        """Sum a contiguous tensor of int32 over all ranks, in place. Raises: RuntimeError - the sums do not come."""
+        memory, each = Buffer.over(whole).memory.cast("B"), self._grant.each_bytes
+        first, count = self._next, -(-len(memory) // each)
+        self._next += count
+        under_way: dict[int, Part] = {}
+        poll = select.poll()
+        poll.register(self._link, select.POLLIN)
+        for chunk in range(min(self._grant.size, count)):
+            self._send(memory, first, chunk, under_way, begun=True)
+        left, silent_s, quiet, tries = count, time.monotonic(), time.monotonic(), 0
+        while left:
+            late = self._sound >= SOUND and sum(not part.again for part in under_way.values()) > AFTER
+            wait_s = (LULL_S if late else self._within_s) * 2**tries
+            now = time.monotonic()
+            if now - silent_s > self._timeout_s:
+                raise RuntimeError(
+                    f"timed out: {left} of {count} sums have not come from the packet switch {self._grant.address}: "
+                    "a peer is gone, or the switch no longer has the allocation" + (f" ({self._told})" if self._told else "")
+                )
+            if now >= quiet + wait_s:
+                self._send(memory, first, min(under_way, key=lambda c: under_way[c].serial), under_way)
+                tries, quiet = tries + (wait_s < MOST_S), now
+                continue
+            poll.poll(1000 * (quiet + wait_s - now) + 1)
+            while (chunk := self._receive(memory, first, under_way)) >= 0:
+                part = under_way.pop(chunk)
+                left, self._sound = left - 1, self._sound + 1
+                tries, silent_s = 0, (quiet := time.monotonic())
+                if not part.again:
+                    if not part.begun:
+                        self._measure(quiet - part.at_s)
+                    self._again_before(memory, first, part.serial, under_way, quiet)
+                if chunk + self._grant.size < count:
+                    self._send(memory, first, chunk + self._grant.size, under_way)
+
+    def _again_before(self, memory: memoryview, first: int, serial: int, under_way: dict[int, Part], now: float) -> None:
+        """Send again what was sent well before the part with this serial, whose sum is there."""
+        for chunk, part in list(under_way.items()):
+            if part.serial < serial - AFTER and (not part.again or now - part.at_s > self._within_s):
+                self._sound = 0
+                self._send(memory, first, chunk, under_way)
+
+    def _send(self, memory: memoryview, first: int, chunk: int, under_way: dict[int, Part], *, begun: bool = False) -> None:
+        each, grant = self._grant.each_bytes, self._grant
+        payload = memory[chunk * each : (chunk + 1) * each]
+        head = HEADER.pack(MAGIC, VERSION, ADD, grant.allocation, grant.token, self._rank, len(payload), self._epoch, first + chunk)
+        self._serial += 1
+        part = under_way.get(chunk)
+        if part is None:
+            under_way[chunk] = Part(self._serial, time.monotonic(), begun)
+        else:
+            part.serial, part.at_s, part.again = self._serial, time.monotonic(), part.again + 1
+            self.again += 1
+        try:
+            self.sent += self._link.sendmsg((head, payload))
+        except BlockingIOError:  # it then counts as lost
+            pass
+        except OSError as error:  # so it does where a cable is out, or the switch: it may come back in time
+            self._told = error.strerror or repr(error)
+
+    def _receive(self, memory: memoryview, first: int, under_way: Mapping[int, Part]) -> int:
+        """Take a sum that has come into its place; return its chunk, -1 where none is there or something else came.
+
+        Not until one is there: whoever sends without a pause what is none would then keep the thread from ever giving up.
+        """
+        each, grant = self._grant.each_bytes, self._grant
+        try:
+            size, _, flags, _ = self._link.recvmsg_into((self._head, self._heard))
+        except BlockingIOError:
+            return -1
+        except OSError as error:  # told by the network: as if nothing had come
+            self._told = error.strerror or repr(error)
+            return -1
+        if size < HEADER.size or flags & socket.MSG_TRUNC:
+            return -1
+        said = HEADER.unpack(self._head)
+        chunk, length = said[8] - first, size - HEADER.size
+        wanted = (MAGIC, VERSION, SUM, grant.allocation, grant.token, self._rank, length, self._epoch)
+        if said[:8] != wanted or chunk not in under_way or length != min(each, len(memory) - chunk * each):
+            return -1
+        memory[chunk * each : chunk * each + length] = self._heard[:length]
+        return int(chunk)
+
+    def _measure(self, took_s: float) -> None:
+        """As TCP does (RFC 6298 section 2)."""
+        if not self._usual_s:
+            self._usual_s, self._vary_s = took_s, took_s / 2
+        else:
+            self._vary_s += (abs(took_s - self._usual_s) - self._vary_s) / 4
+            self._usual_s += (took_s - self._usual_s) / 8
+
+    @property
+    def _within_s(self) -> float:
+        """In which time a sum comes (s)."""
+        return min(max(self._usual_s + 4 * self._vary_s, LEAST_S), MOST_S) if self._usual_s else FIRST_S
+
+
+def exponent(largest: float) -> int:
+    """The class of a rank's largest number (at least 0).
+
+    >>> exponent(0.0), exponent(1.0), exponent(0.5), exponent(3e38), exponent(math.inf), exponent(math.nan), exponent(1e-45)
+    (0, 127, 126, 254, 255, 255, 0)
+    """
+    if not math.isfinite(largest):
+        return NOT_FINITE
+    return max(0, min(math.frexp(largest)[1] - LOWEST, NOT_FINITE - 1)) if largest else 0

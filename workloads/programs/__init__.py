@@ -1,0 +1,1 @@
+"""The programs that jobs run: `python -m workloads.programs.NAME`."""

@@ -1,0 +1,146 @@
+"""What a training job goes on from: weights, momentum, and what a rank has for itself; read at its start, written as it runs."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..shadow.peers import Meeting, meeting
+from ..shadow.witness import Witness, restored
+from ..training.checkpoint import KEPT, KEPT_BEHIND, Checkpoints, Damaged, Writer
+from ..transport.accord import common
+from .options import OPTIONS
+
+if TYPE_CHECKING:
+    import argparse
+
+    from ..training.compressors import Compressor
+    from .program import Job
+
+
+class State:
+    """The tensors of a rank, in its memory and in its checkpoints.
+
+    Weights are the same on all ranks, and so is momentum if gradients are averaged in every iteration. A rank's own are what a
+    compression has left out and, with sync_every, momentum. own_lost: the number of ranks that went on without theirs, since their
+    hosts have no checkpoint that the same rank wrote; what was left out is then lost, and momentum another rank's. damaged: the
+    iteration of the newest checkpoint that was passed over, as it is not as a rank wrote it; 0: all were.
+    """
+
+    def __init__(
+        self, job: Job, arguments: argparse.Namespace, parameters: Sequence[Any], momentum: Sequence[Any], by: Compressor
+    ) -> None:
+        self._job, self._resume, self._lr = job, arguments.resume, arguments.lr
+        self._shadow = meeting(os.environ)
+        directory = Path(os.environ.get("TESTBED_CHECKPOINT_DIR") or job.place.job_dir)
+        directory.mkdir(parents=True, exist_ok=True)
+        behind = arguments.checkpoint == "async"
+        self._checkpoints = Checkpoints(directory, job.place.rank, job.torch, KEPT_BEHIND if behind else KEPT)
+        self._writer = Writer(self._checkpoints) if behind else None
+        self._same = {name: getattr(arguments, name) for name in ("model", "hidden", "seed", "compress", "sync_every")}
+        self._alike = {"parameters": list(parameters), "momentum": list(momentum), "common": by.common}
+        self._own = {"residuals": by.residuals}
+        self._has_own = bool(by.residuals) or arguments.sync_every > 1
+        self.own_lost = self.damaged = 0
+
+    def restore(self) -> int:
+        """Take the newest state that all ranks have, or none; return the iteration it is of.
+
+        Raises: ValueError - they have none in common, all are damaged, or it is of another training.
+        """
+        if self._shadow is not None and self._shadow.restore == "shadow":
+            return self._from_shadow(self._shadow)
+        accord, rank, torch = self._job.accord, self._job.place.rank, self._job.torch
+        if not self._resume:
+            self._checkpoints.forget()  # no rank can have written one of this run: that takes an iteration, and so all ranks
+        kept, done, state = self._newest()
+        if self._shadow is not None and self._shadow.restore and (newer := self._from_shadow(self._shadow, done)):
+            return newer
+        if self.damaged and not done:
+            words = f"all checkpoints are damaged, the newest of iteration {self.damaged}"
+            raise ValueError(f"{words}; to start anew, launch the job without --resume")
+        mine = False
+        with torch.no_grad():
+            if state is not None:
+                later = {option.name: option.default for option in OPTIONS["train"] if option.later}
+                self._checkpoints.fits(done, state, self._same, later)
+                mine = self._checkpoints.own(done)
+                for name, tensors in (self._alike | self._own if mine else self._alike).items():
+                    for tensor, was in zip(tensors, state.get(name, ()), strict=True):
+                        tensor.copy_(was)
+            if done and not all(kept):  # a rank has taken the place of one whose host is gone
+                source = next(other for other, have in enumerate(kept) if have)
+                for tensor in (each for tensors in self._alike.values() for each in tensors):
+                    needed = rank == source or not kept[rank]  # else it has its own, of which momentum may be another
+                    torch.distributed.broadcast(tensor if needed else tensor.clone(), source)
+        if done and self._has_own:
+            self.own_lost = accord.gather("own state", mine).count(False)
+        return done
+
+    def _newest(self) -> tuple[list[list[int]], int, dict[str, Any] | None]:
+        """The newest iteration that all ranks have undamaged, 0 for none: which ones each has, that one, and its state here."""
+        accord, mine = self._job.accord, self._checkpoints.kept()
+        for look in itertools.count():
+            kept, state, damaged = accord.gather(f"checkpoints {look}", mine), None, 0
+            if not (done := common(kept)):
+                break
+            if done in mine:
+                try:
+                    state = self._checkpoints.read(done)
+                except Damaged as error:
+                    print(f"# checkpoint: damaged, and passed over: {error}", file=sys.stderr, flush=True)
+                    mine.remove(done)
+                    damaged = done
+            if not any(found := accord.gather(f"damaged {look}", damaged)):
+                break
+            self.damaged = max(self.damaged, *found)
+        return kept, done, state
+
+    def _from_shadow(self, meeting: Meeting, after: int | None = None) -> int:
+        """Take the shadow's newest checkpoint: rank 0 is sent it, and gives it to all; return its iteration.
+
+        after: only if it is of a later iteration than this one; else 0. Raises: without `after`, as witness.restored.
+        """
+        rank, torch = self._job.place.rank, self._job.torch
+        tensors = [each for name in ("parameters", "momentum") for each in self._alike[name]]
+        iteration = 0
+        with torch.no_grad():
+            if rank == 0:
+                try:
+                    found, flat = restored(meeting, self._same, torch, after or 0)
+                    if flat.numel() != (numbers := sum(tensor.numel() for tensor in tensors)):
+                        raise ValueError(f"the shadow's checkpoint has {flat.numel()} numbers, this job has {numbers}")
+                    iteration = found
+                except (OSError, ValueError) as error:
+                    if after is None:
+                        raise
+                    print(f"# shadow: the ranks' own checkpoints are used: {error}", file=sys.stderr, flush=True)
+                else:
+                    for tensor, was in zip(tensors, flat.split([tensor.numel() for tensor in tensors]), strict=True):
+                        tensor.copy_(was.view(tensor.shape))
+            iteration = int(max(self._job.accord.gather("restored", iteration)))
+            for tensor in tensors if iteration else ():
+                torch.distributed.broadcast(tensor, 0)
+        return iteration
+
+    def witness(self, iteration: int) -> Witness | None:
+        """What tells the job's shadow of every later iteration; None where there is no shadow, or another rank tells it."""
+        if self._shadow is None or self._job.place.rank:
+            return None
+        made = Witness(self._shadow, self._alike["parameters"], self._alike["momentum"], self._lr, self._same)
+        made.begin(iteration)
+        return made
+
+    def write(self, iteration: int) -> Path:
+        """Write a checkpoint, or begin to. Raises: OSError, RuntimeError - it cannot be written, or the one before could not."""
+        tensors = {name: [each.detach().cpu() for each in some] for name, some in (self._alike | self._own).items()}
+        return (self._writer or self._checkpoints).write(iteration, self._same | tensors)
+
+    def finish(self, within_s: float | None = None) -> None:
+        """As checkpoint.Writer.finish."""
+        if self._writer is not None:
+            self._writer.finish(within_s)

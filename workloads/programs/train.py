@@ -1,0 +1,140 @@
+"""Data-parallel training over several rings at once: `python -m workloads.programs.train --model mlp --iterations 50`.
+
+A real model (see models.py) under DistributedDataParallel, whose buckets are averaged by rings.py while backward still runs;
+`--compress` has fewer numbers travel (compressors.py), `--sync-every` averages seldom (steps.py).
+Rank 0 writes one line per iteration to `iterations.jsonl`, one per change of rings to `turns.jsonl` and, when it ends,
+`summary.json`, in TESTBED_JOB_DIR. The environment is described in place.py. SIGTERM: all ranks finish the same iteration, write
+a checkpoint and exit 0. `--resume` goes on from the newest iteration all ranks have a checkpoint of, or from the start where
+there is none; a rank without `--resume`, or without any, is given the others' state. Exit codes: 0 done or stopped, 2 bad
+arguments, environment or checkpoint, 75 a peer was lost (start all ranks again with --resume), 1 anything else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import ctypes
+import hashlib
+import itertools
+import time
+from typing import TYPE_CHECKING, Any
+
+from ..host.slots import shared
+from ..training.models import USUAL
+from .options import conflicts, read
+
+if TYPE_CHECKING:
+    from .program import Job
+
+FINISH_S = 10.0
+"""A rank that has lost a peer waits so long at most (s) for a checkpoint that is being written."""
+
+
+def main() -> None:
+    arguments = read("train", "Data-parallel training over several rings at once.")
+    usual_batch, usual_lr = USUAL[arguments.model]
+    arguments.batch = arguments.batch or usual_batch
+    arguments.lr = arguments.lr or usual_lr
+
+    from .program import run
+
+    run("workloads.programs.train", lambda job: train(job, arguments))
+
+
+def train(job: Job, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Train until the iteration asked for or the agreed stop; return what the summary shall say."""
+    from ..training import models
+    from ..training.compression import read_compression
+    from ..training.compressors import compressor
+    from .state import State
+    from .steps import EachIteration, Seldom, Step, round_end
+
+    torch, place, length, most = job.torch, job.place, arguments.sync_every, arguments.iterations
+    for name, words in conflicts("train", vars(arguments), job.rings.backend == "nccl"):
+        raise ValueError(f"--{name.replace('_', '-')}: {words}")
+    for turn in place.turns:
+        if round_end(turn.after, length, most) != turn.after:
+            raise ValueError(
+                f"TESTBED_TURNS: after {turn.after}: with sync_every {length} ranks turn after every {length} iterations"
+            )
+    module = models.model(arguments.model, torch, arguments.seed, arguments.hidden).to(job.rings.device)
+    parameters, wanted = list(module.parameters()), read_compression(arguments.compress)
+    momentum = [torch.zeros_like(parameter) for parameter in parameters]
+    by = compressor(wanted, parameters, place.rank, place.world, job.rings, torch)
+    state = State(job, arguments, parameters, momentum, by)
+    done = state.restore()
+
+    job.carry_on_rings(arguments.exchange, arguments.loss_bound)
+    data = models.Data(arguments.model, torch, arguments.seed, place.rank, place.world, arguments.batch)
+    step: Step
+    if length > 1:
+        step = Seldom(job, module, momentum, arguments.lr, by)
+    else:
+        step = EachIteration(job, module, momentum, arguments.lr, arguments.bucket_mb, None if wanted.kind == "none" else by)
+    step.witness = state.witness(done)
+    first, last, stopped, checkpoint, agreed = None, None, False, "", done
+    saved: dict[str, float] = {"damaged": state.damaged} if state.damaged else {}  # what is said with the next iteration
+    started_s = time.monotonic()
+    try:
+        for iteration in range(done + 1, most + 1) if most else itertools.count(done + 1):
+            end = round_end(iteration, length, most)
+            job.before(iteration, end)
+            record = step.run(iteration, *data.batch(iteration), agree=iteration == end) | {
+                "samples": arguments.batch * place.world
+            }
+            job.records.iteration(record | saved)
+            saved = {}
+            first, last, done = first or record, record, iteration
+            if iteration < end:  # until then ranks may be iterations apart, and nothing can be agreed on
+                continue
+            stopped = job.last(iteration)
+            every = arguments.checkpoint_every
+            if stopped or (every and iteration // every > agreed // every):
+                begin_s = time.monotonic()
+                with job.beat.save():
+                    checkpoint = str(state.write(iteration))
+                saved = {"save_ms": round(1e3 * (time.monotonic() - begin_s), 3)}
+            agreed = iteration
+            if stopped:
+                break
+            if arguments.ungated:  # not before all are connected, for which the slots are asked, too
+                shared().close()
+    except BaseException:  # a peer was lost, say: the job goes on from what is on disk
+        with contextlib.suppress(OSError, RuntimeError):
+            state.finish(FINISH_S)
+        raise
+    if arguments.checkpoint == "async":
+        with job.beat.save():
+            state.finish()
+    trained_s = time.monotonic() - started_s
+    if step.witness is not None:
+        step.witness.end()
+    checksums = job.accord.gather("weights", checksum(module))
+    return {
+        "model": arguments.model,
+        "parameters": sum(parameter.numel() for parameter in parameters),
+        "iterations": done,
+        "resumed_from": done if first is None else first["iter"] - 1,
+        "own_state_lost": state.own_lost,
+        "stopped": stopped,
+        "checkpoint": checkpoint,
+        "trained_s": round(trained_s, 3),
+        "first_loss": first and first["loss"],
+        "last_loss": last and last["loss"],
+        "median_iter_ms": step.median_ms(),
+        "weights_sha256": checksums[0],
+        "weights_identical": len(set(checksums)) == 1,
+    }
+
+
+def checksum(module: Any) -> str:
+    """Return the SHA-256 of all weights, bit by bit."""
+    digest = hashlib.sha256()
+    for parameter in module.parameters():
+        held = parameter.detach().cpu().contiguous()  # must live while its memory is read
+        digest.update(ctypes.string_at(held.data_ptr(), held.numel() * held.element_size()))
+    return digest.hexdigest()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Bytes between ranks: connections, datagrams, the loop that carries them, and what ranks agree on."""

@@ -1,0 +1,423 @@
+"""Bulk between ranks over plain TCP connections, one for each sender, receiver and purpose; one thread carries all of them at once.
+
+For what gloo takes a queue, a thread and a wake-up per packet this takes a wake-up per SLICE (SO_RCVLOWAT): a dozen ranks share a
+few cores on an emulated lab, and links, not cores, are to set the pace. Rings pass on what they have summed so far, not whole
+chunks, so that no link waits while there is anything to send.
+"""
+
+from __future__ import annotations
+
+import json
+import select
+import socket
+import struct
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..host.place import Place
+from ..host.slots import shared
+from .accord import appears
+from .buffers import Buffer, pieces
+from .loop import Loop, Stall, Task, Wire
+
+SLICE = 65536
+"""A receiver is woken for this many bytes, or for the last that are due."""
+SCRATCH = 4 * SLICE
+GREETING_S = 5.0
+"""A peer that begins to identify itself must be done within this time (s)."""
+SILENT = 512
+"""So many connections that have not identified themselves are kept."""
+QUEUE, LEAST_WINDOW = 448 << 10, 36000
+"""Bytes in flight to one rank over all its streams at once, and over each at least: more would wait in the queues of links they
+share, where some would be lost."""
+
+CONNECT_S = 2.0
+"""While slots turn, one try to connect takes so long (s) at most: its first packet may have been lost in the dark."""
+CHECK_S = 0.2
+"""How often (s) a rank that waits for its peers looks whether it should give up."""
+
+Ends = Mapping[str, tuple[int, int]]
+"""Connections by name: the other rank, and the lane."""
+
+
+class SendTask:
+    """Send buffers one after the other."""
+
+    into = None
+    late = False
+
+    def __init__(self, out: Wire, buffers: Iterable[memoryview]) -> None:
+        self.out: Wire | None = out
+        self._wire, self._buffers = out, [buffer for buffer in buffers if len(buffer)]
+
+    def begin(self) -> None:
+        self._left = deque(self._buffers)
+
+    def take(self) -> bool:
+        return True
+
+    def push(self) -> bool:
+        while self._left:
+            count = self._wire.send(self._left[0])
+            if not count:
+                return True
+            if count < len(self._left[0]):
+                self._left[0] = self._left[0][count:]
+            else:
+                self._left.popleft()
+        return False
+
+
+class ReceiveTask:
+    """Receive into buffers one after the other. `slice`: as SLICE."""
+
+    out = None
+
+    def __init__(self, into: Wire, buffers: Iterable[memoryview], slice: int = SLICE) -> None:
+        self.into: Wire | None = into
+        self._wire, self._buffers, self._slice = into, [buffer for buffer in buffers if len(buffer)], slice
+
+    @property
+    def late(self) -> bool:
+        return self._due == self._whole
+
+    def begin(self) -> None:
+        self._left = deque(self._buffers)
+        self._due = self._whole = sum(map(len, self._buffers))
+        self._wire.wake_at(max(1, min(self._slice, self._due)))
+
+    def take(self) -> bool:
+        if self._left:
+            count = self._wire.receive(self._left[0])
+            self._due -= count
+            if count < len(self._left[0]):
+                self._left[0] = self._left[0][count:]
+            else:
+                self._left.popleft()
+            if 0 < self._due < self._slice:
+                self._wire.wake_at(self._due)
+        return not self._left
+
+    def push(self) -> bool:
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """What comes in next: bytes for `memory`; or numbers, of which each is combined with one of `addend` to one of `into`.
+
+    The memory of `into` is `memory`; `into` and `addend` are of one dimension, and may be the same.
+    """
+
+    memory: memoryview
+    into: Any = None
+    addend: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Combining:
+    """How numbers that come in are combined: by a function of torch with an `out`, such as torch.add, of so many bytes each.
+
+    `scratch`: SCRATCH bytes for what comes in, which passings that receive one after the other can share; `numbers`: the same
+    bytes as numbers.
+    """
+
+    function: Any
+    unit: int
+    scratch: memoryview
+    numbers: Any
+
+
+class Passing:
+    """A member's part in a ring collective: it sends what is its own and passes on what comes in, as far as it has come in."""
+
+    def __init__(
+        self,
+        into: Wire,
+        out: Wire,
+        own: memoryview,
+        incoming: Iterable[Segment],
+        passed_on: int,
+        combining: Combining | None = None,
+    ) -> None:
+        """`passed_on`: how many of the incoming segments are passed on, the first ones."""
+        self.into: Wire | None = into
+        self.out: Wire | None = out
+        self._from, self._to, self._combining = into, out, combining
+        segments = list(incoming)
+        self._incoming = [segment for segment in segments if len(segment.memory)]
+        self._outgoing = [piece for piece in (own, *(segment.memory for segment in segments[:passed_on])) if len(piece)]
+        self._own = len(own)
+        first = self._own or (len(self._incoming[0].memory) if self._incoming else 0)
+        self._slice = max(1, min(SLICE, first // 4))
+
+    def begin(self) -> None:
+        self.reset()
+        self.wake()
+
+    def reset(self) -> None:
+        """Be as before the first byte."""
+        self._coming, self._going = deque(self._incoming), deque(self._outgoing)
+        self._due = sum(len(segment.memory) for segment in self._incoming)
+        self._may = self._own
+        self._at = 0  # bytes of the first segment that are there
+        self._odd = 0  # bytes of a number that is not whole yet
+
+    def wake(self) -> None:
+        """Be woken for what this member receives."""
+        self._from.wake_at(max(1, min(self._slice, self._due)))
+
+    def take(self) -> bool:
+        if not self._coming:
+            return True
+        segment = self._coming[0]
+        if segment.into is None:
+            count = self._from.receive(segment.memory[self._at :])
+            self._due -= count
+        else:
+            count = self._combine(segment)
+        self._at += count
+        self._may += count
+        if self._at == len(segment.memory):
+            self._coming.popleft()
+            self._at = 0
+        if 0 < self._due < self._slice:
+            self._from.wake_at(self._due)
+        return not self._coming
+
+    def _combine(self, segment: Segment) -> int:
+        by = self._combining
+        assert by is not None
+        there = self._odd + self._from.receive(by.scratch[self._odd : min(SCRATCH, len(segment.memory) - self._at)])
+        count = there - there % by.unit
+        here = slice(self._at // by.unit, (self._at + count) // by.unit)
+        by.function(segment.addend[here], by.numbers[: count // by.unit], out=segment.into[here])
+        self._due -= there - self._odd
+        self._odd = there - count
+        if self._odd:
+            by.scratch[: self._odd] = by.scratch[count:there]
+        return count
+
+    @property
+    def late(self) -> bool:
+        """Whether what it is to be woken for is, in part, the first of what one more rank adds: each segment is of one more."""
+        if not self._coming:
+            return False
+        segment = self._coming[0]
+        begun = self._combining is not None and segment.into is None  # what is summed already is of all ranks
+        return not begun and (not self._at or len(segment.memory) - self._at < self._slice)
+
+    @property
+    def received(self) -> bool:
+        """Whether all that comes in is there."""
+        return not self._coming
+
+    @property
+    def sent(self) -> bool:
+        """Whether this rank has sent all it is to send."""
+        return not self._going
+
+    def push(self) -> bool:
+        while self._may and self._going:
+            piece = self._going[0]
+            count = self._to.send(piece[: self._may])
+            if not count:
+                return True
+            self._may -= count
+            if count < len(piece):
+                self._going[0] = piece[count:]
+            else:
+                self._going.popleft()
+        return False
+
+
+class Round(Passing):
+    """A member's part in a ring all-reduce: it starts with its own chunk and passes on all that comes in.
+
+    What comes in first, of size - 1 chunks, is added to what is here; then come as many that are summed already. The last of them
+    every other member has had.
+    """
+
+    def __init__(
+        self, into: Wire, out: Wire, position: int, size: int, buffer: Buffer, torch: Any, scratch: bytearray | None = None
+    ) -> None:
+        """`scratch`: SCRATCH bytes for what is to be added, which rounds that receive one after the other can share."""
+        scratch = bytearray(SCRATCH) if scratch is None else scratch
+        numbers = torch.frombuffer(scratch, dtype=buffer.tensor.dtype)
+        adding = Combining(torch.add, numbers.element_size(), memoryview(scratch), numbers)
+        chunks = [buffer.part(begin, end) for begin, end in pieces(buffer.tensor.numel(), size)]
+        own, incoming = all_reduce_steps(chunks, position)
+        super().__init__(into, out, own, incoming, len(incoming) - 1, adding)
+
+
+def all_reduce_steps(chunks: Sequence[Buffer], position: int) -> tuple[memoryview, list[Segment]]:
+    """What a member of a ring all-reduce in place starts with, and what comes in: first to be added, then summed."""
+    size = len(chunks)
+    sums = [chunks[(position - step - 1) % size] for step in range(size - 1)]
+    whole = [chunks[(position - step) % size] for step in range(size - 1)]
+    incoming = [Segment(chunk.memory, chunk.tensor, chunk.tensor) for chunk in sums] + [Segment(chunk.memory) for chunk in whole]
+    return chunks[position].memory, incoming
+
+
+class Wires:
+    """A rank's connections, made once."""
+
+    def __init__(
+        self,
+        place: Place,
+        store: Any,
+        out: Ends,
+        into: Ends,
+        name: str = "wires",
+        *,
+        within_s: float | None = None,
+        given_up: Callable[[], bool] | None = None,
+        stall: Stall | None = None,
+    ) -> None:
+        """Meet the others: each of them has what leads to it in `into`, by the same names. `name` is used once per job.
+
+        Waits for `within_s` at most, and never longer than the place's timeout; ends early once `given_up()` says so. A failure
+        leaves nothing open. Raises: RuntimeError - one cannot be reached, or does not come in time.
+        """
+        self._timeout_s, self._stall, self._given_up = place.timeout_s, stall or Stall(), given_up
+        self._until_s = time.monotonic() + min(place.timeout_s, within_s if within_s is not None else place.timeout_s)
+        self.out: dict[str, Wire] = {}
+        self.into: dict[str, Wire] = {}
+        listeners: dict[int, socket.socket] = {}
+        try:
+            for lane in sorted({lane for _, lane in into.values()}):
+                listeners[lane] = socket.create_server((place.lane(lane), 0), backlog=64 + len(into))
+            store.set(f"{name}/{place.rank}", json.dumps({lane: each.getsockname() for lane, each in listeners.items()}))
+            others = {rank: self._addresses(store, name, rank) for rank in sorted({rank for rank, _ in out.values()})}
+            for key, (rank, lane) in out.items():
+                self.out[key] = self._connect(f"{name}:{key}", place.lane(lane), others[rank][str(lane)], rank)
+            self._accept({each.fileno(): each for each in listeners.values()}, into, name)
+        except BaseException as error:
+            self.close()
+            if isinstance(error, OSError):
+                raise RuntimeError(f"connecting to peers: {error}") from error
+            raise
+        finally:
+            for listener in listeners.values():
+                listener.close()
+
+    def _left_s(self, what: str) -> float:
+        """The time left (s). Raises: TimeoutError - there is none, or it was given up, while waiting for `what`."""
+        left_s = self._until_s - time.monotonic()
+        if left_s <= 0 or (self._given_up is not None and self._given_up()):
+            raise TimeoutError(f"{'timed out' if left_s <= 0 else 'given up'} while waiting for {what}")
+        return left_s
+
+    def _addresses(self, store: Any, name: str, rank: int) -> dict[str, Any]:
+        key = f"{name}/{rank}"
+        while not appears(store, key, min(self._left_s(f"rank {rank}"), CHECK_S if self._given_up is not None else 1e6)):
+            pass
+        found: dict[str, Any] = json.loads(store.get(key))
+        return found
+
+    def _connect(self, key: str, own: str, there: Sequence[Any], peer: int) -> Wire:
+        link = self._opened(own, there, peer)
+        try:
+            link.sendall(struct.pack("!H", len(key.encode())) + key.encode())
+            return Wire(link, peer)
+        except BaseException:
+            link.close()
+            raise
+
+    def _opened(self, own: str, there: Sequence[Any], peer: int) -> socket.socket:
+        """A connection; while slots turn, the path to the other rank comes and goes."""
+        while True:
+            left_s = self._left_s(f"rank {peer}")
+            if not shared().wait(there[0], min(left_s, CHECK_S)):
+                continue
+            limit_s = left_s if shared().reach is None else min(left_s, CONNECT_S)
+            try:
+                return socket.create_connection((there[0], there[1]), timeout=limit_s, source_address=(own, 0))
+            except (TimeoutError, OSError):
+                if shared().reach is None:
+                    raise
+                time.sleep(0.01)
+
+    def _accept(self, listeners: Mapping[int, socket.socket], into: Ends, name: str) -> None:
+        missing = set(into)
+        silent: dict[int, socket.socket] = {}  # they have sent nothing yet; while slots turn, it may come a cycle later
+        poll = select.poll()
+        for number in listeners:
+            poll.register(number, select.POLLIN)
+        try:
+            while missing:
+                ranks = ", ".join(map(str, sorted({into[key][0] for key in missing})))
+                for number, _ in poll.poll(1000 * min(CHECK_S, self._left_s(f"rank {ranks}"))):
+                    if number in listeners:
+                        link = listeners[number].accept()[0]
+                        if len(silent) >= SILENT:  # anybody may connect: the longest silent one gives way
+                            oldest = next(iter(silent))
+                            poll.unregister(oldest)
+                            silent.pop(oldest).close()
+                        silent[link.fileno()] = link
+                        poll.register(link, select.POLLIN)
+                        continue
+                    poll.unregister(number)
+                    link = silent.pop(number)
+                    key = _greeting(link, min(GREETING_S, self._left_s(f"rank {ranks}"))).removeprefix(f"{name}:")
+                    if key in missing:
+                        missing.remove(key)
+                        self.into[key] = Wire(link, into[key][0])
+                    else:  # not a peer of this job, or one that is meeting others
+                        link.close()
+        finally:
+            for link in silent.values():
+                link.close()
+
+    def close(self) -> None:
+        for wire in (*self.out.values(), *self.into.values()):
+            wire.close()
+
+    def lost(self) -> str:
+        """Which peer has closed a connection; empty where none has. To be asked while nothing is carried."""
+        for wire in (*self.out.values(), *self.into.values()):
+            if wire.closed:
+                return f"connection to rank {wire.peer}: closed by peer"
+        return ""
+
+    def share(self, names: Sequence[str]) -> int:
+        """Limit the bytes in flight over these, which all receive at once; return the bytes for which to wake a receiver."""
+        window = max(LEAST_WINDOW, QUEUE // max(1, len(names)))
+        for name in names:
+            self.into[name].bound(window)
+        return min(SLICE, window // 2)
+
+    def carry(self, tasks: Iterable[Task]) -> None:
+        """Do all of it. Raises: RuntimeError - a peer is gone, or silent for the timeout."""
+        loop = Loop(self._timeout_s, self._stall)
+        try:
+            for task in tasks:
+                loop.add(task)
+            while loop.busy:
+                loop.step()
+        finally:
+            loop.close()
+
+
+def _greeting(link: socket.socket, timeout_s: float) -> str:
+    """The name of the wire that a peer sends first; empty where it is no peer."""
+    until_s = time.monotonic() + timeout_s
+    try:
+        (length,) = struct.unpack("!H", _exactly(link, 2, until_s))
+        return _exactly(link, length, until_s).decode()
+    except (OSError, ValueError):
+        return ""
+
+
+def _exactly(link: socket.socket, count: int, until_s: float) -> bytes:
+    received = b""
+    while len(received) < count:
+        link.settimeout(max(until_s - time.monotonic(), 0.001))
+        piece = link.recv(count - len(received))
+        if not piece:
+            raise ConnectionError("closed by peer while meeting")
+        received += piece
+    return received
