@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -102,7 +101,7 @@ async def _served(command: Command, *, notify: Notify, call: Call, port: int, li
         await asyncio.to_thread(lab.families)  # reads all journals, which may take longer than a scrape may
 
         def ready() -> None:
-            file.say(replace(file.state, state="serving", url=f"{url}metrics"))
+            file.now(state="serving", url=f"{url}metrics")
             if log is not None:
                 emit(notify, "serving", f"{watcher.picture.lab.name}: {url}metrics")
             elif not call.json:

@@ -232,6 +232,10 @@ class StateFile(Generic[S]):
             os.pwrite(self._fd, text + b"\n", 0)
             os.ftruncate(self._fd, len(text) + 1)
 
+    def now(self, **changes: object) -> None:
+        """Write the current state with these changes."""
+        self.say(replace(self.state, **changes))  # type: ignore[arg-type]
+
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._mine = False
         os.close(self._fd)

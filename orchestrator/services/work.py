@@ -8,7 +8,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from optics.errors import NotVerified, TestbedError
 from optics.plain import counted
@@ -40,7 +40,7 @@ def serving(file: StateFile[S]) -> Iterator[StateFile[S]]:
             error = str(failure).partition("\n")[0] or type(failure).__name__
             raise
         finally:  # only what kills it leaves another state there
-            file.say(replace(file.state, state="ended", error=error))
+            file.now(state="ended", error=error)
 
 
 @dataclass

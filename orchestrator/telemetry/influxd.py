@@ -18,6 +18,7 @@ from pathlib import Path
 
 from optics.errors import Missing, TestbedError, TimedOut
 from orchestrator.processes import Daemon, lock_holder, process_mark
+from orchestrator.services.state import locked
 
 PORT = 28086
 START_S = 300.0  # as long as a command may take: one that starts is waited for, one that dies is not
@@ -194,17 +195,13 @@ def _alone(folder: Path) -> Iterator[None]:
     fd = os.open(folder / "influxd.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     give_up = time.monotonic() + START_S
     try:
-        while True:
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > give_up:
-                    holder = lock_holder(fd)
-                    who = f"process {holder.pid}" if holder else "another command"
-                    words = f"influxd: {who} has been starting it for over {START_S:.0f} s"
-                    raise TimedOut(words, hint="it may be stopped: let it go on (kill -CONT), or end it") from None
-                time.sleep(0.05)
+        while not locked(fd, fcntl.LOCK_EX):
+            if time.monotonic() > give_up:
+                holder = lock_holder(fd)
+                who = f"process {holder.pid}" if holder else "another command"
+                words = f"influxd: {who} has been starting it for over {START_S:.0f} s"
+                raise TimedOut(words, hint="it may be stopped: let it go on (kill -CONT), or end it")
+            time.sleep(0.05)
         yield
     finally:
         os.close(fd)

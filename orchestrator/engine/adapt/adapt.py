@@ -164,18 +164,8 @@ class Adapter:
         """Emit one event."""
         self.last = words
         emit(self.notify, event, words, **fields)
-        self.file.say(
-            replace(
-                self.file.state,
-                state="adapting",
-                plan=self.plan.name,
-                run=self.context.run.id,
-                turns=len(self.turns),
-                skipped=self.skipped,
-                failures=self.failures,
-                last=words,
-            )
-        )
+        did = {"turns": len(self.turns), "skipped": self.skipped, "failures": self.failures}
+        self.file.now(state="adapting", plan=self.plan.name, run=self.context.run.id, last=words, **did)
 
     # --- the loop
 

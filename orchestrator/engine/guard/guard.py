@@ -146,7 +146,7 @@ class Guard:
 
     def _state(self, state: str, **changes: object) -> None:
         silent = tuple(sorted(self.silent))
-        self.file.say(replace(self.file.state, state=state, silent=silent, **changes))  # type: ignore[arg-type]
+        self.file.now(state=state, silent=silent, **changes)
 
     def _spawn(self, work: object) -> None:
         task = asyncio.ensure_future(work)  # type: ignore[call-overload]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from optics import BadFile, Infeasible, Locked
 from optics.plain import counted
@@ -163,7 +163,7 @@ async def queue_serve(command: Command, *, notify: Notify, log: str = "", kept: 
     with serving(QUEUE.file(settings, key, QUEUE.own(settings, log, kept=kept))) as file:
 
         def said(event: Mapping[str, Json]) -> None:
-            file.say(replace(file.state, last=str(event["words"])))
+            file.now(last=str(event["words"]))
             notify(event)
 
         me = who(settings)
@@ -172,7 +172,7 @@ async def queue_serve(command: Command, *, notify: Notify, log: str = "", kept: 
             if not serves(command.store, key, me):
                 raise Locked("the queue is not served from here any more: it was stopped on another machine", hint="testbed queue")
             if file.state.state != word:
-                file.say(replace(file.state, state=word))
+                file.now(state=word)
                 if word == "serving":
                     ready()
 

@@ -14,7 +14,7 @@ import time
 from collections import deque
 from collections.abc import Coroutine, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from optics import Change, DeviceName, HostName, Locked, Outcome, Setting, TestbedError, TimedOut
 from optics.plan import Schedule
@@ -110,21 +110,10 @@ class Turner:
     def state(self, state: str, **more: object) -> None:
         """Write the state file."""
         worst, error_ms = self.watch.worst()
-        self.file.say(
-            replace(
-                self.file.state,
-                state=state,
-                slot=self.slot,
-                slots=len(self.goals),
-                cycle=self.count // len(self.goals),
-                late=self.late,
-                duty=round(self.duty, 4),
-                planned_duty=round(self.planned_duty, 4),
-                worst=worst,
-                worst_ms=round(error_ms, 3),
-                silent=tuple(sorted(self.watch.silent)),
-                **more,  # type: ignore[arg-type]
-            )
+        where = {"slot": self.slot, "slots": len(self.goals), "cycle": self.count // len(self.goals), "late": self.late}
+        duty = {"duty": round(self.duty, 4), "planned_duty": round(self.planned_duty, 4)}
+        self.file.now(
+            state=state, **where, **duty, worst=worst, worst_ms=round(error_ms, 3), silent=tuple(sorted(self.watch.silent)), **more
         )
 
     async def begin(self) -> None:

@@ -241,7 +241,7 @@ async def _launched(turner: Turner, job: Job, command: Command) -> None:
     except TestbedError as error:
         words = f"{NOT_LAUNCHED}: {str(error).splitlines()[0]}"
     finally:  # `up` waits for it
-        turner.file.say(replace(turner.file.state, job=words))
+        turner.file.now(job=words)
         turner.say("job", words)
 
 

@@ -166,9 +166,9 @@ class Coordinator:
         """Emit one event."""
         self.last = words
         emit(self.notify, event, words, score=self.phases.score)
-        fields = {"score": self.phases.score, "corrections": max(0, self.corrections), "last": words}
-        plan = ", ".join(one.tenant.name for one in self.seen)
-        self.file.say(replace(self.file.state, state=self.state, plan=plan, by=self.options.by, **fields))  # type: ignore[arg-type]
+        plan, corrections = ", ".join(one.tenant.name for one in self.seen), max(0, self.corrections)
+        said = {"score": self.phases.score, "corrections": corrections, "last": words}
+        self.file.now(state=self.state, plan=plan, by=self.options.by, **said)
 
     async def work(self) -> None:
         """Measure, pace, look again. Raises: as `coordinate`; NotVerified - hosts failed several times in a row."""
