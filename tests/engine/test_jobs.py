@@ -215,7 +215,7 @@ async def test_a_job_that_failed_at_its_start_is_tried_again_and_fails_again(ben
     assert len(bench.ranks.launched) == 2 and "testbed job launch" in str(failed.value.hint)
 
 
-@pytest.mark.parametrize("how", ["at its start", "by its launch", "later", "before down"])
+@pytest.mark.parametrize("how", ["at its start", "by its launch", "later", "before down", "found by down"])
 async def test_ranks_that_outlive_a_failed_job_are_stopped(bench: Bench, how: str) -> None:
     """A program may wait for a lost peer for half an hour, and holds its GPU meanwhile."""
     stopped: list[tuple[str, tuple[str, ...], int]] = []
@@ -251,6 +251,8 @@ async def test_ranks_that_outlive_a_failed_job_are_stopped(bench: Bench, how: st
         if how == "later":
             await bench.bring(TRAIN)
             assert bench.ranks.launched == [("mlp", False), ("mlp", True)]
+        elif how == "found by down":
+            assert await bench.jobs.stop_if_running(Recorder(Silent())) == ""
         else:
             record = bench.store.latest_job(KEY)
             assert record is not None

@@ -409,6 +409,7 @@ class Jobs:
                 pass
             else:
                 if status.state not in ALIVE:
+                    await self.stop_left(self.store.job(record.id))  # this look may be the first to see that a rank is lost
                     phase.detail = f"{record.name} had {status.state}"
                     return ""
             status = await self.stop(record, "down")
