@@ -18,6 +18,13 @@ from agent import basics, fence
 from agent.basics import VAR, Failure, unpack
 from agent.daemon import Server
 from agent.fence import FENCED, Fence
+from agent.jobs import door, handoff
+from agent.jobs import processes as job_processes
+from agent.jobs.handoff import Handoff
+from agent.jobs.processes import MARK as JOB_MARK
+from agent.jobs.processes import Jobs
+from agent.jobs.rank import RANK_SENDS, Allowance, Rank
+from agent.measure import keeping
 from agent.measure.probes import Probes
 from agent.netlink import (
     DELNEIGH,
@@ -55,7 +62,7 @@ from orchestrator import processes
 from orchestrator import session as sessions
 from orchestrator.engine import status as survey
 from orchestrator.engine import verbs
-from orchestrator.engine.change import apply, move, rollback
+from orchestrator.engine.change import apply, job_beats, job_ports, move, rollback
 from orchestrator.engine.change import run as changes
 from orchestrator.engine.guard.guard import GuardOptions, guard
 from orchestrator.engine.guard.process import GUARD
@@ -68,6 +75,7 @@ from orchestrator.engine.schedule.verb import TurnOptions, turn
 from orchestrator.hosts import facts as facts_of
 from orchestrator.hosts import fleet, ssh
 from orchestrator.hosts.facts import facts
+from orchestrator.hosts.launch import layout
 from orchestrator.hosts.runner import Play
 from orchestrator.inventory.lab import Lab
 from orchestrator.plan import stored
@@ -90,6 +98,10 @@ from orchestrator.store.store import Store
 from orchestrator.telemetry import environment
 from orchestrator.telemetry.progress import Silent
 from tests.sim.stores import Stores
+from workloads.collectives import turns
+from workloads.collectives.sets import Layout, Sets, read_layout
+from workloads.collectives.turns import Turns
+from workloads.transport.accord import Accord
 
 __all__ = [
     "DELNEIGH",
@@ -100,36 +112,46 @@ __all__ = [
     "GETLINK",
     "GETRULE",
     "GUARD",
+    "JOB_MARK",
     "MOVERS",
     "NEWNEIGH",
     "NEWROUTE",
     "NEWRULE",
+    "RANK_SENDS",
     "STOP_S",
     "TURNER",
     "U32",
     "VAR",
+    "Accord",
+    "Allowance",
     "Command",
     "DeviceServer",
     "Failure",
     "Fence",
     "Generations",
     "GuardOptions",
+    "Handoff",
     "HandsNeeded",
     "Interlock",
+    "Jobs",
     "Lab",
+    "Layout",
     "Locked",
     "Locks",
     "Missing",
     "Play",
     "Probes",
+    "Rank",
     "RolledBack",
     "Server",
+    "Sets",
     "Settings",
     "Silent",
     "Slots",
     "Store",
     "TestbedError",
     "TurnOptions",
+    "Turns",
     "Unreachable",
     "UpOptions",
     "attr",
@@ -141,10 +163,13 @@ __all__ = [
     "generation_owners",
     "guard",
     "key_of",
+    "layout",
     "links",
     "load_lab",
     "locks_of",
     "mac_bytes",
+    "of_jobs",
+    "read_layout",
     "replaced",
     "slice_of",
     "stop_left",
@@ -217,6 +242,10 @@ class StandIns:
     def in_background(self, file: StateFile[Any]) -> None:
         """A process of a kind of which there is one has its file."""
 
+    def more(self) -> Iterable[tuple[Any, str, Any]]:
+        """What else is replaced: where, the name there, and by what."""
+        return ()
+
 
 MOVERS = tuple(kind for kind in kinds() if kind.moves_light)
 _PURE: dict[tuple[Any, ...], Any] = {}
@@ -262,6 +291,18 @@ def _key_once(name: str, addresses: Iterable[str]) -> str:
 
 def _texts(*texts: str) -> tuple[Any, ...]:
     return texts
+
+
+def of_jobs(by: Any) -> Iterable[tuple[Any, str, Any]]:
+    """Where agents and ranks meet what a machine is: processes and their files, sockets, threads. by: has a stand-in for each."""
+    yield from ((job_processes, name, getattr(by, name)) for name in ("os", "open", "pwd", "shutil", "subprocess"))
+    yield from ((job_processes, name, getattr(by, name)) for name in ("kill_session", "kill_left"))
+    yield from ((module, "start_time", by.start_time) for module in (job_processes, handoff, door))
+    yield from ((handoff, name, getattr(by, name)) for name in ("job_door", "clean"))
+    yield from ((module, "fcntl", by.fcntl) for module in (job_beats, job_ports))
+    yield keeping, "open", by.open
+    yield turns, "threading", by.threading
+    yield turns, "appears", by.appears
 
 
 @contextmanager
@@ -338,6 +379,7 @@ def replaced(by: StandIns) -> Iterator[None]:
             (generations, "os", by.disk_os),
             (slots, "os", by.disk_os),
             (generations, "Kick", Kick),
+            *by.more(),
         ):
             patches.enter_context(patch.object(owner, name, new, create=name == "open"))
         yield
