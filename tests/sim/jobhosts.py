@@ -153,6 +153,10 @@ class Machine:
             return True
         raise Holds(key, within_s)
 
+    def print(self, words: str, **_: Any) -> None:
+        """What a rank says of itself: its log."""
+        ACTOR.get().loop.note(words)
+
     def flock(self, file: Any, how: int) -> None:
         """As `fcntl.flock`, which the kernel undoes when a process dies."""
         fcntl.flock(file, how)

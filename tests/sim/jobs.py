@@ -14,9 +14,9 @@ from tests.sim.jobhosts import JobWorld
 from tests.sim.judges import Judge
 from tests.sim.lab import OWNERS
 from tests.sim.loop import Actor
-from tests.sim.plots import Plot
+from tests.sim.plots import Plot, SlowWorld
 from tests.sim.ranks import KILLED
-from tests.sim.seams import Missing, UpOptions, layout, verbs
+from tests.sim.seams import Infeasible, Missing, UpOptions, layout, verbs
 from tests.sim.story import Fate, Typed
 
 BOUNDARY_S = 3.0
@@ -38,7 +38,7 @@ class Left(Judge):
     world: JobWorld
 
     def rest(self, when: str) -> None:
-        latest = {owner: self.world.store.latest_job(self.world.slice(owner)) for owner in OWNERS}
+        latest = {owner: self.world.store.latest_job(self.world.slice(owner)) for owner in self.world.owners}
         for rank in self.world.ranks():
             record = latest.get(owner_of(self.world, rank.name))
             if record is None or rank.name != record.spec.on_hosts:
@@ -58,7 +58,7 @@ class Turned(Judge):
     world: JobWorld
 
     def rest(self, when: str) -> None:
-        for owner in OWNERS:
+        for owner in self.world.owners:
             record = self.world.store.latest_job(self.world.slice(owner))
             if record is None or record.ended is not None:
                 continue
@@ -125,10 +125,14 @@ class OthersRanks(Judge):
             self.broken(f"{host} does {op} of {request['name']} of {owner!r} for {run and tuple(run)}, token {token}")
 
 
+class SlowJobWorld(SlowWorld, JobWorld):
+    """Links are dark long enough to pause for."""
+
+
 class Jobs(Plot):
     """See the module."""
 
-    world_of = JobWorld
+    world_of = SlowJobWorld
     world: JobWorld
     words = ("up", *WORDS)
     judges = (Left, Turned, Said, OthersRanks)
@@ -157,6 +161,7 @@ class Jobs(Plot):
         path = super().file(typed)
         plan, draw = json.loads(path.read_text()), random.Random(typed.pick)
         hosts = sorted({end.partition(":")[0] for link in typed.links for end in link})
+        plan["transition"]["hold"] = draw.choice(("auto", "always"))
         if draw.random() < 0.95:
             order = list(dict.fromkeys(end.partition(":")[0] for link in typed.links for end in link))[:: draw.choice((1, -1))]
             args = {"iterations": draw.choice((0, 0, 0, 30)), "seed": draw.choice((1, 1, 1, 2))}
@@ -198,3 +203,8 @@ class Jobs(Plot):
         await super()._peace()
         for owner in OWNERS:
             await self.now(owner, verbs.job_status, may=(Missing,))
+
+    async def now(self, owner: str, verb: Any, *words: Any, may: tuple[type[BaseException], ...] = ()) -> Any:
+        if verb is verbs.resume:  # of an `up --job live`: another training may have been launched meanwhile
+            may = (*may, Infeasible)
+        return await super().now(owner, verb, *words, may=may)

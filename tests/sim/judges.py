@@ -11,6 +11,7 @@ import json
 import math
 import re
 from collections.abc import Mapping
+from itertools import combinations
 from typing import Any
 
 from tests.sim.lab import OWNERS, World, words
@@ -105,7 +106,7 @@ class NoCollision(Judge):
         new, gone = held - was - foreign, was - held - foreign
         if not new and not gone:
             return
-        own = {owner: self.world.owned(owner)[name] for owner in OWNERS}
+        own = {owner: self.world.owned(owner)[name] for owner in self.world.owners}
         if lost := new.difference(*own.values()):
             self.broken(f"S12: {name}: {lost} comes, and nobody owns it")
         now = self.world.loop.now
@@ -113,7 +114,7 @@ class NoCollision(Judge):
             self.wrote = [wrote for wrote in self.wrote if wrote[0] > now - LATE_S]
             did = {owner for _, device, owner in self.wrote if device == name}
             for owner, his in own.items():
-                if gone & his and did and owner not in did:
+                if gone & his and did and not any(self.world.acts_for(who, owner) for who in did):
                     self.broken(f"S2: {name}: {did} took {gone & his} of {owner}")
 
     def sends(self, actor: Actor, device: str, line: str, writes: bool) -> None:
@@ -189,13 +190,14 @@ class Ownership(Judge):
 
     def rest(self, when: str) -> None:
         world = self.world
-        own = {owner: world.owned(owner) for owner in OWNERS}
+        own = {owner: world.owned(owner) for owner in world.owners}
         for device in world.servers:
-            known = {world.foreign(device)}.union(*(own[owner][device] for owner in OWNERS))
+            known = {world.foreign(device)}.union(*(his[device] for his in own.values()))
             if lost := world.held(device) - known:
                 self.broken(f"S12 {when}: {device}: nobody knows of {lost}")
-            if both := own[OWNERS[0]][device] & own[OWNERS[1]][device]:
-                self.broken(f"S12 {when}: {device}: {both} belongs to both")
+            for one, other in combinations(own, 2):
+                if both := own[one][device] & own[other][device]:
+                    self.broken(f"S12 {when}: {device}: {both} belongs to {one} and {other}")
             if when == "after all" and world.held(device) - {world.foreign(device)}:
                 self.broken(f"{when}: {device} still holds {world.held(device)}")
 

@@ -215,6 +215,11 @@ class Program:
     def alive(self) -> bool:
         return not self.actor.dead
 
+    @property
+    def finished(self) -> bool:
+        """Whether it has done all its iterations."""
+        return self.code == OK and self.iteration == self.iterations
+
     # ---- signals and ends
 
     def terminate(self) -> None:

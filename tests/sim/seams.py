@@ -51,6 +51,7 @@ from emulators.devices.families import device_from_config
 from emulators.devices.server import DeviceServer
 from optics import (
     HandsNeeded,
+    Infeasible,
     Interlock,
     Locked,
     Missing,
@@ -66,6 +67,8 @@ from orchestrator.engine.change import apply, job_beats, job_ports, move, rollba
 from orchestrator.engine.change import run as changes
 from orchestrator.engine.guard.guard import GuardOptions, guard
 from orchestrator.engine.guard.process import GUARD
+from orchestrator.engine.queue.process import QUEUE
+from orchestrator.engine.queue.verb import queue_add, queue_serve
 from orchestrator.engine.schedule import process as turning
 from orchestrator.engine.schedule import turner
 from orchestrator.engine.schedule.left import stop_left
@@ -91,9 +94,10 @@ from orchestrator.store.fault import full
 from orchestrator.store.file import private_file
 from orchestrator.store.generations import generation_owners
 from orchestrator.store.keys import key_of, lab_key, slice_of
-from orchestrator.store.locks import Locks, locks_of
+from orchestrator.store.locks import Locks, locks_of, who
 from orchestrator.store.one_store import StoreClaim
 from orchestrator.store.options import UpOptions
+from orchestrator.store.queue import HOLDING, drop, queued
 from orchestrator.store.store import Store
 from orchestrator.telemetry import environment
 from orchestrator.telemetry.progress import Silent
@@ -112,11 +116,13 @@ __all__ = [
     "GETLINK",
     "GETRULE",
     "GUARD",
+    "HOLDING",
     "JOB_MARK",
     "MOVERS",
     "NEWNEIGH",
     "NEWROUTE",
     "NEWRULE",
+    "QUEUE",
     "RANK_SENDS",
     "STOP_S",
     "TURNER",
@@ -132,6 +138,7 @@ __all__ = [
     "GuardOptions",
     "Handoff",
     "HandsNeeded",
+    "Infeasible",
     "Interlock",
     "Jobs",
     "Lab",
@@ -158,6 +165,7 @@ __all__ = [
     "attrs",
     "begin",
     "device_from_config",
+    "drop",
     "facts",
     "full",
     "generation_owners",
@@ -169,6 +177,9 @@ __all__ = [
     "locks_of",
     "mac_bytes",
     "of_jobs",
+    "queue_add",
+    "queue_serve",
+    "queued",
     "read_layout",
     "replaced",
     "slice_of",
@@ -178,6 +189,7 @@ __all__ = [
     "u32",
     "unpack",
     "verbs",
+    "who",
 ]
 
 
@@ -302,7 +314,7 @@ def of_jobs(by: Any) -> Iterable[tuple[Any, str, Any]]:
     yield from ((module, "fcntl", by.fcntl) for module in (job_beats, job_ports))
     yield keeping, "open", by.open
     yield turns, "threading", by.threading
-    yield turns, "appears", by.appears
+    yield from ((turns, name, getattr(by, name)) for name in ("appears", "print"))
 
 
 @contextmanager
@@ -381,5 +393,5 @@ def replaced(by: StandIns) -> Iterator[None]:
             (generations, "Kick", Kick),
             *by.more(),
         ):
-            patches.enter_context(patch.object(owner, name, new, create=name == "open"))
+            patches.enter_context(patch.object(owner, name, new, create=name in ("open", "print")))
         yield
