@@ -51,8 +51,8 @@ class Acts(Protocol):
         ...
 
     async def stop(self, job: QueuedJob) -> tuple[int, str]:
-        """End its job with a checkpoint, take its plan down; return the iterations that it did, and in words that it had finished by
-        itself before, empty if not. Raises: TestbedError."""
+        """End its job with a checkpoint, take its plan down; return the iterations that it did, and, if it had finished by itself
+        before, that in words. Raises: TestbedError."""
         ...
 
     async def left(self, job: QueuedJob) -> Collection[HostName]:
