@@ -99,6 +99,12 @@ class SimTurns(Turns):
 
     began_ns = 0
 
+    def after(self, iteration: int) -> bool:
+        move = self._move
+        if move is not None and move.held_at is not None and move.turned_after is None:
+            self._hold(move, iteration)  # it still waits there
+        return super().after(iteration)
+
     def _hold(self, move: Any, iteration: int) -> int | str:
         if move.held_at is None:
             self.began_ns, move.held_at = time.monotonic_ns(), iteration
