@@ -150,8 +150,8 @@ def move(store: Database, who: Who, job: QueuedJob, state: State, **values: obje
 
 
 def stopped(store: Database, who: Who, job: QueuedJob, iterations: int, why: str, finished: str = "") -> QueuedJob | None:
-    """Record that a job has been stopped, after so many more iterations, and why. finished: that it had finished by itself before, in
-    words: it does not wait again. None: as `move`."""
+    """Record that a job has been stopped, after so many more iterations, and why. finished: in words, that it had finished by
+    itself: it does not wait again. None: as `move`."""
     with store.transaction() as db:
         now = _only(db, job.number)  # it may have been dropped while it was being stopped
         done = now.done + iterations
