@@ -205,6 +205,9 @@ class Jobs(Plot):
             await self.now(owner, verbs.job_status, may=(Missing,))
 
     async def now(self, owner: str, verb: Any, *words: Any, may: tuple[type[BaseException], ...] = ()) -> Any:
+        mine = [rank for rank in self.world.ranks() if owner_of(self.world, rank.name) == owner]
+        if verb is verbs.down and mine and self.draw.random() < 0.4:  # `down` is the first to see that the job has failed
+            self.draw.choice(sorted(mine, key=lambda rank: rank.pid)).ends(KILLED)
         if verb is verbs.resume:  # of an `up --job live`: another training may have been launched meanwhile
             may = (*may, Infeasible)
         return await super().now(owner, verb, *words, may=may)
