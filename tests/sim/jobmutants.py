@@ -73,11 +73,13 @@ OF_JOBS = (
         "a job whose stop died has not finished",
         ((JOBS, "        record = stopping(self.store, record, why)\n", ""),),
         plot="queue",
+        most=600,
     ),
     Mutant(
         "play-not-awaited",
         "nothing of an interrupted command comes about after whoever goes on has looked",
         (("orchestrator/hosts/fleet.py", "                    await asyncio.wait([playing])\n", ""),),
         plot="queue",
+        most=600,
     ),
 )

@@ -12,11 +12,11 @@ from typing import Any, ClassVar
 from tests.sim.guards import ring
 from tests.sim.jobhosts import JobWorld
 from tests.sim.judges import Judge
-from tests.sim.lab import OWNERS
+from tests.sim.lab import OWNERS, Violation
 from tests.sim.loop import Actor
 from tests.sim.plots import Plot, SlowWorld
 from tests.sim.ranks import KILLED
-from tests.sim.seams import Infeasible, Missing, UpOptions, layout, verbs
+from tests.sim.seams import HandsNeeded, Infeasible, Missing, UpOptions, layout, verbs
 from tests.sim.story import Fate, Typed
 
 BOUNDARY_S = 3.0
@@ -210,4 +210,13 @@ class Jobs(Plot):
             self.draw.choice(sorted(mine, key=lambda rank: rank.pid)).ends(KILLED)
         if verb is verbs.resume:  # of an `up --job live`: another training may have been launched meanwhile
             may = (*may, Infeasible)
-        return await super().now(owner, verb, *words, may=may)
+        came = await super().now(owner, verb, *words, may=(*may, HandsNeeded))
+        if isinstance(came, HandsNeeded) and not (self.dark(owner) and all(words.startswith("job: ") for words in came.left)):
+            raise Violation(f"in peace {verb.__name__} of {owner} came to {came}: {came.left}")
+        return came
+
+    def dark(self, owner: str) -> bool:
+        """Whether light of an owner's plan was lost: a job cannot start on half of its links, though all is as it was before."""
+        world = self.world
+        row = world.reader.execute("SELECT * FROM current WHERE lab=?", (world.slice(owner),)).fetchone()
+        return row is not None and any(pairs - world.held(device) for device, pairs in world.wanted(world.links_of(row)).items())
