@@ -162,10 +162,15 @@ async def _launch(command: Command, verb: str, *, anew: bool = True, restore: bo
         session, key = jobs.session, jobs.slice
         current, job = _planned(command, key, session.lab)
         await _connect(session, job.needed)
-        turner = own_turner(session.lab, settings, store)
-        async with holding(session.lab, command, reach(session.lab, job.needed), verb, within=turner) as lock:
+        latest = store.latest_job(key)
+        ends = set(hosts_of_job(latest, session.lab)) if latest is not None and latest.ended is None else set[HostName]()
+        await session.hosts.connect(ends.difference(job.needed))  # where the job before this one is to be stopped
+        hosts, turner = sorted(ends.union(job.needed)), own_turner(session.lab, settings, store)
+        async with holding(session.lab, command, reach(session.lab, hosts), verb, within=turner) as lock:
             if store.current(key) != current:
                 raise Locked("another plan came up while this command waited", hint="first check: testbed status")
+            if (now := store.latest_job(key)) is not None and (latest is None or now.id != latest.id):
+                raise Locked("another job was launched while this command waited", hint="look first: testbed job status")
             if restore:
                 await _restorable(jobs, job)
             run = store.new_run(
@@ -179,7 +184,7 @@ async def _launch(command: Command, verb: str, *, anew: bool = True, restore: bo
                 owner=settings.owner,
             )
             lock.bind(run)
-            await obeyed(session, run, job.needed, turner)
+            await obeyed(session, run, hosts, turner)
             run_dir = settings.run_dir(run.id)
             with run, Journal(run_dir, run.id, session.lab.name) as journal:
                 environment.note(run_dir, session.lab, command.inventory)

@@ -159,7 +159,12 @@ class Hosts(Routes, Measurements, Turns, Slots, Readiness, Shadows, Congestions)
                 machines = {name: machine for machine, name in hosts.items()}
                 given = {key: _renamed(value, machines) for key, value in variables.items()}
                 run = partial(self._ansible.play, playbook, list(hosts), given)
-                done = await asyncio.get_running_loop().run_in_executor(self._threads, run)
+                playing = asyncio.get_running_loop().run_in_executor(self._threads, run)
+                try:
+                    done = await asyncio.shield(playing)
+                except asyncio.CancelledError:  # it goes on: whoever comes next is to find what it leaves, and not before it does
+                    await asyncio.wait([playing])
+                    raise
                 play.said |= _renamed(done.said, hosts)
                 play.failed |= _renamed(done.failed, hosts)
         if play.failed:

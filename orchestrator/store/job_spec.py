@@ -30,6 +30,7 @@ class JobSpec:
     leases: what packet switches gave it. keeper: the process that renews them, on the machine that started it.
     alone: why it was launched without its shadow. unlaunched: its launch failed, so that no rank ran; the record's detail says why.
     turning: the number of a move that may have changed its rings and whose result is not known; 0 for none. pause: the latest.
+    stopping: why its ranks are being asked to stop; one that was asked ends as one that has finished does.
     """
 
     wanted: Job
@@ -41,6 +42,7 @@ class JobSpec:
     unlaunched: bool = False
     turning: int = 0
     pause: Pause | None = None
+    stopping: str = ""
 
     def to_json(self) -> Json:
         """As the store keeps it."""

@@ -149,13 +149,16 @@ def move(store: Database, who: Who, job: QueuedJob, state: State, **values: obje
         return _moved(db, who, job, state, **values)
 
 
-def stopped(store: Database, who: Who, job: QueuedJob, iterations: int, why: str) -> QueuedJob | None:
-    """Record that a job has been stopped, after so many more iterations, and why; None: as `move`."""
+def stopped(store: Database, who: Who, job: QueuedJob, iterations: int, why: str, finished: str = "") -> QueuedJob | None:
+    """Record that a job has been stopped, after so many more iterations, and why. finished: in words, that it had finished by
+    itself: it does not wait again. None: as `move`."""
     with store.transaction() as db:
         now = _only(db, job.number)  # it may have been dropped while it was being stopped
         done = now.done + iterations
         over = now.left_s <= 0 or (now.iterations and done >= now.iterations)
         state: State = "failed" if now.next == "failed" else "done" if over or now.next == "done" else "waiting"
+        if state == "waiting" and finished:
+            state, why = "done", finished
         return _moved(db, who, job, state, done=done, detail=why)
 
 

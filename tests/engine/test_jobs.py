@@ -207,6 +207,29 @@ async def test_a_job_that_died_is_launched_again_by_the_same_plan_and_goes_on(be
     assert status is not None and (status.state, status.run, status.resumed_from) == ("running", "r2", 4)
 
 
+async def test_a_job_whose_stop_died_before_it_could_say_so_was_stopped_and_has_not_finished(bench: Bench) -> None:
+    """Ranks that were asked to stop end as those that have done all that they were to do."""
+    await bench.bring(TRAIN)
+    stop_job = bench.ranks.stop_job
+
+    async def killed(name: str, grace_s: float, hosts: Any) -> dict[str, JobState]:
+        await stop_job(name, grace_s, hosts)
+        raise KeyError("as if it had been killed here")
+
+    bench.ranks.stop_job = killed  # type: ignore[method-assign]
+    record = bench.store.latest_job(KEY)
+    assert record is not None
+    with pytest.raises(KeyError):
+        await bench.jobs.stop(record, "stopped by the operator")
+    bench.ranks.stop_job = stop_job  # type: ignore[method-assign]
+    record = bench.store.latest_job(KEY)
+    assert record is not None and record.ended is None
+    status = await bench.jobs.status(record)
+    assert (status.state, status.detail) == ("stopped", "stopped by the operator")
+    again = await bench.bring(TRAIN)
+    assert again is not None and (again.run, again.resumed_from) == ("r2", 4)
+
+
 async def test_a_job_that_failed_at_its_start_is_tried_again_and_fails_again(bench: Bench) -> None:
     bench.ranks.says = "2"
     for _ in range(2):
@@ -215,7 +238,7 @@ async def test_a_job_that_failed_at_its_start_is_tried_again_and_fails_again(ben
     assert len(bench.ranks.launched) == 2 and "testbed job launch" in str(failed.value.hint)
 
 
-@pytest.mark.parametrize("how", ["at its start", "by its launch", "later", "before down"])
+@pytest.mark.parametrize("how", ["at its start", "by its launch", "later", "before down", "found by down"])
 async def test_ranks_that_outlive_a_failed_job_are_stopped(bench: Bench, how: str) -> None:
     """A program may wait for a lost peer for half an hour, and holds its GPU meanwhile."""
     stopped: list[tuple[str, tuple[str, ...], int]] = []
@@ -251,6 +274,8 @@ async def test_ranks_that_outlive_a_failed_job_are_stopped(bench: Bench, how: st
         if how == "later":
             await bench.bring(TRAIN)
             assert bench.ranks.launched == [("mlp", False), ("mlp", True)]
+        elif how == "found by down":
+            assert await bench.jobs.stop_if_running(Recorder(Silent())) == ""
         else:
             record = bench.store.latest_job(KEY)
             assert record is not None

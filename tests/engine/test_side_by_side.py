@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -93,6 +94,22 @@ async def test_the_hosts_of_a_job_obey_the_run_that_stops_it_even_where_they_hav
     monkeypatch.setattr(bench.fleet, "fence", fenced)
     monkeypatch.setattr(Jobs, "stop_if_running", stopped)
     assert not (await bench.verb(engine.down)).left and obeying
+
+
+async def test_a_job_is_launched_only_with_the_hosts_of_the_one_that_it_ends(bench: Bench) -> None:
+    """A newer run that stops ranks on a host overtakes whatever another owner's run is doing there."""
+    plan = json.loads(plan_text("one", ONE)) | {"job": {"name": "mlp", "workload": "train", "ranks": ["gpu01", "gpu02"]}}
+    await bench.up(json.dumps(plan))
+    bench.fleet.jobs["mlp.1"] = "running"
+    bench.living.add("the drill")  # which holds the lock
+    with bench.store("bob") as store:
+        store.add_job(bench.slice(), "0001", "mlp", spec("gpu01", "gpu04"), "running")
+        locks = locks_of(bench.lab, bench.settings("bob"), store)
+        held = locks.take("run", Scope(frozenset({"gpu04"})), "up bob")
+        with pytest.raises(Locked, match="gpu04 is locked by bob"):
+            await bench.verb(engine.job_launch)
+        locks.release(held.id)
+    assert bench.fleet.jobs["mlp.1"] == "running"
 
 
 async def test_a_change_that_stops_without_rollback_disarms_nobody_else(bench: Bench) -> None:

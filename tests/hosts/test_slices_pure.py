@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -59,6 +60,29 @@ def test_a_play_reaches_the_agent_of_each_slice_on_the_machine_of_its_host(lab: 
     assert asked == [["gpu01", "gpu02"], ["gpu01"], ["gpu01"]], "a machine is in a play once"
     assert play.said == {name: {"x": f"{own_agent(lab.hosts[name])}|rules of {name}"} for name in names}
     assert play.said["gpu02"]["x"] == "|rules of gpu02"
+
+
+async def test_who_was_cancelled_during_a_play_goes_on_only_once_it_has_ended(lab: Lab, tmp_path: Path) -> None:
+    asked, may_end = threading.Event(), threading.Event()
+
+    class Slow(Recorder):
+        def play(self, playbook: str, names: Collection[str], variables: Mapping[str, Any]) -> Play:
+            asked.set()
+            may_end.wait()
+            return super().play(playbook, names, variables)
+
+    async with Hosts(lab, tmp_path, tmp_path) as hosts:
+        hosts._ansible = cast(Ansible, Slow())
+        variables = {"testbed_agent": hosts._agents(["gpu01"]), "testbed_rules": {"gpu01": "rules"}}
+        play = asyncio.ensure_future(hosts._play("stage_rules.yml", ["gpu01"], variables))
+        await asyncio.to_thread(asked.wait)
+        play.cancel()
+        for _ in range(10):
+            await asyncio.sleep(0)
+        waits = not play.done()
+        may_end.set()
+        await asyncio.wait([play])
+    assert waits and play.cancelled()
 
 
 def test_the_channel_to_a_whole_host_is_what_it_was_and_that_of_a_slice_is_to_its_agent(lab: Lab) -> None:

@@ -6,11 +6,13 @@ from collections.abc import Collection
 
 from tests.sim import plots
 from tests.sim.guards import Guards
+from tests.sim.jobs import Jobs
 from tests.sim.plots import Plot
+from tests.sim.queues import Queues
 from tests.sim.story import Fate, Typed
 from tests.sim.turners import Turners
 
-PLOTS: dict[str, type[Plot]] = {**plots.PLOTS, "guard": Guards, "turn": Turners}
+PLOTS: dict[str, type[Plot]] = {**plots.PLOTS, "guard": Guards, "turn": Turners, "jobs": Jobs, "queue": Queues}
 
 
 def plot_of(seed: str) -> type[Plot]:

@@ -81,6 +81,10 @@ class Judged(StandIns, Hooks):
         """Whether the plan of a row of `current` has several sets of links, of which one is lit when nothing moves."""
         return False
 
+    def acts_for(self, who: str, owner: str) -> bool:
+        """Whether the processes of one may change what another owns."""
+        return who == owner
+
     def moving(self, owner: str) -> bool:
         """Whether an owner's light moves by itself, so that nobody says what it should be now."""
         return False

@@ -80,6 +80,8 @@ class World(Judged):
     """Of each device."""
     endless: Collection[str] = ()
     """Verbs that go on until they are stopped."""
+    owners: Collection[str] = OWNERS
+    """Who may own light."""
     turning: Collection[Actor] = ()
     """Processes whose effects are steps of the journal together, a minute of them each."""
 

@@ -222,9 +222,10 @@ class SimLoop(asyncio.BaseEventLoop):
                 future.set_result(result)
 
         def passed(done: asyncio.Future[Any]) -> None:
+            error = None if done.cancelled() else done.exception()  # it is looked at, even if nobody waits any more
             if future.cancelled() or done.cancelled():
                 return
-            if (error := done.exception()) is not None:
+            if error is not None:
                 future.set_exception(error)
             else:
                 future.set_result(done.result())

@@ -6,7 +6,8 @@ once, so that it fails loudly, as `Moved`, when the code that it was made for ch
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from tests.sim.jobmutants import OF_JOBS
+from tests.sim.mutant import Mutant
 
 APPLY, RUN = "orchestrator/engine/change/apply.py", "orchestrator/engine/change/run.py"
 ROLLBACK, DOWN = "orchestrator/engine/change/rollback.py", "orchestrator/engine/change/down.py"
@@ -15,20 +16,6 @@ SNAPSHOT, CONTEXT = "orchestrator/engine/change/snapshot.py", "orchestrator/engi
 GENERATIONS, FENCE = "agent/routes/generations.py", "agent/fence.py"
 GUARD = "orchestrator/engine/guard/guard.py"
 TURNER, TURN = "orchestrator/engine/schedule/turner.py", "orchestrator/engine/schedule/verb.py"
-
-
-@dataclass(frozen=True)
-class Mutant:
-    """promise: what it breaks. edits: (file, old text, new text). plot: whose seeds show it (`tests.sim.plots`), "" the usual ones.
-
-    most: within so many seeds from `FIRST` on it must die.
-    """
-
-    name: str
-    promise: str
-    edits: tuple[tuple[str, str, str], ...]
-    plot: str = ""
-    most: int = 300
 
 
 MUTANTS = {
@@ -395,5 +382,6 @@ MUTANTS = {
             ),
             plot="turn",
         ),
+        *OF_JOBS,
     )
 }

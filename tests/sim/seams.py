@@ -18,6 +18,13 @@ from agent import basics, fence
 from agent.basics import VAR, Failure, unpack
 from agent.daemon import Server
 from agent.fence import FENCED, Fence
+from agent.jobs import door, handoff
+from agent.jobs import processes as job_processes
+from agent.jobs.handoff import Handoff
+from agent.jobs.processes import MARK as JOB_MARK
+from agent.jobs.processes import Jobs
+from agent.jobs.rank import RANK_SENDS, Allowance, Rank
+from agent.measure import keeping
 from agent.measure.probes import Probes
 from agent.netlink import (
     DELNEIGH,
@@ -44,6 +51,7 @@ from emulators.devices.families import device_from_config
 from emulators.devices.server import DeviceServer
 from optics import (
     HandsNeeded,
+    Infeasible,
     Interlock,
     Locked,
     Missing,
@@ -55,10 +63,12 @@ from orchestrator import processes
 from orchestrator import session as sessions
 from orchestrator.engine import status as survey
 from orchestrator.engine import verbs
-from orchestrator.engine.change import apply, move, rollback
+from orchestrator.engine.change import apply, job_beats, job_ports, move, rollback
 from orchestrator.engine.change import run as changes
 from orchestrator.engine.guard.guard import GuardOptions, guard
 from orchestrator.engine.guard.process import GUARD
+from orchestrator.engine.queue.process import QUEUE
+from orchestrator.engine.queue.verb import queue_add, queue_serve
 from orchestrator.engine.schedule import process as turning
 from orchestrator.engine.schedule import turner
 from orchestrator.engine.schedule.left import stop_left
@@ -68,6 +78,7 @@ from orchestrator.engine.schedule.verb import TurnOptions, turn
 from orchestrator.hosts import facts as facts_of
 from orchestrator.hosts import fleet, ssh
 from orchestrator.hosts.facts import facts
+from orchestrator.hosts.launch import layout
 from orchestrator.hosts.runner import Play
 from orchestrator.inventory.lab import Lab
 from orchestrator.plan import stored
@@ -83,13 +94,18 @@ from orchestrator.store.fault import full
 from orchestrator.store.file import private_file
 from orchestrator.store.generations import generation_owners
 from orchestrator.store.keys import key_of, lab_key, slice_of
-from orchestrator.store.locks import Locks, locks_of
+from orchestrator.store.locks import Locks, locks_of, who
 from orchestrator.store.one_store import StoreClaim
 from orchestrator.store.options import UpOptions
+from orchestrator.store.queue import HOLDING, drop, queued
 from orchestrator.store.store import Store
 from orchestrator.telemetry import environment
 from orchestrator.telemetry.progress import Silent
 from tests.sim.stores import Stores
+from workloads.collectives import turns
+from workloads.collectives.sets import Layout, Sets, read_layout
+from workloads.collectives.turns import Turns
+from workloads.transport.accord import Accord
 
 __all__ = [
     "DELNEIGH",
@@ -100,51 +116,71 @@ __all__ = [
     "GETLINK",
     "GETRULE",
     "GUARD",
+    "HOLDING",
+    "JOB_MARK",
     "MOVERS",
     "NEWNEIGH",
     "NEWROUTE",
     "NEWRULE",
+    "QUEUE",
+    "RANK_SENDS",
     "STOP_S",
     "TURNER",
     "U32",
     "VAR",
+    "Accord",
+    "Allowance",
     "Command",
     "DeviceServer",
     "Failure",
     "Fence",
     "Generations",
     "GuardOptions",
+    "Handoff",
     "HandsNeeded",
+    "Infeasible",
     "Interlock",
+    "Jobs",
     "Lab",
+    "Layout",
     "Locked",
     "Locks",
     "Missing",
     "Play",
     "Probes",
+    "Rank",
     "RolledBack",
     "Server",
+    "Sets",
     "Settings",
     "Silent",
     "Slots",
     "Store",
     "TestbedError",
     "TurnOptions",
+    "Turns",
     "Unreachable",
     "UpOptions",
     "attr",
     "attrs",
     "begin",
     "device_from_config",
+    "drop",
     "facts",
     "full",
     "generation_owners",
     "guard",
     "key_of",
+    "layout",
     "links",
     "load_lab",
     "locks_of",
     "mac_bytes",
+    "of_jobs",
+    "queue_add",
+    "queue_serve",
+    "queued",
+    "read_layout",
     "replaced",
     "slice_of",
     "stop_left",
@@ -153,6 +189,7 @@ __all__ = [
     "u32",
     "unpack",
     "verbs",
+    "who",
 ]
 
 
@@ -217,6 +254,10 @@ class StandIns:
     def in_background(self, file: StateFile[Any]) -> None:
         """A process of a kind of which there is one has its file."""
 
+    def more(self) -> Iterable[tuple[Any, str, Any]]:
+        """What else is replaced: where, the name there, and by what."""
+        return ()
+
 
 MOVERS = tuple(kind for kind in kinds() if kind.moves_light)
 _PURE: dict[tuple[Any, ...], Any] = {}
@@ -262,6 +303,18 @@ def _key_once(name: str, addresses: Iterable[str]) -> str:
 
 def _texts(*texts: str) -> tuple[Any, ...]:
     return texts
+
+
+def of_jobs(by: Any) -> Iterable[tuple[Any, str, Any]]:
+    """Where agents and ranks meet what a machine is: processes and their files, sockets, threads. by: has a stand-in for each."""
+    yield from ((job_processes, name, getattr(by, name)) for name in ("os", "open", "pwd", "shutil", "subprocess"))
+    yield from ((job_processes, name, getattr(by, name)) for name in ("kill_session", "kill_left"))
+    yield from ((module, "start_time", by.start_time) for module in (job_processes, handoff, door))
+    yield from ((handoff, name, getattr(by, name)) for name in ("job_door", "clean"))
+    yield from ((module, "fcntl", by.fcntl) for module in (job_beats, job_ports))
+    yield keeping, "open", by.open
+    yield turns, "threading", by.threading
+    yield from ((turns, name, getattr(by, name)) for name in ("appears", "print"))
 
 
 @contextmanager
@@ -338,6 +391,7 @@ def replaced(by: StandIns) -> Iterator[None]:
             (generations, "os", by.disk_os),
             (slots, "os", by.disk_os),
             (generations, "Kick", Kick),
+            *by.more(),
         ):
-            patches.enter_context(patch.object(owner, name, new, create=name == "open"))
+            patches.enter_context(patch.object(owner, name, new, create=name in ("open", "print")))
         yield

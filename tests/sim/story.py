@@ -14,7 +14,7 @@ from typing import Any
 
 from tests.sim.lab import HOSTS, LINK_S, LOOKER, OWNERS, PORTS, Violation, World
 from tests.sim.loop import Actor
-from tests.sim.seams import Interlock, Missing, UpOptions, locks_of, survey, verbs
+from tests.sim.seams import HandsNeeded, Interlock, Missing, UpOptions, locks_of, survey, verbs
 
 SHELLS = [(owner, number) for owner in OWNERS for number in range(2)]
 LOOKS = LOOKER, 0
@@ -311,7 +311,7 @@ class Story:
             begun = [run for run in runs if run.begun]
             verb = self.draw.choice((verbs.resume, verbs.rollback)) if begun else verbs.resume
             came = await self.now(owner, verb, (begun or runs)[0].id, may=(Interlock, Missing))
-            if isinstance(came, Interlock) and self.draw.random() < 0.5:
+            if isinstance(came, HandsNeeded) or (isinstance(came, Interlock) and self.draw.random() < 0.5):
                 return  # another owner uses by now what it needs: told, and `down` ends it
             self.world.rest(f"after {verb.__name__} of {owner}")
 
@@ -322,6 +322,6 @@ class Story:
         came = await self.world.command(actor, verb, *words)
         if isinstance(came, BaseException) and not isinstance(came, may):
             raise Violation(f"in peace {verb.__name__} of {owner} came to {type(came).__name__}: {came}")
-        if left := getattr(came, "left", ()):
+        if not isinstance(came, BaseException) and (left := getattr(came, "left", ())):
             raise Violation(f"in peace {verb.__name__} of {owner} left {left}")
         return came

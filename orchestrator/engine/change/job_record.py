@@ -15,6 +15,7 @@ from orchestrator.inventory.lab import Lab
 from orchestrator.plan.target import Target
 from orchestrator.store.job_spec import JobSpec
 from orchestrator.store.records import JobRecord, RunRecord
+from orchestrator.store.store import Store
 
 
 def spec_of(job: Job, lab: Lab, run: str) -> JobSpec:
@@ -114,4 +115,11 @@ def state_of(record: JobRecord, states: Mapping[RankName, JobState], iterations:
         return "failed", "; ".join(bad[:4]) + (f"; and {len(bad) - 4} more" if len(bad) > 4 else "")
     if any(s.state == "running" for s in states.values()):
         return ("running" if iterations else "starting"), ""
-    return "finished", ""
+    return ("stopped", record.spec.stopping) if record.spec.stopping else ("finished", "")
+
+
+def stopping(store: Store, record: JobRecord, why: str) -> JobRecord:
+    """Note that the ranks of a job are about to be asked to stop: who asks may die before it can record that they have."""
+    now = store.job(record.id) or record
+    store.set_job_spec(record.id, replace(now.spec, stopping=why))
+    return store.job(record.id) or record

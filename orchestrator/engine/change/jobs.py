@@ -30,6 +30,7 @@ from orchestrator.engine.change.job_record import (
     shadowed,
     spec_of,
     state_of,
+    stopping,
 )
 from orchestrator.engine.change.keep_job import is_same
 from orchestrator.engine.change.program_progress import unseen
@@ -99,7 +100,7 @@ class Jobs:
             detail = await unseen(self.session, self.store, self.slice, self.runs_dir, record, state)
         given = await functions.tend(self.store, record, asked := asked or functions.Asked()) if record.ended is None else ()
         detail += "".join(f"; {use}" for use in given if use.error and state == "failed")
-        if record.ended is None and state in ("finished", "failed"):
+        if record.ended is None and state in ("finished", "failed", "stopped"):
             self.store.set_job(record.id, state, detail, ended=True)
             await self._give_back(record.id)
         if state == "failed" and (left := sum(each.state == "running" for each in states.values())):
@@ -341,10 +342,10 @@ class Jobs:
 
     async def stop(self, record: JobRecord, why: str) -> JobStatus:
         """Stop a job and keep its iterations. Raises: Refused - a rank does not stop even when killed."""
-        name = record.spec.on_hosts
+        record = stopping(self.store, record, why)
         if (pause := record.pause) is not None:  # ranks write their checkpoints at the end of an iteration
             await Attempt(self.session.hosts, record, pause.move, GRACE_S).drop()
-        ended = await self.session.hosts.stop_job(name, GRACE_S, ranks_of(record, self.session.lab))
+        ended = await self.session.hosts.stop_job(record.spec.on_hosts, GRACE_S, ranks_of(record, self.session.lab))
         if still := [rank for rank, s in ended.items() if s.state == "running"]:
             raise Refused(f"job {record.name}: {', '.join(still)} did not stop", hint="testbed job stop again, or check the host")
         await job_shadow.end(self.session, record)
@@ -409,6 +410,7 @@ class Jobs:
                 pass
             else:
                 if status.state not in ALIVE:
+                    await self.stop_left(self.store.job(record.id))  # this look may be the first to see that a rank is lost
                     phase.detail = f"{record.name} had {status.state}"
                     return ""
             status = await self.stop(record, "down")

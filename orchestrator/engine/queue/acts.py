@@ -50,8 +50,9 @@ class Acts(Protocol):
         """Wait until its job ends by itself; return whether it finished, and how it ended."""
         ...
 
-    async def stop(self, job: QueuedJob) -> int:
-        """End its job with a checkpoint, take its plan down; return the iterations that it did. Raises: TestbedError."""
+    async def stop(self, job: QueuedJob) -> tuple[int, str]:
+        """End its job with a checkpoint, take its plan down; return the iterations that it did, and, if it had finished by itself
+        before, that in words. Raises: TestbedError."""
         ...
 
     async def left(self, job: QueuedJob) -> Collection[HostName]:

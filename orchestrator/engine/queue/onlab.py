@@ -21,7 +21,7 @@ from orchestrator.plan.design.document import checked, document
 from orchestrator.plan.design.placement import hosts_of
 from orchestrator.plan.design.workload import read_text
 from orchestrator.plan.reader import read_plan
-from orchestrator.results import ALIVE
+from orchestrator.results import ALIVE, JobStatus
 from orchestrator.session import Command, PlanText, Session, open_session
 from orchestrator.store.keys import key_of
 from orchestrator.store.locks import locks_of
@@ -157,19 +157,19 @@ class OnLab:
                     while (record := self.store.latest_job(job.key)) is not None:
                         status = await jobs.status(record)
                         if status.state not in ALIVE:
-                            words = f"{status.state} after {counted(status.iterations, 'iteration')}"
-                            return status.state != "failed", words + (f": {status.detail}" if status.detail else "")
+                            return status.state != "failed", _ended(status)
                         await _event(events)
             await asyncio.sleep(RECONNECT_S)  # a host does not answer, or the plan has no job
 
-    async def stop(self, job: QueuedJob) -> int:
+    async def stop(self, job: QueuedJob) -> tuple[int, str]:
         """As `Acts.stop`, by `job stop` and `down`. Raises: as those; HandsNeeded - something could not be taken down."""
-        command, done = self._as(job), 0
+        command, done, finished = self._as(job), 0, ""
         current = self.store.current(job.key)
         try:
             status = await verbs.job_stop(command)
             if current is not None and status.started is not None and status.started >= current.since:
                 done = status.iterations  # of this time: an earlier one's job had another plan up
+                finished = _ended(status) if status.state == "finished" else ""
         except Interrupted:
             raise
         except TestbedError:  # none was launched; or a host does not answer: `down` does what it can, and says what it cannot
@@ -178,7 +178,13 @@ class OnLab:
         copy_journals(self.command.settings)
         if report.left:
             raise HandsNeeded(f"{job.slice} is not all taken down", report.left, hint=f"testbed down --as {job.slice}")
-        return done
+        return done, finished
+
+
+def _ended(status: JobStatus) -> str:
+    """How a job ended, in words."""
+    words = f"{status.state} after {counted(status.iterations, 'iteration')}"
+    return words + (f": {status.detail}" if status.detail else "")
 
 
 async def _event(events: asyncio.Queue[HostEvent]) -> None:

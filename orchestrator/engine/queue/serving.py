@@ -188,7 +188,7 @@ class Serving:
         retries, why = Retries(self.retry_s, LAST_RETRY_S), job.detail.partition(NOT_STOPPED)[0]
         while True:
             try:
-                iterations = await self.acts.stop(job)
+                iterations, finished = await self.acts.stop(job)
                 break
             except StoreFailed:
                 raise
@@ -201,7 +201,7 @@ class Serving:
                     keeps(self.store, job, tuple(await self.acts.left(job)))
                 self.say("not stopped", job, f"{first_line(error)}; tried again after {seconds_text(wait_s)}", error)
             await asyncio.sleep(wait_s)
-        if (left := stopped(self.store, self.who, job, iterations, why)) is not None:
+        if (left := stopped(self.store, self.who, job, iterations, why, finished)) is not None:
             self.stopped += 1
             self.say(left.state, left, left.detail or "stopped")
 

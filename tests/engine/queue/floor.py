@@ -64,6 +64,7 @@ class Floor:
     def __init__(self, folder: Path, points: Points, *, fails: Mapping[int, TestbedError] | None = None) -> None:
         self.folder, self.points, self.fails = folder, points, dict(fails or {})
         self.others: dict[HostName, str] = {}
+        self.finished: dict[int, str] = {}
         folder.mkdir(exist_ok=True)
 
     def able(self, job: QueuedJob) -> tuple[HostName, ...]:
@@ -105,7 +106,7 @@ class Floor:
             await asyncio.sleep(0.01)
         return True, "finished"
 
-    async def stop(self, job: QueuedJob) -> int:
+    async def stop(self, job: QueuedJob) -> tuple[int, str]:
         done = self._done(job) - job.done
         if job.state != "stopping":
             self._did(f"VIOLATION {job.number} is stopped while it is {job.state}")
@@ -119,7 +120,7 @@ class Floor:
             if self._holder(host) == job.slice:
                 (self.folder / host).unlink()
         self.points()
-        return done
+        return done, self.finished.get(job.number, "")
 
     async def left(self, job: QueuedJob) -> Collection[HostName]:
         return [host for host in job.hosts if self._holder(host) == job.slice]

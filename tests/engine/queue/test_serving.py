@@ -67,6 +67,16 @@ async def test_one_that_may_be_stopped_gives_its_hosts_and_goes_on_from_its_chec
     assert "stopped for 2 (job of ann)" in {line.why.partition("; ")[2] for line in audit(store, LAB, 99)}
 
 
+async def test_one_that_had_finished_when_it_was_to_give_its_hosts_is_not_run_again(store: Store, floor: Floor) -> None:
+    queue(store, 4, preemptible=True, iterations=0)
+    floor.finished[1] = "finished after 30 iterations"  # nobody served, and saw it
+    work = asyncio.ensure_future(served(store, floor))
+    await until(lambda: floor.did)
+    queue(store, 3)
+    assert await work == [(1, "done", "finished after 30 iterations"), (2, "done", "finished")]
+    assert floor.did == ["launched 1 1", "launched 2 1"]
+
+
 async def test_a_job_that_is_dropped_is_stopped_and_one_whose_plan_somebody_took_down_is_over(store: Store, floor: Floor) -> None:
     queue(store, 2, iterations=0)
     queue(store, 2, iterations=0)
@@ -131,7 +141,7 @@ async def test_a_job_whose_hosts_cannot_be_asked_ends_the_service_of_no_other(st
     queue(store, 2, iterations=30)
     stop, row = floor.stop, [Unreachable("gpu01 does not answer")] * 3
 
-    async def fails(job: QueuedJob) -> int:
+    async def fails(job: QueuedJob) -> tuple[int, str]:
         if job.number == 1 and row:
             raise row.pop()
         return await stop(job)
