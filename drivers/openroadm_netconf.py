@@ -163,14 +163,15 @@ class OpenroadmNetconf(RouteSwitch[Held]):
         if gone:
             await self._take_down({route: seen.where[route] for route in gone}, marks)
             marks.broke()
+            seen = await self._look() if new else seen
         stuck = [route for route in gone if route in marks.words]  # a new route may not use what could not be removed
         marks.words.update({route: words for route in new if (words := in_the_way(route, stuck))})
         if free := [route for route in new if route not in marks.words]:
-            await self._clear(free, marks)
-            words = await self._build(free, marks)
+            seen = await self._clear(free, seen, marks)
+            words = await self._build(free, seen, marks)
             for route in free if words else ():
                 if len(free) > 1:  # find out which of them the device refuses
-                    words = await self._build([route], marks)
+                    words = await self._build([route], await self._look(), marks)
                 if words:
                     marks.words[route] = words
                     await self._undo(route, marks)
@@ -208,9 +209,8 @@ class OpenroadmNetconf(RouteSwitch[Held]):
                 rows = [openroadm.deletion_of("interface", "name", name) for name in names]
                 await self._edit(rows, f"delete interface {_few(names)}", marks)
 
-    async def _clear(self, new: Sequence[SpectralRoute], marks: Marks[Setting]) -> None:
-        """Delete what an interrupted change of this program left in the spectrum of the new routes."""
-        seen = await self._look()
+    async def _clear(self, new: Sequence[SpectralRoute], seen: Held, marks: Marks[Setting]) -> Held:
+        """Delete what an interrupted change of this program left in the spectrum of the new routes; return what is held then."""
         node = self._known
         own = {other: held for other, held in seen.dark.items() if held.own and held.mode == OFF}
         left = {other: held for other, held in own.items() if other not in new and in_the_way(other, new)}
@@ -226,11 +226,14 @@ class OpenroadmNetconf(RouteSwitch[Held]):
             if each.name.startswith(OWN) and each.name not in seen.table.used and each.slot is not None
             if any(place == each.place and slot != each.slot and slot.overlaps(each.slot) for place, slot in at)
         }
+        if not names:
+            return seen
         await self._tidy(names, marks)
+        return await self._look()
 
-    async def _build(self, new: Sequence[SpectralRoute], marks: Marks[Setting]) -> str:
+    async def _build(self, new: Sequence[SpectralRoute], seen: Held, marks: Marks[Setting]) -> str:
         """Make the channels of all, then the connections, then bring them to power; stop at the first refusal and return it."""
-        table = (await self._look()).table
+        table = seen.table
         mcs: dict[str, Interface] = {}
         nmcs: dict[str, Interface] = {}
         rows, power = [], []

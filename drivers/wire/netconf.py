@@ -62,7 +62,7 @@ def name(element: Element) -> str:
 
 def children(element: Element, wanted: str) -> Iterator[Element]:
     """Direct children of that local name."""
-    return (each for each in element if isinstance(each.tag, str) and name(each) == wanted)
+    return element.iterchildren(f"{{*}}{wanted}")
 
 
 def child(element: Element, *path: str) -> Element | None:
