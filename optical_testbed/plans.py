@@ -34,7 +34,7 @@ class Designed:
 
     def save(self, path: str | PathLike[str]) -> Path:
         """Write the plan file, as a whole. Raises: OSError - it cannot be written; an older file is unchanged."""
-        from orchestrator.atomic import write_whole
+        from orchestrator.files.atomic import write_whole
 
         target = Path(path)
         write_whole(target, json.dumps(self.plan, indent=1) + "\n")

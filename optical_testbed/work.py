@@ -80,7 +80,7 @@ class Running(Generic[T]):
 
 
 async def _begun(opened: Opened, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    from orchestrator.reading import ALLOWED_S
+    from orchestrator.files.reading import ALLOWED_S
 
     ALLOWED_S.set(opened.settings.timeout_s)  # for reading and checking a file
     return await work()

@@ -20,8 +20,8 @@ from pathlib import Path
 
 from optics import BadFile, DeviceConfig, DeviceName, Missing
 from optics.plain import reason
+from orchestrator.files.reading import read_whole
 from orchestrator.inventory.lab import VAULT_HEADER, Lab, Secret
-from orchestrator.reading import read_whole
 
 VAULT_PASSWORD = "ANSIBLE_VAULT_PASSWORD_FILE"
 KNOWN_HOSTS = "known_hosts"

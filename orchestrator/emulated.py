@@ -18,9 +18,9 @@ from typing import Any
 import optical_testbed_home
 from optics.errors import BadFile, Garbled, Locked, Missing, TestbedError, TimedOut, Unreachable, Untrusted
 from optics.plain import counted, reason
+from orchestrator.files.trust import believed, require_own
 from orchestrator.inventory.folders import absent
 from orchestrator.processes import Daemon, process_mark
-from orchestrator.trust import believed, require_own
 
 START_S = 300.0
 """As long as a command may take: a lab that starts is waited for, and one that dies says so itself."""
@@ -53,8 +53,8 @@ def state_dir(inventory: Path) -> Path:
 
     Raises: BadFile - hosts.yml cannot be read. TimedOut - not in the time allowed.
     """
+    from orchestrator.files.reading import attentive, text_of
     from orchestrator.inventory.positions import read_yaml
-    from orchestrator.reading import attentive, text_of
 
     if not inventory.exists() and (wrong := absent(inventory)) is not None:
         raise wrong

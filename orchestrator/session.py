@@ -19,6 +19,7 @@ from optics.plan import Plan
 from orchestrator.credentials import with_known_hosts, with_secret
 from orchestrator.deadline import deadline
 from orchestrator.fabric.lightpath import Held
+from orchestrator.files.reading import attentive, text_of
 from orchestrator.hosts import Hello, Hosts
 from orchestrator.hosts.launch import rehearse
 from orchestrator.hosts.program import with_files
@@ -26,7 +27,6 @@ from orchestrator.inventory.device_ports import lacks, misplaced
 from orchestrator.inventory.folders import FILES, PROGRAMS, absent
 from orchestrator.inventory.lab import Lab, read_lab
 from orchestrator.plan.reader import read_plan
-from orchestrator.reading import attentive, text_of
 from orchestrator.settings import BOUNDS, Bounds, Settings
 from orchestrator.store.store import Store
 from orchestrator.telemetry.progress import Progress

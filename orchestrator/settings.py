@@ -14,7 +14,7 @@ from pathlib import Path
 
 from optics.errors import BadFile, Usage
 from optics.plain import reason
-from orchestrator.trust import SHARED, believed, read_own, require_own_folder, require_own_inventory
+from orchestrator.files.trust import SHARED, believed, read_own, require_own_folder, require_own_inventory
 
 PROJECT_FILE = "testbed.toml"
 

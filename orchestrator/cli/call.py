@@ -105,7 +105,7 @@ class Call:
 
     @cached_property
     def settings(self) -> Settings:
-        from orchestrator.reading import ALLOWED_S
+        from orchestrator.files.reading import ALLOWED_S
         from orchestrator.settings import load
 
         flags = {"inventory": self.inventory, "timeout": self.timeout, "owner": self.owner, "wait": self.wait}
@@ -116,7 +116,7 @@ class Call:
     @contextmanager
     def timed(self) -> Iterator[None]:
         """Keep a `--timeout` that was given in work that awaits nothing. Raises: TimedOut. KeyboardInterrupt - Ctrl-C, SIGTERM."""
-        from orchestrator.reading import ALLOWED_S, attentive
+        from orchestrator.files.reading import ALLOWED_S, attentive
 
         token = ALLOWED_S.set(self.settings.timeout_s if self.settings.origins.get("timeout", "default") != "default" else None)
         try:

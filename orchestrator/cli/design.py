@@ -110,7 +110,7 @@ def exported(found: Design, lab: Lab, folder: Path) -> tuple[list[str], list[str
 
     Raises: OSError - one cannot be written; an older file of that name is unchanged.
     """
-    from orchestrator.atomic import write_whole
+    from orchestrator.files.atomic import write_whole
     from orchestrator.plan.design.export import export
 
     files, refused = export(found, lab)

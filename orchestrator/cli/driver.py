@@ -246,7 +246,7 @@ def _abilities(driver: str) -> list[str]:
 def _update(page: Path, tables: dict[str, str]) -> Result:
     """Replace the tables between their markers in a page. Raises: BadFile."""
     from conformance.present import NoMarkers, replaced
-    from orchestrator.reading import text_of
+    from orchestrator.files.reading import text_of
 
     try:
         text = text_of(page)

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from optics.plain import printable
-from orchestrator.atomic import own_way
 from orchestrator.cli.call import Usage
+from orchestrator.files.atomic import own_way
 
 if TYPE_CHECKING:
     from orchestrator.results import Json

@@ -47,10 +47,10 @@ def import_(
 ) -> Result:
     from optics import BadFile
     from optics.plain import counted, reason
+    from orchestrator.files.reading import attentive, bytes_of
     from orchestrator.plan.interchange.containerlab import read_containerlab
     from orchestrator.plan.interchange.graphml import read_graphml
     from orchestrator.plan.interchange.importing import imported
-    from orchestrator.reading import attentive, bytes_of
     from orchestrator.session import load_lab
 
     if file is None:

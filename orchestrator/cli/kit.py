@@ -33,7 +33,7 @@ def device_config(lab: Lab, name: str) -> DeviceConfig:
 
 def write(path: Path, text: str) -> None:
     """Write a file as a whole. Raises: Missing - it cannot be written there."""
-    from orchestrator.atomic import write_whole
+    from orchestrator.files.atomic import write_whole
 
     try:
         write_whole(path, text)

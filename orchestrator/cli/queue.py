@@ -131,7 +131,7 @@ def add(
     from optics import BadFile
     from optics.plain import counted, hours_text, reason
     from orchestrator.engine.queue.verb import queue_add
-    from orchestrator.reading import attentive, text_of
+    from orchestrator.files.reading import attentive, text_of
 
     if for_ is None:
         raise Usage(

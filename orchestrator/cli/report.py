@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from orchestrator.atomic import probe, write_whole
 from orchestrator.cli.call import Call, Result, Usage, verb
 from orchestrator.cli.completing import runs
 from orchestrator.cli.shared import moment
+from orchestrator.files.atomic import probe, write_whole
 
 if TYPE_CHECKING:
     from orchestrator.store.records import RunRecord

@@ -96,8 +96,8 @@ def read(path: Path) -> Scenario:
     """The scenario of a file, with its plans. Raises: BadFile - everything wrong with it."""
     from optics.errors import BadFile
     from optics.plain import reason
+    from orchestrator.files.reading import attentive, text_of
     from orchestrator.plan.scenario.reader import read_scenario
-    from orchestrator.reading import attentive, text_of
 
     try:
         text = text_of(path)

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from optics.errors import BadFile
 from optics.plain import reason
-from orchestrator.atomic import write_whole
+from orchestrator.files.atomic import write_whole
+from orchestrator.files.reading import MAX_BYTES, text_of
 from orchestrator.inventory.positions import read_json
 from orchestrator.plan.interchangeable import relabelled_text
-from orchestrator.reading import MAX_BYTES, text_of
 from orchestrator.results import PlanReport
 from orchestrator.settings import private_dir
 

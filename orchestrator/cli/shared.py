@@ -91,7 +91,7 @@ def budget_of(command: str, jobs: bool, restarts: str | None) -> Budget | None:
 
 def write_file(path: Path, text: str) -> None:
     """Write a file as a whole. Raises: Usage - it cannot be written there."""
-    from orchestrator.atomic import write_whole
+    from orchestrator.files.atomic import write_whole
 
     try:
         write_whole(path, text)

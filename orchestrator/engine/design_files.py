@@ -10,11 +10,11 @@ from pathlib import Path
 import planner
 from optics import BadFile
 from optics.plain import reason
+from orchestrator.files.reading import MAX_GRAPH_BYTES, attentive, bytes_of, text_of
 from orchestrator.inventory.positions import Problems, read_yaml
 from orchestrator.inventory.schema import check
 from orchestrator.plan.design.design import Read
 from orchestrator.plan.design.workload import read_text
-from orchestrator.reading import MAX_GRAPH_BYTES, attentive, bytes_of, text_of
 from planner.model.workload import Workload
 from planner.predict.cost import Prices
 

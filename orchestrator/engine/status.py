@@ -24,6 +24,7 @@ from orchestrator.fabric.circuits import receivers, settings
 from orchestrator.fabric.lightpath import Held, among
 from orchestrator.fabric.lookahead import prewired
 from orchestrator.fabric.transition import per_device
+from orchestrator.files.trust import loose
 from orchestrator.hosts import Hello
 from orchestrator.inventory.lab import Lab
 from orchestrator.plan.stored import stored_plan
@@ -40,7 +41,6 @@ from orchestrator.store.recoveries import recoveries
 from orchestrator.store.scope import reach
 from orchestrator.store.store import Store
 from orchestrator.store.tagouts import Tagouts
-from orchestrator.trust import loose
 from orchestrator.verify.degraded import degraded
 from orchestrator.verify.ladder import Background, Ladder
 from orchestrator.verify.power import Reading, drifts, keep

@@ -18,9 +18,9 @@ from typing import Any
 from optics import BadFile, Infeasible
 from optics.plan import Job
 from optics.ranks import host_of_rank
+from orchestrator.files.reading import read_whole
 from orchestrator.inventory.lab import Lab
 from orchestrator.inventory.programs import PLACEHOLDER, Program, nearest
-from orchestrator.reading import read_whole
 
 MOST_FILES = 2000
 MOST_BYTES = 32 << 20

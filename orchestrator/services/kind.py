@@ -19,10 +19,10 @@ from typing import Generic, Literal
 
 from optics.errors import Locked, TestbedError, TimedOut, Untrusted
 from optics.plain import reason
+from orchestrator.files.trust import believed, user_name
 from orchestrator.processes import Daemon, process_mark, spawn
 from orchestrator.services.state import READER_S, UNREADABLE, S, locked, process_of, read
 from orchestrator.settings import Settings
-from orchestrator.trust import believed, user_name
 
 LOOK_S = 0.02
 STOP_S = 15.0

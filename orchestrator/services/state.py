@@ -16,8 +16,8 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from orchestrator.files.trust import user_name
 from orchestrator.processes import Daemon, lock_holder, parent_of
-from orchestrator.trust import user_name
 
 UNREADABLE = "runs, but its file cannot be read"
 MOST_BYTES = 65536

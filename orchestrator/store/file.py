@@ -9,8 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from optics.errors import Missing, TestbedError
+from orchestrator.files.trust import believed, group_name, user_name
 from orchestrator.store.fault import file_fault
-from orchestrator.trust import believed, group_name, user_name
 
 _EFFECTIVE = os.access in os.supports_effective_ids
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 
 from optics.errors import Locked, Missing, Untrusted
-from orchestrator.trust import SHARED, group_name, user_name
+from orchestrator.files.trust import SHARED, group_name, user_name
 
 GROUP = "testbed"
 """Root assigns `SHARED` to this group, if it exists (docs/decisions/0023-who-may-lock-a-lab.md)."""

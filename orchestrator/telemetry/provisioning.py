@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from optics.errors import TestbedError
-from orchestrator.atomic import write_whole
+from orchestrator.files.atomic import write_whole
 from orchestrator.telemetry.grafana import GrafanaApi
 
 DASHBOARDS = Path(__file__).resolve().parents[2] / "dashboards"

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from optics.errors import Missing, TestbedError, TimedOut
+from orchestrator.files.trust import user_name
 from orchestrator.processes import LOWLY, Daemon, spawn
 from orchestrator.services.kind import Kind, StateFile
 from orchestrator.services.state import ServiceState
@@ -27,7 +28,6 @@ from orchestrator.telemetry import influxd, tail
 from orchestrator.telemetry.influx import Influx
 from orchestrator.telemetry.influx_api import Denied, Later, Target, Written, target_of
 from orchestrator.telemetry.tail import Tail
-from orchestrator.trust import user_name
 
 LOOK_S = 0.1
 """Interval (s) of checks of growing journals: with the time of a request, a point reaches the server within 200 ms."""

@@ -13,7 +13,7 @@ from threading import Event, Thread
 from typing import Any
 
 from optics.errors import Missing, Usage
-from orchestrator.atomic import whole
+from orchestrator.files.atomic import whole
 from orchestrator.telemetry.lineprotocol import INT_MAX, INT_MIN, Point
 from orchestrator.telemetry.names import MEASUREMENTS, Measurement
 from orchestrator.telemetry.reader import Recorded, read

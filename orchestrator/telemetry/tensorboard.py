@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from optics.errors import Missing
-from orchestrator.atomic import whole
+from orchestrator.files.atomic import whole
 from orchestrator.telemetry.lineprotocol import Point
 from orchestrator.telemetry.names import MEASUREMENTS
 from orchestrator.telemetry.reader import Recorded

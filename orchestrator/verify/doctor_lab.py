@@ -10,7 +10,7 @@ import stat
 import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from orchestrator.inventory.hosts import Host
     from orchestrator.inventory.lab import Lab
     from orchestrator.store.store import Store
-from dataclasses import dataclass
 
 REACH_S = 5.0
 """How long (s) a device or a host may take for its first answer."""
@@ -70,8 +69,8 @@ def lab_checks(settings: Settings) -> list[Probe]:
 
 
 def rights(folder: Path) -> Probe:
-    """Whether every user may write the inventory; one owned by another user was refused before (`orchestrator.trust`)."""
-    from orchestrator.trust import loose
+    """Whether every user may write the inventory; one owned by another user was refused before (`orchestrator.files.trust`)."""
+    from orchestrator.files.trust import loose
 
     if found := loose(folder):
         names = ", ".join(map(str, found))

@@ -174,7 +174,7 @@ def asked(text: str, record: Record, values: Sequence[str]) -> Asked:
 
 def drawn(wanted: Asked, rows: Sequence[Row], record: Record, path: Path, cache_dir: Path) -> None:
     """Draw a figure into a file. Raises: Missing - nothing to draw. Usage - no kind of file that can be drawn, or not writable."""
-    from orchestrator.atomic import whole
+    from orchestrator.files.atomic import whole
     from orchestrator.views.report.figures import one_figure, prepare, style
 
     if path.suffix not in KINDS:

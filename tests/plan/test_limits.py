@@ -25,10 +25,10 @@ from orchestrator.credentials import private_text
 from orchestrator.engine.design_files import read_prices, read_workload
 from orchestrator.engine.scenario.compare import scenario_of
 from orchestrator.engine.sweep.verb import read as read_campaign
+from orchestrator.files.reading import MAX_BYTES, attentive
 from orchestrator.inventory.positions import MAX_LINES, MAX_NODES, read_json, read_yaml
 from orchestrator.plan.design.workload import read_text
 from orchestrator.plan.reader import read_plan
-from orchestrator.reading import MAX_BYTES, attentive
 
 EMULATED = Path(__file__).parents[2] / "inventory" / "emulated"
 RING = EMULATED.parents[1] / "examples" / "ring-12.json"

@@ -26,9 +26,9 @@ from optics.errors import Missing, Untrusted
 from orchestrator import emulated as labproc
 from orchestrator import made_labs
 from orchestrator import processes as background
-from orchestrator.atomic import write_whole
 from orchestrator.cli import main
 from orchestrator.cli.events import EventPrinter
+from orchestrator.files.atomic import write_whole
 from orchestrator.settings import load
 from orchestrator.store import one_store as lablock
 from orchestrator.store.file import UnsafeStore, private_file

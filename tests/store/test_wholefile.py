@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.atomic import probe, whole, write_whole
+from orchestrator.files.atomic import probe, whole, write_whole
 from tests.disk import room_for
 
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from orchestrator.atomic import write_whole
-from orchestrator.reading import text_of
+from orchestrator.files.atomic import write_whole
+from orchestrator.files.reading import text_of
 from orchestrator.results import DeviceDiff, JsonReport, PartTime, PhaseTime, TurnReport, UpReport, to_json
 
 KEPT = "rehearsal.json"

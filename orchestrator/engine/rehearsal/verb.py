@@ -28,10 +28,10 @@ from orchestrator.engine.rehearsal.switching import switching
 from orchestrator.engine.rehearsal.twin import Twin, no_room, running_twin
 from orchestrator.fabric.circuits import settings
 from orchestrator.fabric.lightpath import among
+from orchestrator.files.reading import text_of
 from orchestrator.inventory.lab import Lab
 from orchestrator.plan.avoid import avoiding
 from orchestrator.plan.target import Target, target
-from orchestrator.reading import text_of
 from orchestrator.results import PlanReport, UpReport
 from orchestrator.session import Command, PlanText, Session, load_lab, load_plan, open_session
 from orchestrator.store.generations import generation_owners

@@ -9,10 +9,10 @@ from typing import Any
 from optics.errors import BadFile
 from optics.plain import reason
 from orchestrator.engine.scenario.record import Record
+from orchestrator.files.reading import text_of
 from orchestrator.inventory.positions import read_json
 from orchestrator.plan.scenario.documents import job_of, with_job
 from orchestrator.plan.scenario.values import Arm, PlanText, Scenario, Setup
-from orchestrator.reading import text_of
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 

@@ -26,10 +26,10 @@ from conformance.lab import running
 from optics.errors import Missing, NotVerified, TestbedError, TimedOut
 from orchestrator import emulated
 from orchestrator.engine.scenario import lab as generated
+from orchestrator.files.trust import SHARED
 from orchestrator.plan.scenario.values import WantedLab
 from orchestrator.session import PlanText, load_lab, load_plan, opened
 from orchestrator.settings import load, private_dir, variable
-from orchestrator.trust import SHARED
 
 if TYPE_CHECKING:
     from optics import Change, Setting

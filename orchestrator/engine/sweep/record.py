@@ -13,12 +13,12 @@ from typing import Any
 
 from optics.errors import BadFile, Locked, Missing, Untrusted
 from optics.plain import did_you_mean
-from orchestrator.atomic import write_whole
 from orchestrator.engine.sweep.trial import Outcome
+from orchestrator.files.atomic import write_whole
+from orchestrator.files.trust import believed, require_own
 from orchestrator.plan.sweep.values import Campaign, Trial
 from orchestrator.results import Json
 from orchestrator.settings import Settings, private_dir
-from orchestrator.trust import believed, require_own
 
 SCHEMA = "testbed.sweep-record/1"
 LIST, TRIALS, PARQUET, DATABASE = "sweep.json", "trials", "results.parquet", "results.duckdb"

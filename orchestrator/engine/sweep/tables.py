@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from optics.errors import Missing
-from orchestrator.atomic import whole
 from orchestrator.engine.sweep.record import DATABASE, PARQUET, Record
+from orchestrator.files.atomic import whole
 from orchestrator.plan.sweep.values import CHANCE
 
 OWN = {

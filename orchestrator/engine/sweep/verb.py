@@ -17,9 +17,9 @@ from orchestrator.engine.sweep.cluster import checked, connected, installed
 from orchestrator.engine.sweep.onlab import clear_left
 from orchestrator.engine.sweep.tables import tables
 from orchestrator.engine.sweep.version import of_program
+from orchestrator.files.reading import attentive, text_of
 from orchestrator.plan.sweep.reader import read_campaign
 from orchestrator.plan.sweep.values import Campaign
-from orchestrator.reading import attentive, text_of
 from orchestrator.settings import Settings
 from orchestrator.telemetry.progress import Progress
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from optics.plain import printable
-from orchestrator.atomic import write_whole
+from orchestrator.files.atomic import write_whole
 from orchestrator.telemetry.palette import ALL_COLOURS, PHASE_COLOURS
 from orchestrator.views.report.ledger import Answer
 from orchestrator.views.report.svg import INK, inline

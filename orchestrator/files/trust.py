@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 from optics.errors import Untrusted
-from orchestrator.reading import read_whole
+from orchestrator.files.reading import read_whole
 
 SHARED = Path("/run/testbed-locks")
 """Where all users of a machine who may change its labs lock; in a directory where only root creates files."""

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from orchestrator.trust import believed, user_name
+from orchestrator.files.trust import believed, user_name
 
 
 @contextmanager

@@ -1,0 +1,1 @@
+"""Files on disk: written whole, read with their faults told, trusted by who may write them."""
