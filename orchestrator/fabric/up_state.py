@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from optics import Circuit, CrossConnect, DeviceName, HostPort, Link, LinkKind, Port, Setting, Slot, SpectralRoute
-from optics.fields import of_fields
 from orchestrator.fabric.circuits import circuits
 from orchestrator.fabric.transition import per_device
+from orchestrator.files.fields import of_fields, stored
 from orchestrator.inventory.lab import Lab
 from orchestrator.results import Json, to_json
 
@@ -22,6 +22,7 @@ class SlotsMade:
     made: tuple[int, ...] = ()
 
     @classmethod
+    @stored
     def of_json(cls, data: Mapping[str, Any]) -> SlotsMade:
         """The slots that `data` (`to_json` of them) describes. Raises: StoreFailed - it is not what this version writes."""
         return of_fields(cls, {**data, "made": tuple(data["made"])})
@@ -58,12 +59,13 @@ class UpState:
         }
 
     @classmethod
+    @stored
     def of_json(cls, data: Mapping[str, Any]) -> UpState:
         """Read what `to_json` wrote. Raises: StoreFailed - it is not what this version writes."""
         read: dict[str, Any] = {
             "links": tuple(Link(HostPort(a, p), HostPort(b, q), LinkKind(kind)) for a, p, b, q, kind in data["links"]),
             "paths": tuple(tuple(_setting_of(*row) for row in path) for path in data["paths"]),
-            "slots": SlotsMade.of_json(data["slots"]) if data["slots"] else None,
+            "slots": SlotsMade.of_json(data["slots"]) if data["slots"] is not None else None,
         }
         return of_fields(cls, {**data, **read})
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from optics.fields import of_fields
 from optics.leases import Lease
 from optics.plan import Job
+from orchestrator.files.fields import of_fields, stored
 from orchestrator.processes import Daemon
 from orchestrator.results import Json, to_json
 
@@ -30,7 +30,7 @@ class JobSpec:
     leases: what packet switches gave it. keeper: the process that renews them, on the machine that started it.
     alone: why it was launched without its shadow. unlaunched: its launch failed, so that no rank ran; the record's detail says why.
     turning: the number of a move that may have changed its rings and whose result is not known; 0 for none. pause: the latest.
-    stopping: why its ranks are being asked to stop; one that was asked ends as one that has finished does.
+    stopping: why its ranks were asked to stop. Ranks that were asked exit with 0, so this alone tells "stopped" from "finished".
     """
 
     wanted: Job
@@ -49,6 +49,7 @@ class JobSpec:
         return to_json(self)
 
     @classmethod
+    @stored
     def of_json(cls, data: Mapping[str, Any]) -> JobSpec:
         """Read what `to_json` wrote. Raises: StoreFailed - it is not what this version writes."""
         read: dict[str, Any] = {

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from optics import HostName
-from optics.fields import of_fields
 from optics.plan import Mode
 from orchestrator.fabric.up_state import SlotsMade
+from orchestrator.files.fields import of_fields, stored
 from orchestrator.results import Json, to_json
 
 
@@ -86,6 +86,7 @@ class RunOptions:
         return {name: to_json(value) for name, value in kept.items()}
 
     @classmethod
+    @stored
     def of_json(cls, data: Mapping[str, Json]) -> RunOptions:
         """Read what `to_json` wrote. Raises: StoreFailed - it is not what this version writes."""
         values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in data.items()}

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from optics.fields import of_fields
 from orchestrator.fabric.up_state import UpState
+from orchestrator.files.fields import of_fields, stored
 from orchestrator.results import Json, to_json
 from orchestrator.store.job_spec import JobSpec, Pause
 from orchestrator.store.options import NO_OPTIONS, RunOptions
@@ -124,6 +124,7 @@ class CurrentPlan:
         return {f.name: getattr(self, f.name) for f in fields(self)} | {"up": self.up.to_json()}
 
     @classmethod
+    @stored
     def of_json(cls, data: Mapping[str, Any]) -> CurrentPlan:
         """Read what `to_json` wrote. Raises: StoreFailed - it is not what this version writes."""
         return of_fields(cls, {**data, "up": UpState.of_json(data["up"])})

@@ -29,6 +29,14 @@ def test_what_is_up_is_read_as_it_was_written(up: UpState) -> None:
     assert UpState.of_json(stored(up)) == up
 
 
+@pytest.mark.parametrize(
+    "data", [{}, {"links": 3, "paths": [], "slots": None}, {"links": [], "paths": [], "slots": {}}, {"links": [[1]]}]
+)
+def test_what_this_version_did_not_write_is_refused(data: dict[str, Any]) -> None:
+    with pytest.raises(StoreFailed, match=r"the store has a .* (that this version cannot read|whose fields)"):
+        UpState.of_json(data)
+
+
 @pytest.mark.parametrize("slots", [False, True])
 def test_a_field_that_nobody_knows_is_refused_by_name(slots: bool) -> None:
     data = stored(UpState(slots=SlotsMade(0, (0,))))

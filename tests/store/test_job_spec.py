@@ -45,6 +45,14 @@ def test_a_job_is_read_as_it_was_written(spec: JobSpec) -> None:
     assert JobSpec.of_json(stored(spec)) == spec
 
 
+@pytest.mark.parametrize("without", ["wanted", "on_hosts", "leases", "keeper", "pause"])
+def test_a_field_that_is_missing_is_refused_by_name(without: str) -> None:
+    data = stored(SPEC)
+    del data[without]
+    with pytest.raises(StoreFailed, match=without):
+        JobSpec.of_json(data)
+
+
 @pytest.mark.parametrize("where", [(), ("pause",), ("keeper",)])
 def test_a_field_that_nobody_knows_is_refused_by_name(where: tuple[str, ...]) -> None:
     data = stored(SPEC)

@@ -40,6 +40,12 @@ def test_what_concerns_the_command_alone_is_not_done_again_by_one_that_resumes_i
     assert RunOptions.of_json(alone.to_json()) == replace(alone, up=UpOptions(rollback=False))
 
 
+@pytest.mark.parametrize("slots", [{}, 3, {"made": [1]}])
+def test_options_that_this_version_did_not_write_are_refused(slots: object) -> None:
+    with pytest.raises(StoreFailed, match="the store has a "):
+        RunOptions.of_json({"slots": slots})  # type: ignore[dict-item]
+
+
 def test_an_option_that_nobody_knows_is_refused_by_name() -> None:
     with pytest.raises(StoreFailed, match="RunOptions whose fields are not those of this version: launch_after"):
         RunOptions.of_json({"of": "r1", "launch_after": True})

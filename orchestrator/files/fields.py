@@ -1,9 +1,10 @@
-"""Dataclasses from what a file says of them."""
+"""Dataclasses from what the store says of them."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import wraps
 from typing import Any, TypeVar
 
 from optics.errors import StoreFailed
@@ -19,3 +20,17 @@ def of_fields(kind: type[T], values: Mapping[str, Any]) -> T:
         words = f"the store has a {kind.__name__} whose fields are not those of this version: {', '.join(wrong)}"
         raise StoreFailed(words, hint="testbed doctor")
     return kind(**values)
+
+
+def stored(read: Callable[[type[T], Mapping[str, Any]], T]) -> Callable[[type[T], Mapping[str, Any]], T]:
+    """A reader of JSON that raises StoreFailed also where a part is missing or of another kind than it expects."""
+
+    @wraps(read)
+    def checked(kind: type[T], data: Mapping[str, Any]) -> T:
+        try:
+            return read(kind, data)
+        except (AttributeError, LookupError, TypeError, ValueError) as error:
+            words = f"the store has a {kind.__name__} that this version cannot read: {type(error).__name__}: {error}"
+            raise StoreFailed(words, hint="testbed doctor") from error
+
+    return checked
