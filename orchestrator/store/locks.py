@@ -29,7 +29,7 @@ from orchestrator.store.lock_queue import LIVE, Kind, Lock, State, blockers, clo
 from orchestrator.store.run import Run
 from orchestrator.store.scope import Scope, scope_of_data
 from orchestrator.store.store import Store
-from orchestrator.store.verbs import BACKGROUND, Role, Within
+from orchestrator.store.verbs import MOVERS, Role, Within
 
 POLL_S = 0.1
 """Interval (s) at which a waiting run checks whether it may continue."""
@@ -189,7 +189,10 @@ class Locks:
         rows = db.execute("SELECT * FROM locks WHERE lab=? AND state IN ('active','waiting') ORDER BY seq", (self.lab,))
         locks = [_lock(row) for row in rows]
         late = [lock for lock in locks if lock.id in self.store.unreleased]
-        ended = [replace(lock, state="released", ended=now, ended_by=self.who.user, why="late") for lock in late]
+        ended = [
+            replace(lock, state="released", ended=now, ended_by=self.who.user, why="its process could not release it before")
+            for lock in late
+        ]
         live, changed = settle([lock for lock in locks if lock not in late], now, _gone)
         for lock in (*ended, *changed):
             self._write(db, lock)
@@ -235,8 +238,8 @@ def locked(ahead: Sequence[Lock], wish: Lock) -> Locked:
         verb = verb if lock.state == "active" else "is waited for by"
         lines.append(f"{lock.scope & wish.scope} {verb} {lock} [lock {lock.id}]")
     first = ahead[0]
-    if first.kind == "run" and first.owner == wish.owner and first.role in BACKGROUND:
-        return Locked("\n".join(lines), hint=f"first: testbed {BACKGROUND[first.role]} --stop")
+    if first.kind == "run" and first.owner == wish.owner and first.role in MOVERS:
+        return Locked("\n".join(lines), hint=f"first: testbed {MOVERS[first.role]} --stop")
     ends = f"the lock ends with process {first.pid}" if first.kind == "run" else "it ends when it expires or is unlocked"
     wait = "--wait 10m (or TESTBED_WAIT=10m) waits for it" if wish.kind == "run" else "add --queue to wait for it"
     return Locked("\n".join(lines), hint=f"{wait}, or ask {first.user}; {ends}")

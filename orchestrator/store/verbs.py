@@ -46,8 +46,8 @@ VERBS = {
 }
 
 
-BACKGROUND: Mapping[Role, str] = {each.role: each.name for each in VERBS.values() if each.lasting}
-"""The verb that goes on in the background, and that stops with `--stop`, by the role of its lock."""
+MOVERS: Mapping[Role, str] = {each.role: each.name for each in VERBS.values() if each.lasting}
+"""The verb that moves light in the background, and that stops with `--stop`, by the role of its lock."""
 Within: TypeAlias = Role | Literal[""]
 """The role of a run of the same owner that a lock does not disturb; empty: none."""
 
