@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import signal
@@ -66,12 +67,14 @@ class Daemon:
 
     @property
     def alive(self) -> bool:
-        """Whether it runs; a child that has ended is collected."""
-        if not self.mark:
+        """Whether it runs; a child that has ended is collected. Whatever a file says it is: no other process is touched."""
+        mark, ended = _identity(self.pid)
+        if not mark or mark != self.mark:
             return False
-        with suppress(ChildProcessError):
-            os.waitpid(self.pid, os.WNOHANG)
-        return process_mark(self.pid) == self.mark
+        if ended:
+            with suppress(ChildProcessError):
+                os.waitpid(self.pid, os.WNOHANG)
+        return not ended
 
     def end(self, timeout_s: float, sent: signal.Signals = signal.SIGTERM) -> bool:
         """Send the signal and wait; whether it ended within `timeout_s`. Raises: PermissionError - it is another user's."""
@@ -98,12 +101,18 @@ def parent_of(pid: int) -> int:
 
 def process_mark(pid: int) -> str:
     """Identify a process beyond its id: this boot and the process's start time, empty if there is no such process."""
+    mark, ended = _identity(pid)
+    return "" if ended else mark
+
+
+def _identity(pid: int) -> tuple[str, bool]:
+    """The mark of a process, empty if there is none, and whether it has ended and nobody has collected it."""
     boot, stat = boot_id(), _stat(pid)
     if not boot or not stat:
-        return ""
+        return "", False
     fields = stat[stat.rfind(")") + 2 :].split()
-    # proc(5): field 22 is the start time; field 3, the state, is the first after the name. A zombie counts as ended.
-    return "" if fields[0] == "Z" else f"{boot}/{fields[19]}"
+    # proc(5): field 22 is the start time; field 3, the state, is the first after the name.
+    return f"{boot}/{fields[19]}", fields[0] == "Z"
 
 
 def process_alive(pid: int, mark: str) -> bool:
@@ -122,6 +131,20 @@ def process_alive(pid: int, mark: str) -> bool:
     except OSError:
         return False
     return True
+
+
+def try_lock(fd: int, how: int = fcntl.LOCK_EX, patience_s: float = 0.0) -> bool:
+    """Lock an open file by flock(2); False if another process has it for longer than `patience_s` (s): it may be stopped."""
+    give_up = time.monotonic() + patience_s
+    while True:
+        try:
+            fcntl.flock(fd, how | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= give_up:
+                return False
+            time.sleep(0.01)
+        else:
+            return True
 
 
 def lock_holder(fd: int) -> Daemon | None:

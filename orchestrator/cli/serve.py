@@ -52,6 +52,8 @@ def metrics(
 
     if once + start + stop > 1:
         raise Usage("serve metrics: --once, --start and --stop exclude each other", hint="testbed serve metrics --start")
+    if log is not None and (once or stop):
+        raise Usage("serve metrics: --log is for serving", hint="testbed serve metrics --start --log FILE")
     if stop:
         return stopped(EXPORTER, EXPORTER.stop(call.settings, own_lab(call)))
     try:

@@ -20,8 +20,8 @@ from typing import Generic, Literal
 from optics.errors import Locked, TestbedError, TimedOut, Untrusted
 from optics.plain import reason
 from orchestrator.files.trust import believed, user_name
-from orchestrator.processes import Daemon, process_mark, spawn
-from orchestrator.services.state import READER_S, UNREADABLE, S, locked, process_of, read
+from orchestrator.processes import Daemon, process_mark, spawn, try_lock
+from orchestrator.services.state import READER_S, UNREADABLE, S, process_of, read
 from orchestrator.settings import Settings
 
 LOOK_S = 0.02
@@ -105,8 +105,8 @@ class Kind(Generic[S]):
     def _starting(self, settings: Settings, key: str, log: Path | None, words: Sequence[str]) -> Generator[S | None, None, None]:
         """Look again and again: None until it works, then its state. Closed before, it is ended: nobody waits for it any more."""
         path, log = self.path(settings, key), log or self.log(settings, key)
-        while (before := self.read(path)) is not None and before.alive and before.state == "ended":
-            yield None  # it leaves, and may not see what another is started for
+        while (before := self.read(path)) is not None and before.alive and before.state in ("starting", "ended"):
+            yield None  # it does not work yet; or it leaves, and may not see what another is started for
         if before is not None and before.alive:
             yield before
             return
@@ -209,13 +209,8 @@ class StateFile(Generic[S]):
 
     def take(self, patience_s: float = 0.0) -> bool:
         """Lock the file, which a reader holds for a moment; False if another process has it for longer than `patience_s` (s)."""
-        give_up = time.monotonic() + patience_s
-        while not locked(self._fd, LOCK_EX):
-            if time.monotonic() >= give_up:
-                return False
-            time.sleep(0.01)
-        self._mine = True
-        return True
+        self._mine = try_lock(self._fd, LOCK_EX, patience_s)
+        return self._mine
 
     def leave(self) -> None:
         """Let another one start; until this one has taken the file again, nothing is written."""

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from orchestrator.files.trust import user_name
-from orchestrator.processes import Daemon, lock_holder, parent_of
+from orchestrator.processes import Daemon, lock_holder, parent_of, try_lock
 
 UNREADABLE = "runs, but its file cannot be read"
 MOST_BYTES = 65536
@@ -88,7 +88,7 @@ def read(path: Path, kind: type[S]) -> S | None:
     if (fd := _opened(path)) is None:
         return None
     try:
-        alive = not locked(fd, fcntl.LOCK_SH)
+        alive = not try_lock(fd, fcntl.LOCK_SH)
         for _ in range(5):  # a reader may come between the write and the truncation of a longer text
             if (found := _parsed(os.pread(fd, MOST_BYTES, 0), kind)) is not None:
                 return replace(found, alive=alive or (found.state != "ended" and found.kept.alive))
@@ -107,7 +107,7 @@ def process_of(path: Path, state: ServiceState) -> Daemon:
     if (fd := _opened(path)) is None:
         return state.kept
     try:
-        holder, owner, free = lock_holder(fd), os.fstat(fd).st_uid, locked(fd, fcntl.LOCK_SH)
+        holder, owner, free = lock_holder(fd), os.fstat(fd).st_uid, try_lock(fd, fcntl.LOCK_SH)
     finally:
         os.close(fd)
     if holder is not None:
@@ -127,15 +127,6 @@ def _opened(path: Path) -> int | None:
             return fd
         os.close(fd)
     return None
-
-
-def locked(fd: int, how: int) -> bool:
-    """Lock the file, shared or alone; False if another process has it."""
-    try:
-        fcntl.flock(fd, how | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def _unread(fd: int, kind: type[S]) -> S:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import http.client
 import json
 import os
@@ -17,8 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from optics.errors import Missing, TestbedError, TimedOut
-from orchestrator.processes import Daemon, lock_holder, process_mark
-from orchestrator.services.state import locked
+from orchestrator.processes import Daemon, lock_holder, process_mark, try_lock
 
 PORT = 28086
 START_S = 300.0  # as long as a command may take: one that starts is waited for, one that dies is not
@@ -193,15 +191,12 @@ def _free(*wanted: int) -> int:
 def _alone(folder: Path) -> Iterator[None]:
     """Two simultaneous commands start one server, not two. Raises: TimedOut - the other does not get on with it, as if stopped."""
     fd = os.open(folder / "influxd.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    give_up = time.monotonic() + START_S
     try:
-        while not locked(fd, fcntl.LOCK_EX):
-            if time.monotonic() > give_up:
-                holder = lock_holder(fd)
-                who = f"process {holder.pid}" if holder else "another command"
-                words = f"influxd: {who} has been starting it for over {START_S:.0f} s"
-                raise TimedOut(words, hint="it may be stopped: let it go on (kill -CONT), or end it")
-            time.sleep(0.05)
+        if not try_lock(fd, patience_s=START_S):
+            holder = lock_holder(fd)
+            who = f"process {holder.pid}" if holder else "another command"
+            words = f"influxd: {who} has been starting it for over {START_S:.0f} s"
+            raise TimedOut(words, hint="it may be stopped: let it go on (kill -CONT), or end it")
         yield
     finally:
         os.close(fd)

@@ -103,10 +103,12 @@ class Sink:
                 return self.state
             if time.monotonic() - moved_at >= self.idle_s:
                 # A command that writes now may still have seen this sink alive: free the lock first, then check once more.
+                self._say(state="ended")
                 self.file.leave()
                 self._all_at = -ALL_S
                 if not self._waiting() or not self.file.take():
                     return self.state  # or another sink has started
+                self._say(state="following")
             self.stopping.wait(LOOK_S)
 
     def round(self) -> bool:

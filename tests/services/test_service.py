@@ -20,8 +20,10 @@ from optics import Locked, Missing, NotVerified, TestbedError
 from orchestrator.processes import process_mark
 from orchestrator.services import kind as kinds
 from orchestrator.services.registry import KINDS, kind
+from orchestrator.services.state import process_of
 from orchestrator.services.work import Retries, serving
 from orchestrator.settings import Settings
+from orchestrator.store.verbs import MOVERS
 from tests.house.repository import ROOT
 from tests.services.toy import KEY, TOY, ToyState, settings
 
@@ -127,6 +129,59 @@ def test_garbage_in_the_file_hides_no_service_and_is_mended_by_what_it_says_next
     assert seen is not None and seen.alive and seen.pid in (0 if text == b"{}" else there.pid, there.pid)
     os.kill(there.pid, signal.SIGCONT)
     until(lambda: now(here).pid == there.pid and now(here).state == "playing")
+
+
+@pytest.mark.parametrize("keeper", [2**31, 2**70, -1, 0])
+def test_a_keeper_that_is_no_process_is_none_and_no_child_of_the_reader_is_collected(here: Settings, keeper: int) -> None:
+    path = TOY.path(here, KEY)
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps({"pid": 7, "state": "playing", "keeper": keeper, "mark": "x"}))
+    with subprocess.Popen(["false"]) as child:
+        until(lambda: process_mark(child.pid) == "")
+        assert now(here).halted and TOY.stop(here, KEY) is None
+        assert child.wait() == 1
+
+
+def test_one_that_is_starting_is_waited_for(here: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    naps: list[float] = []
+    with TOY.file(here, KEY, TOY.own(here)) as file:
+
+        def sleep(seconds: float) -> None:
+            naps.append(seconds)
+            if len(naps) == 3:
+                file.now(state="playing")
+
+        monkeypatch.setattr(kinds.time, "sleep", sleep)
+        assert TOY.start(here, KEY).state == "playing" and len(naps) == 3
+
+
+def test_what_the_one_before_left_in_the_file_is_not_taken_for_the_new_one(here: Settings) -> None:
+    with TOY.file(here, KEY, replace(TOY.own(here), state="playing", since=7.0)) as file:
+        before = TOY.read(file.path)
+        assert TOY._working(file.path, before) is None and TOY._working(file.path, None) == before
+        file.now(since=8.0)
+        assert TOY._working(file.path, before) is not None
+
+
+def test_where_the_disk_is_full_what_was_said_before_stays(here: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    with TOY.file(here, KEY, TOY.own(here)) as file:
+        file.now(state="playing")
+        with monkeypatch.context() as full:
+            full.setattr(kinds.os, "pwrite", lambda *_: os.open("/dev/full/x", os.O_WRONLY))
+            file.now(state="tired")
+        assert now(here).state == "playing"
+
+
+def test_one_that_a_keeper_starts_again_is_ended_by_its_keeper(here: Settings) -> None:
+    """Ended itself by a signal, it would come back."""
+    there = TOY.start(here, KEY)
+    os.kill(there.pid, signal.SIGSTOP)
+    assert process_of(TOY.path(here, KEY), there).pid == there.keeper
+    os.kill(there.pid, signal.SIGCONT)
+
+
+def test_who_moves_light_is_said_alike_by_kinds_and_verbs() -> None:
+    assert {each.name for each in map(kind, KINDS) if each.moves_light} == set(MOVERS.values())
 
 
 def test_whoever_the_file_names_only_who_holds_it_is_ended(here: Settings, bystander: subprocess.Popen[bytes]) -> None:

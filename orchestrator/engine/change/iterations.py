@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
@@ -15,6 +14,7 @@ from optics.ranks import RankName, host_of_rank
 from orchestrator.engine.change.job_record import ranks_of, runs
 from orchestrator.engine.change.rank_records import Sound, sound
 from orchestrator.hosts import Tail
+from orchestrator.processes import try_lock
 from orchestrator.session import Session
 from orchestrator.store.records import JobRecord
 from orchestrator.telemetry.journal import Journal
@@ -107,9 +107,7 @@ async def ahead_ns_of(session: Session, rank: RankName) -> int:
 def append(file: Path, offset: int, piece: bytes) -> bool:
     """Append `piece` if the end is still at `offset`; false if another command fetched the same lines meanwhile, or does now."""
     with file.open("ab") as end:
-        try:
-            fcntl.flock(end, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not try_lock(end.fileno()):
             return False
         if end.seek(0, 2) != offset:
             return False
