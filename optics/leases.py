@@ -33,7 +33,7 @@ class FunctionUse:
 class Lease:
     """What a packet switch has given a job. control: HOST:PORT at which it is asked. address, port: where the job's hosts reach it.
 
-    size: slots or entries, of each_bytes. The token is a secret of the job and its operator.
+    size: slots or entries, of `each_bytes` (bytes) each. The token is a secret of the job and its operator.
     """
 
     function: str

@@ -85,6 +85,31 @@ def test_a_new_folder_that_another_command_takes_for_an_abandoned_one_is_made_ag
     assert left(base) == []
 
 
+def test_a_folder_that_is_removed_just_before_it_is_locked_is_not_kept(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another command had it locked, and removes it as an abandoned one, between this one's open and lock."""
+    lock, made = fcntl.flock, []
+
+    def late(fd: int, how: int) -> None:
+        made.append(Path(f"/proc/self/fd/{fd}").readlink().parent)
+        if len(made) == 1:
+            shutil.rmtree(made[0])
+        lock(fd, how)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    work = Workplace()
+    assert len(made) == 2 and work.path == made[1] and work.path.is_dir()
+    work.close()
+
+
+def test_a_home_that_others_may_write_is_not_used(tmp_path: Path) -> None:
+    home = tmp_path / "shared"
+    home.mkdir()
+    home.chmod(0o770)
+    work = Workplace(home)
+    assert work.path.parent != home and not list(home.iterdir())
+    work.close()
+
+
 def test_a_name_that_somebody_else_took_is_not_trusted(base: Path, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (base / f"testbed-{os.geteuid()}").symlink_to(tmp_path / "elsewhere")
