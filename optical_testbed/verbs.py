@@ -358,7 +358,7 @@ async def job_launch(lab: Opened) -> JobStatus:
 
 
 async def job_restore(lab: Opened) -> JobStatus:
-    """Launch the job that ended last again, from the newest checkpoint of its shadow.
+    """Launch the job that ended last again, from the newest checkpoint of what followed it.
 
     Raises: Missing - there is none, or another job is in the plan that is up. Refused - it runs.
     """

@@ -112,3 +112,12 @@ def scaled_text(seconds: float, time_scale: float) -> str:
     if time_scale == 1:
         return seconds_text(seconds)
     return f"{seconds_text(seconds * time_scale)} of device time ({seconds_text(seconds)} here, x{time_scale:g})"
+
+
+def share_text(share: float) -> str:
+    """
+    >>> share_text(0.0312), share_text(0.71), share_text(0), share_text(0.0004)
+    ('3.1 %', '71 %', '0 %', '0.04 %')
+    """
+    percent = 100 * share
+    return f"{percent:.0f} %" if percent >= 10 or not percent else f"{percent:.1f} %" if percent >= 0.1 else f"{percent:.2g} %"

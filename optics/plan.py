@@ -112,47 +112,6 @@ class Region:
 
 
 @dataclass(frozen=True, slots=True)
-class Function:
-    """What the packet switch `segment` is to do with packets of the job: add vectors of numbers, or answer from what it stored."""
-
-    segment: str
-    name: Literal["aggregate", "cache"]
-
-
-@dataclass(frozen=True, slots=True)
-class Shadow:
-    """A process on `host`, where the job has no rank, that keeps the job's weights by following its traffic.
-
-    taps: ports of the job's hosts at which it is copied; auto: all ports of two of them, which see every sum.
-    """
-
-    host: HostName
-    taps: Literal["auto"] | tuple[HostPort, ...] = "auto"
-
-    @classmethod
-    def of(cls, data: Mapping[str, Any]) -> Shadow:
-        """The shadow that `data` (`to_json` of one) describes."""
-        taps = data["taps"]
-        return cls(data["host"], "auto" if taps == "auto" else tuple(HostPort(**port) for port in taps))
-
-
-@dataclass(frozen=True, slots=True)
-class Congestion:
-    """TCP's congestion control of a job's connections. The other fields are of `mltcp` alone, whose window grows the faster the
-    more of an iteration's bytes a connection has sent: by slope * share + intercept segments a round trip.
-
-    bytes: of an iteration, of each connection; gap_ms: an acknowledgement that comes later than this after the one before begins an
-    iteration. auto: each connection learns it.
-    """
-
-    control: Literal["cubic", "reno", "bbr", "mltcp"]
-    slope: float = 1.75
-    intercept: float = 0.25
-    bytes: Literal["auto"] | int = "auto"
-    gap_ms: Literal["auto"] | float = "auto"
-
-
-@dataclass(frozen=True, slots=True)
 class Job:
     """The program that runs on the hosts. `ranks[i]` names rank i; each ring is an order of all hosts, each of which it enters and
     leaves once, whatever the number of ranks there. The ranks of a host follow each other.
@@ -167,11 +126,7 @@ class Job:
 
     regions: hosts whose circuits follow their traffic while it runs (`testbed adapt`); no port is in two of them.
 
-    functions: of packet switches, each allocated to the job while it runs.
-
-    shadow: what keeps its weights beside it, if anything.
-
-    congestion: of its connections; None: what the routes pin.
+    attached: what it has beside its ranks while it runs, by kind (orchestrator/extensions.py). aside: hosts that only these need.
     """
 
     name: str
@@ -188,21 +143,18 @@ class Job:
     training: Mapping[str, int | float | str | bool] | None = None
     evicted: Mapping[RankName, RankName] = field(default_factory=dict)
     regions: tuple[Region, ...] = ()
-    functions: tuple[Function, ...] = ()
-    shadow: Shadow | None = None
-    congestion: Congestion | None = None
+    attached: Mapping[str, Any] = field(default_factory=dict)
+    aside: tuple[HostName, ...] = ()
 
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> Job:
-        """The job that `data` (`to_json` of one) describes."""
+        """The job that `data` (`to_json` of one) describes; its attachments stay as they are there (`extensions.job_of`)."""
         read: dict[str, Any] = {
             "ranks": tuple(data["ranks"]),
             "rings": tuple(map(tuple, data["rings"])),
             "traffic": Traffic.of(data["traffic"]) if data["traffic"] else None,
             "regions": tuple(map(Region.of, data["regions"])),
-            "functions": tuple(Function(**each) for each in data["functions"]),
-            "shadow": Shadow.of(data["shadow"]) if data["shadow"] else None,
-            "congestion": Congestion(**data["congestion"]) if data["congestion"] else None,
+            "aside": tuple(data["aside"]),
         }
         return cls(**{**data, **read})
 
@@ -213,8 +165,8 @@ class Job:
 
     @property
     def needed(self) -> tuple[HostName, ...]:
-        """The hosts of its ranks, and that of its shadow."""
-        return (*self.hosts, self.shadow.host) if self.shadow else self.hosts
+        """The hosts of its ranks, and those of its attachments."""
+        return (*self.hosts, *self.aside)
 
     @property
     def orders(self) -> tuple[tuple[HostName, ...], ...]:
@@ -366,10 +318,6 @@ class Plan:
     spares: tuple[HostName, ...] = ()
     schedule: Schedule | None = None
     adapt: Adapt | None = None
-
-    @property
-    def functions(self) -> tuple[Function, ...]:
-        return self.job.functions if self.job else ()
 
     @property
     def rings(self) -> tuple[tuple[HostName, ...], ...]:

@@ -121,9 +121,8 @@ class JobStatus(JsonReport):
     the plan's links should give. The expected ones are the plan's. time_scale: of times here to those of the designed workload.
     busy: fraction of the time that the processors of rank 0's host were busy. resumed_from: the iteration whose checkpoint it
     resumed from; 0: it started from scratch. damaged: that of the newest checkpoint passed over for it, as it was damaged. hosts:
-    how many its ranks are on. late: which of them are slow or silent, in words. shadow: `host`, `state`, tapped ones (`taps`);
-    iterations judged, how many `equal`; `fetched` states; its `checkpoint`; `lag_ms` behind the job (median); or why it has none
-    (`lacks`). functions: as the measurement `function`, and a `state`. sent: as the measurement `collective`. saves: how long
+    how many its ranks are on. late: which of them are slow or silent, in words. attached: figures of what it has beside its
+    ranks, by kind; `lacks`: what is missing there. sent: as the measurement `collective`. saves: how long
     training stands for a checkpoint (`each_ms`), one in `every` iterations. bad_records: lines of its iterations that are no
     records, and are left out; bad_record: what is wrong with the latest, or with the file.
     """
@@ -148,8 +147,7 @@ class JobStatus(JsonReport):
     resumed_from: int = 0
     hosts: int = 0
     late: tuple[str, ...] = ()
-    shadow: Mapping[str, int | float | str] | None = None
-    functions: tuple[Mapping[str, int | float | str], ...] = ()
+    attached: Mapping[str, tuple[Mapping[str, int | float | str], ...]] = dataclasses.field(default_factory=dict)
     sent: Mapping[str, float] | None = None
     saves: Mapping[str, float] | None = None
     bad_records: int = 0

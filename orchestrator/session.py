@@ -140,7 +140,7 @@ class Session:
     hosts: Hosts
     bounds: Bounds = BOUNDS
     away: dict[HostName, float] = field(default_factory=dict)
-    """Hosts of shadows that did not answer, and when to ask them again (monotonic s)."""
+    """Hosts beside those of ranks that did not answer, and when to ask them again (monotonic s)."""
 
     @property
     def traits(self) -> Mapping[DeviceName, Traits]:

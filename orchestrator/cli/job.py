@@ -33,14 +33,17 @@ def launch(call: Call) -> Result:
 @verb(
     app,
     "restore",
-    "Launch the job that ended again, from the newest checkpoint of its shadow.",
+    "Launch the job that ended again, from the newest checkpoint of what followed it.",
     examples="testbed job restore --from shadow",
 )
 def restore(
-    call: Call, source: Annotated[str, typer.Option("--from", metavar="shadow", help="Where the checkpoint is.")]
+    call: Call, source: Annotated[str, typer.Option("--from", metavar="NAME", help="What kept the checkpoint: shadow.")]
 ) -> Result:
-    if source != "shadow":
-        raise Usage(f"job restore: --from takes shadow, got {source!r}; from the ranks' own checkpoints: testbed up")
+    from orchestrator.engine.change.attachments import attachments
+
+    keep = [kind.key for kind in attachments() if kind.restores]
+    if source not in keep:
+        raise Usage(f"job restore: --from takes {' or '.join(keep)}, got {source!r}; from the ranks' own checkpoints: testbed up")
     return _result(call.work(engine.job_restore))
 
 

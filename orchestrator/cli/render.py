@@ -34,7 +34,7 @@ from orchestrator.results import (
 )
 from orchestrator.verify.report import VerifyReport
 from orchestrator.verify.state import StatusReport
-from orchestrator.views.carried import function_words, lost_words, save_words, sent_words, shadow_words
+from orchestrator.views.carried import attached_words, lost_words, save_words, sent_words
 
 _DETAIL, _LONG = 55, 80
 """Least and greatest width of the details of phases; a longer text moves only its own time out of the column."""
@@ -240,7 +240,7 @@ def status(report: StatusReport, colour: bool, here: Callable[[str], str] = str)
         lines += [f"held     {d.name}: ports in use without light: {listed(idle, 6)}"] if idle else []
         strange = [f"{port} ({words})" for port, words in d.holders.items() if "->" not in port]
         lines += [f"unknown  {d.name}: ports, which are used for nothing new: {listed(strange, 6)}"] if strange else []
-    lines += [f"function {use}" for use in report.functions]
+    lines += report.elsewhere
     if report.job is not None:
         lines += job(report.job).splitlines()
     for run in report.unfinished:
@@ -314,8 +314,7 @@ def job(report: JobStatus) -> str:
     failed = {rank: code for rank, code in report.exit_codes.items() if code != 0}
     if failed:
         line += "\n           exit codes: " + ", ".join(f"rank {rank}: {code}" for rank, code in sorted(failed.items()))
-    found = [shadow_words(report.shadow)] if report.shadow is not None else []
-    found += [function_words(each) for each in report.functions]
+    found = attached_words(report.attached)
     found += [sent_words(report.sent), lost_words(report.sent)] if report.sent is not None else []
     found += [save_words(report.saves)] if report.saves is not None else []
     if report.bad_record:

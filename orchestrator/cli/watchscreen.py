@@ -236,7 +236,7 @@ def slot_lines(picture: Picture, width: int, *, unicode: bool) -> list[Text]:
 
 
 def carried_lines(picture: Picture) -> list[Text]:
-    """A line each for shadow, functions of packet switches, what is sent, lost and saved; nothing where there is none."""
+    """A line each for attachments, what is sent, lost and saved; nothing where there is none."""
     found = []
     for name, words, bad in picture.carrying.words(ended=bool(picture.job.get("ended"))):
         found.append(Text(f"{name:<10}{printable(words, keep='')}", style="yellow" if bad else ""))

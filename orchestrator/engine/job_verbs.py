@@ -12,9 +12,9 @@ from optics import HostName, Locked, Missing, Refused, TestbedError, Unreachable
 from optics.plain import counted
 from optics.plan import Job, TransitionPolicy
 from optics.ranks import host_of_rank, hosts_of
-from orchestrator.engine.change import functions
+from orchestrator.engine.change import attachments
 from orchestrator.engine.change.attempt import GO_TAKES, HOLD_TAKES, MOST_S, Attempt
-from orchestrator.engine.change.job_record import hosts_of_job, ranks_of, shadowed
+from orchestrator.engine.change.job_record import hosts_of_job, ranks_of
 from orchestrator.engine.change.jobs import Jobs
 from orchestrator.engine.change.locking import holding, obeyed, own_turner
 from orchestrator.hosts.by_hand import ByHand, by_hand
@@ -127,9 +127,9 @@ async def job_launch(command: Command, *, anew: bool = True) -> JobStatus:
 
 
 async def job_restore(command: Command) -> JobStatus:
-    """Launch the job that ended last again, from the newest checkpoint of its shadow.
+    """Launch the job that ended last again, from the newest checkpoint of what followed it.
 
-    Raises: Missing - its shadow has none, or it is not the job of the plan that is up. Refused - it runs.
+    Raises: Missing - that has none, or it is not the job of the plan that is up. Refused - it runs.
     """
     return await _launch(command, "job restore", restore=True)
 
@@ -137,23 +137,10 @@ async def job_restore(command: Command) -> JobStatus:
 async def _restorable(jobs: Jobs, job: Job) -> None:
     """Raises: as `job_restore`."""
     record, hint = _latest(jobs), "from the checkpoints of its ranks, where they have some: testbed up; anew: testbed job launch"
-    if job.shadow is None:
-        raise Missing(f"job {job.name} has no shadow in this plan", hint=hint)
-    if not shadowed(job, record):
-        raise Missing(
-            f"{record.name} ran last, and was another training than the plan's, or had no shadow on {job.shadow.host}", hint=hint
-        )
     status = await jobs.status(record)
-    if status.state in ALIVE:
+    if status.state in ALIVE and any(kind.restores and kind.key in job.attached for kind in attachments.attachments()):
         raise Refused(f"job {record.name} is {status.state}, so there is nothing to restore", hint="testbed job stop, then restore")
-    if status.shadow and "lacks" in status.shadow:
-        raise Missing(f"{record.name} was {status.shadow['lacks']}", hint=hint)
-    if not status.shadow or not status.shadow["checkpoint"]:
-        raise Missing(f"the shadow of {record.name} on {job.shadow.host} had no iteration equal to the job's", hint=hint)
-    if status.shadow["state"] == "killed":
-        kept = status.shadow["checkpoint"]
-        words = f"was killed, and wrote nothing: its checkpoint of iteration {kept} is lost"
-        raise Missing(f"the shadow of {record.name} on {job.shadow.host} {words}", hint=hint)
+    attachments.restorable(job, record, status.attached, hint)
 
 
 async def _launch(command: Command, verb: str, *, anew: bool = True, restore: bool = False) -> JobStatus:
@@ -189,7 +176,7 @@ async def _launch(command: Command, verb: str, *, anew: bool = True, restore: bo
             with run, Journal(run_dir, run.id, session.lab.name) as journal:
                 environment.note(run_dir, session.lab, command.inventory)
                 recorder, sample, record = Recorder(command.progress, journal), settings.sample_hz > 0, store.latest_job(key)
-                await functions.check(job, session.lab, record, again=anew)
+                await attachments.check(job, session.lab, record, again=anew)
                 if anew and record is not None and record.ended is None:
                     await jobs.stop(record, "launched again")
                 if anew:

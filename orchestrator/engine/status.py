@@ -10,10 +10,9 @@ from dataclasses import replace
 
 from drivers.api import CircuitSwitch, PortHolders
 from optics import DeviceName, HostName, Identity, Interlock, Locked, Missing, Setting, TestbedError
-from optics.leases import FunctionUse
 from optics.plain import counted, seconds_text
 from optics.words import short, sort_key
-from orchestrator.engine.change.functions import Asked
+from orchestrator.engine.change import attachments
 from orchestrator.engine.change.job_record import hosts_of_job
 from orchestrator.engine.change.jobs import Jobs
 from orchestrator.engine.change.locking import holding
@@ -66,14 +65,13 @@ async def status(command: Command) -> StatusReport:
         turning = turner is not None and turner.alive
         circuits = current.up.circuits(lab) if current and not turning else ()
         links = current.up.links if current else ()
-        asked = Asked()
-        dark, job, uses = await asyncio.gather(
+        asked: dict[object, Any] = {}
+        dark, job = await asyncio.gather(
             degraded(session.devices, lab, links, circuits, seen.hellos),
             _job(session, store, key, settings, seen, asked),
-            _uses(lab, asked),
         )
     job = job if job is not None and _of_now(job, store.latest_job(key), current) else None
-    own = {(use["segment"], use["allocation"]) for use in (job.functions if job is not None else ())}
+    elsewhere = await attachments.elsewhere(lab, job.attached if job is not None else {}, asked)
     wanted = {} if turning else _wanted(current, lab)  # what is wanted now changes while it is compared
     owned = per_device(store.owned(key))
     ahead = prewired(seen.settings, wanted, owned, lab)
@@ -120,7 +118,7 @@ async def status(command: Command) -> StatusReport:
         segments=tuple(dict.fromkeys(map(str, lab.switched(links).values()))),
         recoveries=tuple(f"{seconds_text(one.age_s)} ago: {one}" for one in recoveries(store, key) if one.age_s < RECENT_S),
         loose=tuple(map(str, loose(command.inventory))),
-        functions=tuple(use for use in uses if (use.segment, use.allocation) not in own),
+        elsewhere=tuple(elsewhere),
     )
 
 
@@ -231,9 +229,9 @@ async def _identities(session: Session) -> Mapping[DeviceName, Identity]:
 
 
 async def _job(
-    session: Session, store: Store, key: str, settings: Settings, seen: Observation, asked: Asked | None = None
+    session: Session, store: Store, key: str, settings: Settings, seen: Observation, asked: dict[object, Any] | None = None
 ) -> JobStatus | None:
-    """The job as its ranks say; None where there is none, or a host of them does not answer (of its shadow, that is no reason)."""
+    """The job as its ranks say; None where there is none, or a host of them does not answer (of its attachments, that is no reason)."""
     record = store.latest_job(key)
     try:
         if record is None or not seen.hellos or seen.errors.keys() & set(hosts_of_job(record, session.lab)):
@@ -325,20 +323,9 @@ def _dead(job: JobStatus | None, current: CurrentPlan | None) -> list[str]:
     return [f"job {job.name} failed: {job.detail}; its output: testbed job logs; to launch it again: testbed up"]
 
 
-async def _uses(lab: Lab, asked: Asked) -> list[FunctionUse]:
-    """What jobs have of the functions of the lab's packet switches."""
-    able = [segment for segment in lab.segments.values() if segment.functions]
-    return [use for said in await asyncio.gather(*(asked.uses(each.name, each.address) for each in able)) for use in said]
-
-
 def _lacking(job: JobStatus | None) -> list[str]:
-    """Report what a running job no longer has of packet switches, and the shadow that it was launched without."""
-    if job is None:
-        return []
-    lost = [use["lacks"] for use in job.functions if "lacks" in use]
-    alone = [job.shadow["lacks"]] if job.state in ALIVE and job.shadow is not None and "lacks" in job.shadow else []
-    found = [f"job {job.name} waits for {words}; it ends within a minute or so, then: testbed up" for words in lost]
-    return found + [f"job {job.name} was {words}" for words in alone]
+    """Report what a running job lacks of its attachments."""
+    return attachments.troubles(job.name, job.attached) if job is not None and job.state in ALIVE else []
 
 
 def _drift(

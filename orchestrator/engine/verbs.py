@@ -33,10 +33,10 @@ from orchestrator.engine.stall import stall, stall_curves
 from orchestrator.engine.status import status, verify
 from orchestrator.fabric.next_hops import joined
 from orchestrator.inventory.lab import Lab
+from orchestrator.plan.attached import check_placed
 from orchestrator.plan.avoid import avoiding
 from orchestrator.plan.reader import read_plan
 from orchestrator.plan.relabel import relabelled
-from orchestrator.plan.shadow import seen_taps
 from orchestrator.plan.target import circuit_rows, dark_time_scale, diff, expected_dark_ms, fingerprint, target
 from orchestrator.results import ALIVE, DownReport, JobStatus, PlanReport, PrewireReport, RelabelReport, UpReport
 from orchestrator.session import Command, PlanText, check_ports, load_lab, load_plan
@@ -107,7 +107,7 @@ async def plan(
             wanted, _, labels = relabelled(wanted, text, lab, seen.complete().settings, owned, _current_text(store, key))
         try:
             goal = target(wanted, lab, seen.settings, owned)
-            seen_taps(wanted, goal.links)
+            check_placed(wanted, goal.links)
         except Interlock as error:
             raise explained(error, owners) from None
         except Infeasible:

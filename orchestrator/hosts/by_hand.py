@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from optics import HostName, Infeasible
 from optics.plan import Job
 from optics.ranks import host_of_rank
+from orchestrator.extensions import parts
 from orchestrator.hosts import launch, program
 from orchestrator.inventory.lab import Lab
 from orchestrator.results import JsonReport
@@ -62,11 +63,9 @@ class ByHand(JsonReport):
 
 def by_hand(job: Job, lab: Lab) -> ByHand:
     """The ranks as `launch.requests` would start them. Raises: Infeasible - they cannot be started, or not by hand."""
-    if job.functions:
-        raise Infeasible(
-            f"job {job.name}: {job.functions[0].name} of segment {job.functions[0].segment} is lent to it while testbed runs it",
-            hint="testbed job launch; by hand: a plan whose segments have no functions, and exchange wires",
-        )
+    for kind in parts("plan", "PLANNED"):
+        if kind.key in job.attached:
+            kind.by_hand(job.attached[kind.key], job)
     requests = launch.requests(job, lab, RUN)
     words = program.command(program.of(job, lab), job, resume=False) if job.program else launch.argv(job, False)
     ranks = (RankEnvironment(int(r["env"]["RANK"]), host_of_rank(name), r["env"]) for name, r in requests.items())

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from optics import Garbled, HostName, Refused
-from optics.leases import Lease
 from optics.plan import Job
 from optics.ranks import RankName, by_host, host_of_rank
 from orchestrator.credentials import withheld
@@ -21,14 +20,12 @@ from orchestrator.fabric.rules import Rules
 from orchestrator.hosts import facts, launch, render
 from orchestrator.hosts.api import Hello, JobState, Provisioned, Staged, Tail
 from orchestrator.hosts.channel import Channel, refusal
-from orchestrator.hosts.congestion import Congestions
 from orchestrator.hosts.failures import one_error
 from orchestrator.hosts.launch import on_host
 from orchestrator.hosts.measurements import Measurements
 from orchestrator.hosts.readiness import Readiness
 from orchestrator.hosts.routes import Routes
 from orchestrator.hosts.runner import Ansible, Play
-from orchestrator.hosts.shadow import Alone, Restore, Says, Shadows
 from orchestrator.hosts.slots import Slots
 from orchestrator.hosts.turns import Turns
 from orchestrator.inventory.lab import Lab
@@ -37,7 +34,7 @@ from orchestrator.settings import BOUNDS
 UNUSED = '{"unused": true}'  # what stop_job.yml prints of a host that ran no agent since it started
 
 
-class Hosts(Routes, Measurements, Turns, Slots, Readiness, Shadows, Congestions):
+class Hosts(Routes, Measurements, Turns, Slots, Readiness):
     """All hosts of a lab: Ansible for slow operations. `inventory`: the directory with hosts.yml. `artefacts`: for files.
 
     at_once: as `Channels`, and so many processes of Ansible.
@@ -121,19 +118,11 @@ class Hosts(Routes, Measurements, Turns, Slots, Readiness, Shadows, Congestions)
         *,
         resume: bool = False,
         fresh: Collection[HostName] = (),
-        leases: Sequence[Lease] = (),
-        restore: Restore = "",
-        alone: Alone | None = None,
-        says: Says | None = None,
+        extra: launch.Extra | None = None,
     ) -> Mapping[RankName, JobState]:
-        """Start the ranks of a job, its shadow before; `run` makes its name there unique. fresh, leases: as `launch.requests`.
-
-        restore: what the ranks of a job with a shadow begin from. alone, says: as `start_shadow`.
-        """
+        """Start the ranks of a job; `run` makes its name there unique. fresh, extra: as `launch.requests`."""
         await self.make_ready(job)
-        if job.shadow is not None:
-            await self.start_shadow(job, run, restore=restore, alone=alone, says=says)
-        wanted = launch.requests(job, self.lab, run, resume=resume, fresh=fresh, leases=leases)
+        wanted = launch.requests(job, self.lab, run, resume=resume, fresh=fresh, extra=extra)
         payloads = launch.payloads({rank: request | self._token() for rank, request in wanted.items()})
         play = await self._play(
             "launch.yml", list(payloads), {"testbed_agent": self._agents(payloads), "testbed_requests": payloads}

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Collection, Mapping
 from itertools import count
 from typing import Any
 
 from optics import HostName, Infeasible
-from optics.leases import Lease
-from optics.plan import Congestion, Job, Traffic
+from optics.plan import Job, Traffic
 from optics.ranks import RankName, by_host, host_of_rank, local_rank, numbered
 from orchestrator.hosts import program, render
 from orchestrator.hosts.facts import HOST_DEVICE, workload_digest
@@ -25,6 +23,10 @@ MASTER_PORTS = 2000
 ENV_LIMIT = 131_072  # bytes of one environment variable (MAX_ARG_STRLEN)
 
 
+Extra = Callable[[HostName], tuple[Mapping[str, str], Mapping[str, Any]]]
+"""By host, variables of its ranks and fields of the requests that start them."""
+
+
 def requests(
     job: Job,
     lab: Lab,
@@ -32,12 +34,12 @@ def requests(
     *,
     resume: bool = False,
     fresh: Collection[HostName] = (),
-    leases: Sequence[Lease] = (),
+    extra: Extra | None = None,
 ) -> dict[RankName, dict[str, Any]]:
     """The `job.start` request for each rank. `run` makes the job's name on the hosts unique: `{job}.{run}` (`on_host`).
 
     fresh: hosts that did not run it before; what they may have kept of an earlier time is dropped, and they get the others' state.
-    leases: what packet switches gave the job (workloads/host/grants.py reads it).
+    extra: what ranks on a host get beside what every job has.
     Raises: Infeasible - nccl on a host without a GPU for each of its ranks.
     """
     nccl = backend(job, lab) == "nccl"
@@ -50,26 +52,20 @@ def requests(
     port = _master_port(lab.hosts[job.hosts[0]], run)
     found = {}
     for rank, name in enumerate(job.ranks):
-        env = _environment(job, lab, rank, port, nccl) | _functions(leases, lab, host_of_rank(name)) | dict(job.env)
+        own, more = extra(host_of_rank(name)) if extra is not None else ({}, {})
+        env = {**_environment(job, lab, rank, port, nccl), **own, **job.env}
         found[name] = {
             "op": "job.start",
             "name": on_host(job_name(job.name, run), name),
             "argv": argv(job, resume and host_of_rank(name) not in fresh),
             "env": env,
+            **more,
         }
-        if job.congestion is not None:
-            found[name]["congestion"] = congestion(job.congestion)
         if resumable(job):
             found[name]["checkpoints"] = job_name(job.name, identity(job))
         if job.program:
             found[name] = program.complete(found[name], job, lab, run, resume=resume)
     return found
-
-
-def congestion(wanted: Congestion) -> dict[str, Any]:
-    """A congestion control as agents take it."""
-    parameters = asdict(wanted) if wanted.control == "mltcp" else {"control": wanted.control}
-    return {"control": parameters.pop("control"), "parameters": parameters}
 
 
 def payloads(requests: Mapping[RankName, Mapping[str, Any]]) -> dict[HostName, str]:
@@ -154,18 +150,6 @@ def _environment(job: Job, lab: Lab, rank: int, port: int, nccl: bool) -> dict[s
     if "traffic" in chosen:
         env["TESTBED_TRAFFIC"] = json.dumps(chosen["traffic"], separators=(",", ":"))
     return env | (_nccl(host, len(chosen["rings"])) if nccl else {})
-
-
-def _functions(leases: Sequence[Lease], lab: Lab, host: HostName) -> dict[str, str]:
-    """What a rank is told of the functions of packet switches: also by which interface its host reaches them."""
-    found = {}
-    for lease in leases:
-        segment = lab.segments[lease.segment]
-        port = {**segment.ports, **segment.slices}[host]
-        keys = ("allocation", "token", "address", "port", "size", "each_bytes")
-        found[lease.function] = {key: getattr(lease, key) for key in keys}
-        found[lease.function]["device"] = lab.hosts[host].ports[port.number].interface
-    return {"TESTBED_FUNCTIONS": json.dumps(found, separators=(",", ":"))} if found else {}
 
 
 def layout(job: Job, lab: Lab) -> dict[str, Any]:

@@ -11,7 +11,6 @@ from optics import BadFile, HostName
 from optics.plan import Job
 from orchestrator.hosts import program
 from orchestrator.hosts.channels import Channels
-from orchestrator.hosts.congestion import REGISTER_S
 
 UNPACK_S = 60.0
 """How long (s) hosts may take to write the files of a program."""
@@ -23,14 +22,12 @@ class Readiness(Channels):
     inventory: Path
 
     async def make_ready(self, job: Job | None) -> tuple[HostName, ...]:
-        """See that the hosts of a job can have its congestion control, and have what its program needs; copy the program's files to
-        those without, and return these hosts.
+        """See that the hosts of a job have what its program needs; copy the program's files to those without, and return these
+        hosts.
 
         Raises: Refused - a host cannot, or a directory or a user is missing, with the names of the hosts. BadFile - the files
         changed meanwhile. Infeasible - the program is not declared any more.
         """
-        if job is not None and job.congestion is not None:
-            await self._all(job.hosts, "congestion.ready", {"control": job.congestion.control}, REGISTER_S)
         if job is None or not job.program:
             return ()
         wanted = program.of(job, self.lab)

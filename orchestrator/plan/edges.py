@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, Field, create_model
 
 from orchestrator.inventory.edges import Name
 from orchestrator.inventory.schema import END, LINE, OPTION, PORT, VARIABLE, Edge
+from orchestrator.plan.attached import planned
 
 SCHEMA_ID = "testbed.plan/1"
 MOST_SLOTS = 64
@@ -123,43 +124,6 @@ class RegionEdge(Edge):
     fallback: Annotated[Name, Field(description="a segment of the plan that joins all of `hosts`: traffic without a circuit")]
 
 
-class ShadowEdge(Edge):
-    """A process that keeps the job's weights by following its traffic: a checkpoint of every iteration."""
-
-    host: Annotated[str, Field(description="a host without ranks of the job")]
-    taps: Annotated[
-        Literal["auto"] | Annotated[list[Annotated[str, Field(pattern=PORT)]], Field(min_length=1, max_length=256)],
-        Field(description="ports of the job's hosts at which its traffic is copied; auto: all ports of two of them"),
-    ] = "auto"
-
-
-Control = Literal["cubic", "reno", "bbr", "mltcp"]
-
-
-class CongestionEdge(Edge):
-    """TCP's congestion control. The rest is of mltcp alone: a window that grows the faster the more of an iteration was sent."""
-
-    control: Control
-    slope: Annotated[float, Field(ge=0, le=64, description="of the growth, by the share of the bytes that were sent")] = 1.75
-    intercept: Annotated[float, Field(ge=0.001, le=64, description="the growth when an iteration begins; TCP's is 1")] = 0.25
-    bytes: Annotated[
-        Literal["auto"] | Annotated[int, Field(ge=1, le=_BIG)],
-        Field(description="of an iteration, of each connection; auto: learned from its last iterations"),
-    ] = "auto"
-    gap_ms: Annotated[
-        Literal["auto"] | Annotated[float, Field(gt=0, le=3_600_000)],
-        Field(description="an acknowledgement later than this after the last begins an iteration; auto: half of the usual gap"),
-    ] = "auto"
-
-
-def _control(value: Any) -> Any:
-    return {"control": value} if isinstance(value, str) else value
-
-
-def _or_its_name(schema: dict[str, Any]) -> None:
-    schema["anyOf"].insert(0, {"enum": list(get_args(Control)), "type": "string"})
-
-
 class JobEdge(Edge):
     """What runs on the hosts once the links are up."""
 
@@ -195,12 +159,11 @@ class JobEdge(Edge):
     regions: Annotated[
         list[RegionEdge], Field(max_length=64, description="hosts whose circuits follow their traffic (`testbed adapt`)")
     ] = Field(default_factory=list)
-    shadow: ShadowEdge | None = None
-    congestion: Annotated[
-        CongestionEdge | None,
-        BeforeValidator(_control),
-        Field(description="TCP's, of the job's connections; null: what the routes pin, cubic", json_schema_extra=_or_its_name),
-    ] = None
+
+
+if not TYPE_CHECKING:
+    sections = {kind.key: (kind.section, None) for kind in planned() if kind.section is not None}
+    JobEdge = create_model("JobEdge", __base__=JobEdge, __doc__=JobEdge.__doc__, **sections)
 
 
 class RouteEdge(Edge):

@@ -12,6 +12,7 @@ from optics.plain import did_you_mean, summary
 from optics.plan import Plan, ring_steps
 from optics.ranks import RankName, host_of_rank
 from orchestrator.inventory.lab import Lab
+from orchestrator.plan.attached import rewritten
 from orchestrator.plan.interchangeable import difference, relabelled_text
 from orchestrator.plan.ports import assign_ports
 from orchestrator.plan.reader import read_plan
@@ -66,7 +67,7 @@ def replaced(text: str, plan: Plan, lab: Lab, by: Mapping[HostName, HostName]) -
 def without(text: str, plan: Plan, lab: Lab, host: HostName) -> str:
     """The plan without a host: one rank (or as many as it had) fewer, each ring closed by its neighbours' freed ports.
 
-    Without a shadow's host it has no shadow; taps become those of `auto`.
+    Attachments of its job become what they are without it (`Planned.without`).
 
     Raises: Missing - it is not of the plan. Infeasible - it holds what no other host does, or a ring cannot be closed.
     """
@@ -80,11 +81,7 @@ def without(text: str, plan: Plan, lab: Lab, host: HostName) -> str:
         for holder in (body["job"], *(body["job"].get("traffic") or {}).get("groups", ())):
             if "rings" in holder:
                 holder["rings"] = [[name for name in ring if name != host] for ring in holder["rings"]]
-        shadow = job.shadow
-        if shadow is not None and shadow.host == host:
-            del body["job"]["shadow"]
-        elif shadow is not None and shadow.taps != "auto":  # its neighbours get other ports
-            body["job"]["shadow"]["taps"] = "auto"
+        rewritten(body["job"], lambda kind, section: kind.without(section, host))
         if groups := (body["job"].get("traffic") or {}).get("groups"):
             body["job"]["traffic"]["groups"] = [group for group in groups if len(group["rings"][0]) > 1]
     gone = [link for link in body.get("links", ()) if host in _ends(link)]

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 from optics import HostName, HostPort
 from optics.ranks import host_of_rank
 from orchestrator.inventory.lab import Lab
+from orchestrator.plan.attached import rewritten
 
 Labels: TypeAlias = Mapping[HostName, HostName]
 """Host in the plan -> host that takes its place."""
@@ -79,10 +80,7 @@ def relabelled_text(text: str, by: Labels) -> str:
         for region in job.get("regions", ()):
             region["hosts"] = [by.get(host, host) for host in region["hosts"]]
             region["ports"] = [end(port) for port in region["ports"]]
-        if shadow := job.get("shadow"):
-            shadow["host"] = end(shadow["host"])
-            if isinstance(shadow.get("taps"), list):
-                shadow["taps"] = [end(port) for port in shadow["taps"]]
+        rewritten(job, lambda kind, section: kind.renamed(section, end))
         for transfer in (job.get("traffic") or {}).get("transfers", ()):
             transfer |= {key: by.get(transfer[key], transfer[key]) for key in ("src", "dst")}
     for route in body.get("routes", ()):

@@ -10,31 +10,27 @@ from optics.plan import Job, Traffic, WantedLink, ring_steps
 from optics.ranks import RankName, host_of_rank, hosts_of, parsed
 from orchestrator.inventory.positions import Path, Problems
 from orchestrator.inventory.schema import attempt
-from orchestrator.plan.congestion import read_congestion
 from orchestrator.plan.edges import GroupEdge, JobEdge
 from orchestrator.plan.job_args import check_program
 from orchestrator.plan.job_ranks import check_ranks
 from orchestrator.plan.links import Links
 from orchestrator.plan.programs import as_declared
 from orchestrator.plan.regions import read_regions
-from orchestrator.plan.shadow import read_shadow
 
 
 class JobReader:
     """Reads a plan's job against its links. notes: what works, but not optimally. always: links that are lit in every slot.
 
-    sometimes: those of slots.
+    edge: the job as it is written, once `job` has read it.
     """
 
-    def __init__(
-        self, links: Links, notes: Problems, always: Sequence[WantedLink] = (), sometimes: Sequence[WantedLink] = ()
-    ) -> None:
+    def __init__(self, links: Links, notes: Problems, always: Sequence[WantedLink] = ()) -> None:
         self.lab, self.links, self.problems, self.notes, self.always = links.lab, links, links.problems, notes, always
-        self.sometimes = sometimes
+        self.edge: JobEdge | None = None
         self.hosts: list[HostName] = []
 
     def job(self, raw: Any) -> Job | None:
-        edge = attempt(JobEdge, raw) if raw is not None else None
+        edge = self.edge = attempt(JobEdge, raw) if raw is not None else None
         if edge is None:
             return None
         ranks = check_ranks(edge, self.links, self.problems)
@@ -60,8 +56,6 @@ class JobReader:
             traffic=Traffic.of(edge.traffic.model_dump()) if edge.traffic else None,
             evicted=self.evicted(edge),
             regions=read_regions(edge, self.links, self.always),
-            shadow=read_shadow(edge, self.links, (*self.always, *self.sometimes)),
-            congestion=read_congestion(edge, self.links),
         )
         return as_declared(job, edge.program or "", self.lab)
 

@@ -14,8 +14,8 @@ from optics.plan import Acceptance, Adapt, FixedRoute, Plan, TransitionPolicy
 from orchestrator.inventory.lab import Lab
 from orchestrator.inventory.positions import Document, Path, Problems, read_json
 from orchestrator.inventory.schema import attempt, check, show
+from orchestrator.plan.attached import Site, beside, read_attached
 from orchestrator.plan.edges import PlanEdge, RouteEdge
-from orchestrator.plan.functions import read_functions
 from orchestrator.plan.interchangeable import alike, difference
 from orchestrator.plan.jobs import JobReader
 from orchestrator.plan.links import Links
@@ -49,9 +49,12 @@ def read_plan(text: str, filename: str, lab: Lab) -> Plan:
     turning = ScheduleReader(checked, links, max_loss_db)
     schedule = turning.schedule(raw)
     sometimes = [link for slot in schedule.slots for link in slot.links] if schedule is not None else ()
-    job = JobReader(checked, notes, links, sometimes).job(raw.get("job"))
-    if edge is not None and (functions := read_functions(edge.segments, job, checked, notes)) and job is not None:
-        job = replace(job, functions=functions)
+    reader = JobReader(checked, notes, links)
+    job = reader.job(raw.get("job"))
+    attached = read_attached(Site(reader.edge, job, edge, checked, (*links, *sometimes), notes))
+    if job is not None:
+        job = replace(job, attached=attached)
+        job = replace(job, aside=beside(job))
     if job is not None and schedule is not None and job.workload == "train" and job.args.get("exchange") == "gloo":
         words = "gloo: torch's connections do not know the slots, and wait out dark ones by TCP's timers; exchange wires knows them"
         notes.add(("job", "args", "exchange"), words)

@@ -36,8 +36,7 @@ def relabelled(
     held_own = {d: among(held, own.get(d, ())) for d, held in observed.items()}
     inside = {host for link in plan.links for host in link.hosts} | set(plan.job.hosts if plan.job else ())
     busy = {port.host for port in foreign_ports(observed, own, lab)} - inside
-    shadow = {plan.job.shadow.host} if plan.job and plan.job.shadow else set[str]()
-    out = {*busy, *plan.spares, *(shadow - inside)}
+    out = {*busy, *plan.spares, *({*plan.job.aside} - inside if plan.job else ())}
     groups = [[host for host in group if host not in out] for group in plan.interchangeable]
     known = labels_between(text, current_text) if current_text else None
     if known is not None and not _within(known, groups):

@@ -9,6 +9,7 @@ from optics.plan import Plan
 from optics.ranks import host_of_rank
 from orchestrator.inventory.hosts import Host
 from orchestrator.inventory.positions import Path, Problems
+from orchestrator.plan.attached import attachments_of
 from orchestrator.plan.edges import PlanEdge
 from orchestrator.plan.links import Links
 
@@ -34,13 +35,8 @@ def check_slices(plan: Plan, edge: PlanEdge | None, links: Links, problems: Prob
         (("adapt",), edge.adapt, "circuits are of whole ports"),
         (("interchangeable",), edge.interchangeable, "name whole hosts"),
         (("spares",), edge.spares, "name whole hosts"),
-        (
-            ("segments",),
-            any(segment.functions for segment in edge.segments),
-            "functions of packet switches were not tried with slices",
-        ),
         (("job", "regions"), edge.job is not None and edge.job.regions, "circuits are of whole ports"),
-        (("job", "shadow"), edge.job is not None and edge.job.shadow, "a tap sees the packets of all slices"),
+        *((kind.where, True, kind.unsliced) for kind, _ in attachments_of(plan.job) if kind.unsliced),
     ):
         if there:
             problems.add(path, f"{first.name} is a slice of a host: {why}")

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 from optics import LinkKind
 from optics.plan import Acceptance, Job, Plan, Region, Schedule, TransitionPolicy, WantedLink
+from orchestrator.plan.attached import attachments_of
 from orchestrator.results import to_json
 
 
@@ -23,6 +24,8 @@ def document_of(plan: Plan) -> dict[str, Any]:
     if plan.job is not None:
         found["job"] = _job(plan.job)
         found |= {"predicted": dict(plan.job.predicted)} if plan.job.predicted else {}
+        for kind, value in attachments_of(plan.job):
+            kind.write(value, found)
     if plan.routes:
         found["routes"] = [
             {"src": r.source, "dst": r.target, "via": list(r.via)} | ({} if r.lane is None else {"lane": r.lane})
@@ -62,8 +65,7 @@ def _segment(plan: Plan, index: int) -> dict[str, Any]:
     """A packet switch with those of its hosts that the plan links over it."""
     hosts = dict.fromkeys(host for link in plan.links if link.place == f"segments[{index}]" for host in link.hosts)
     name = plan.segments[index]
-    functions = [function.name for function in plan.functions if function.segment == name]
-    return {"name": name, "hosts": list(hosts)} | ({"functions": functions} if functions else {})
+    return {"name": name, "hosts": list(hosts)}
 
 
 def _others(value: Any, usual: Any) -> dict[str, Any]:
@@ -78,10 +80,6 @@ def _job(job: Job) -> Mapping[str, Any]:
     for field in fields(job):
         value = getattr(job, field.name)
         default = field.default_factory() if field.default_factory is not MISSING else field.default
-        if field.name not in ("predicted", "functions", *declared) and value != default:
+        if field.name not in ("predicted", "attached", "aside", *declared) and value != default:
             found[field.name] = [_region(region) for region in value] if field.name == "regions" else to_json(value)
-    if job.shadow is not None and job.shadow.taps != "auto":
-        found["shadow"] = {"host": job.shadow.host, "taps": [str(port) for port in job.shadow.taps]}
-    if job.congestion is not None and job.congestion.control != "mltcp":
-        found["congestion"] = job.congestion.control
     return found

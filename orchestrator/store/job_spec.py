@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from optics.leases import Lease
 from optics.plan import Job
+from orchestrator.extensions import job_of
 from orchestrator.files.fields import of_fields, stored
-from orchestrator.processes import Daemon
 from orchestrator.results import Json, to_json
 
 
@@ -27,8 +26,7 @@ class JobSpec:
     """A launched job. wanted: as its plan has it, with the rings that it has turned to; it alone decides whether another job is the
     same. on_hosts: its name on the hosts. backend: of its collectives.
 
-    leases: what packet switches gave it. keeper: the process that renews them, on the machine that started it.
-    alone: why it was launched without its shadow. unlaunched: its launch failed, so that no rank ran; the record's detail says why.
+    given: what it was given of its attachments, by kind, as they keep it. unlaunched: its launch failed, so that no rank ran; the record's detail says why.
     turning: the number of a move that may have changed its rings and whose result is not known; 0 for none. pause: the latest.
     stopping: why its ranks were asked to stop. Ranks that were asked exit with 0, so this alone tells "stopped" from "finished".
     """
@@ -36,9 +34,7 @@ class JobSpec:
     wanted: Job
     on_hosts: str
     backend: str
-    leases: tuple[Lease, ...] = ()
-    keeper: Daemon | None = None
-    alone: str = ""
+    given: Mapping[str, Any] = field(default_factory=dict)
     unlaunched: bool = False
     turning: int = 0
     pause: Pause | None = None
@@ -53,9 +49,7 @@ class JobSpec:
     def of_json(cls, data: Mapping[str, Any]) -> JobSpec:
         """Read what `to_json` wrote. Raises: StoreFailed - it is not what this version writes."""
         read: dict[str, Any] = {
-            "wanted": Job.of(data["wanted"]),
-            "leases": tuple(of_fields(Lease, lease) for lease in data["leases"]),
-            "keeper": of_fields(Daemon, data["keeper"]) if data["keeper"] else None,
+            "wanted": job_of(data["wanted"]),
             "pause": of_fields(Pause, data["pause"]) if data["pause"] else None,
         }
         return of_fields(cls, {**data, **read})

@@ -7,37 +7,12 @@ measurement never share a name; durations are fields, because a time axis shows 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal, TypeAlias
 
-Kind: TypeAlias = Literal["int", "float", "str"]
+from orchestrator.extensions import parts
+from orchestrator.telemetry.measurement import COMMON_TAGS, Field, Kind, Measurement
 
-COMMON_TAGS = ("testbed", "run")
-"""Tags the journal adds to every point: the lab's name and the run's id."""
-
-
-@dataclass(frozen=True, slots=True)
-class Field:
-    """One field: its type never changes, because the first write fixes it in InfluxDB permanently."""
-
-    kind: Kind
-    unit: str
-    what: str
-
-
-@dataclass(frozen=True, slots=True)
-class Measurement:
-    """One table. `tags` are all present in every point; `events` are flushed to the file at once, samples are buffered."""
-
-    name: str
-    what: str
-    tags: tuple[str, ...]
-    fields: Mapping[str, Field]
-    rate: str
-    events: bool = False
-
-
-OF_JOBS = ("iteration", "collective", "rank", "shadow", "requests", "function")
+OF_EXTENSIONS: tuple[Measurement, ...] = tuple(each for found in parts("measurements", "MEASUREMENTS") for each in found)
+OF_JOBS = ("iteration", "collective", "rank", "requests", *(each.name for each in OF_EXTENSIONS))
 """What jobs measure. It is in the journal of the run that launched the job, also of when another run moved its circuits."""
 
 USUAL = 20
@@ -344,45 +319,6 @@ _ALL = (
         "per iteration",
     ),
     Measurement(
-        "shadow",
-        "one iteration as the shadow of a job judged it; its time is when it did",
-        (*COMMON_TAGS, "job"),
-        {
-            "iter": Field("int", "", "which iteration of the job"),
-            "equal": Field("int", "", "1: followed, and the hash of its weights is the job's; 0: flagged"),
-            "fetched": Field("int", "", "1: its state was sent by the job, instead of followed"),
-            "missing": Field("int", "bytes", "of its sums that were not seen"),
-            "lost": Field("int", "", "packets that the taps had no room for, since the job began"),
-            "lag_ms": Field("float", "ms", "the job's word that the iteration is over to the verdict"),
-            "checkpoint": Field("int", "", "the iteration of the newest state that is equal"),
-            "host": Field("str", "", "the shadow's"),
-            "taps": Field("str", "", "hosts whose received packets are copied, separated by spaces"),
-        },
-        "per iteration",
-    ),
-    Measurement(
-        "function",
-        "what a packet switch has counted for a job since its function was allocated; its time is when it was asked",
-        (*COMMON_TAGS, "job", "segment", "function"),
-        {
-            "size": Field("int", "", "slots or entries that the job has"),
-            "total": Field("int", "", "slots or entries of the switch, all jobs together"),
-            "each_bytes": Field("int", "bytes", "size of one slot or entry"),
-            "lease_left_s": Field("float", "s", "until the allocation ends, unless it is renewed"),
-            "packets_in": Field("int", "packets", "of the job's ranks"),
-            "packets_out": Field("int", "packets", "to them"),
-            "bytes_in": Field("int", "bytes", "in these packets, with the function's header"),
-            "bytes_out": Field("int", "bytes", "in these packets, with the function's header"),
-            "sums": Field("int", "", "aggregate: chunks whose sum was complete"),
-            "duplicates": Field("int", "packets", "aggregate: parts sent again that were in already"),
-            "gets": Field("int", "", "cache: questions"),
-            "hits": Field("int", "", "cache: of these, answered by the switch"),
-            "stored": Field("int", "", "cache: entries in use"),
-            "evicted": Field("int", "", "cache: entries that made room for others"),
-        },
-        "when the job is asked: 1 Hz while watched",
-    ),
-    Measurement(
         "rank",
         "one training step of a job, as each of its ranks saw it; its time is when the rank began it",
         (*COMMON_TAGS, "job", "rank"),
@@ -421,4 +357,4 @@ _ALL = (
     ),
 )
 
-MEASUREMENTS: Mapping[str, Measurement] = {m.name: m for m in _ALL}
+MEASUREMENTS: Mapping[str, Measurement] = {m.name: m for m in (*_ALL, *OF_EXTENSIONS)}

@@ -11,12 +11,12 @@ from typing import Any
 from optics.errors import Missing
 from orchestrator.files.atomic import whole
 from orchestrator.telemetry.lineprotocol import Point
-from orchestrator.telemetry.names import MEASUREMENTS
+from orchestrator.telemetry.names import MEASUREMENTS, OF_EXTENSIONS
 from orchestrator.telemetry.reader import Recorded
 
 BY_STEP: Mapping[str, tuple[str, ...]] = {
     name: tuple(field for field, known in MEASUREMENTS[name].fields.items() if field != "iter" and known.kind != "str")
-    for name in ("iteration", "collective", "shadow", "requests")
+    for name in ("iteration", "collective", "requests", *(each.name for each in OF_EXTENSIONS if "iter" in each.fields))
 }
 """The fields of the measurements that count iterations (`iter`) and are of one job each: the scalar `iteration/loss`, ..."""
 _UNFIT = re.compile(r"[^A-Za-z0-9._-]")

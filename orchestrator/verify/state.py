@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from optics.leases import FunctionUse
 from orchestrator.results import Awaiting, JobStatus, JsonReport
 
 
@@ -114,8 +113,8 @@ class StatusReport(JsonReport):
     """Recoveries of the job in the last day, the newest first: when, what, how it ended, and why."""
     loose: tuple[str, ...] = ()
     """Files and directories of the inventory that every user of this machine may write."""
-    functions: tuple[FunctionUse, ...] = ()
-    """What other jobs have of the functions of the lab's packet switches, and which switches do not answer."""
+    elsewhere: tuple[str, ...] = ()
+    """What other jobs' attachments have of the lab, in words."""
 
     derived = ("ok",)
 

@@ -10,16 +10,17 @@ from optics import HostName
 from optics.plan import Job, Mode, TransitionPolicy, ring_steps
 from orchestrator.fabric.next_hops import hops
 from orchestrator.inventory.lab import Lab
+from orchestrator.plan.attached import planned
 from orchestrator.plan.target import Target
 from orchestrator.store.records import JobRecord
 
 TURNING = ("rings", "traffic")
 """Fields of a job that its ranks can take over at the end of an iteration."""
-LABELS = ("predicted", "regions", "congestion")
-"""Fields that its ranks do not know: those of the hosts' agents are told to these while it runs."""
-DERIVED = ("training",)
-"""Fields that follow from others: `args` says what differs."""
-FIELD = {"version": "the declaration or the files of job.program", "functions": "segments[].functions"}
+LABELS = ("predicted", "regions")
+"""Fields that its ranks do not know."""
+DERIVED = ("training", "aside")
+"""Fields that follow from others, which say what differs."""
+FIELD = {"version": "the declaration or the files of job.program"}
 """What a field is called where no key of the plan file has its name."""
 LEAST_DARK_S = 0.1
 """Shorter darkness costs a job over kernel TCP less than a pause: its connections resume by themselves within 20 to 60 ms."""
@@ -48,7 +49,9 @@ def differing(running: Job, job: Job) -> list[str]:
         was, value = getattr(running, name), getattr(job, name)
         if was == value or name in ignored:
             continue
-        if name in ("args", "env"):
+        if name == "attached":
+            found += [kind.key for kind in planned() if was.get(kind.key) != value.get(kind.key)]
+        elif name in ("args", "env"):
             found += [f"{name}.{key}" for key in sorted({*was, *value}) if was.get(key) != value.get(key)]
         else:
             found.append(name)
@@ -68,8 +71,10 @@ def decide(record: JobRecord | None, job: Job | None, live: str, *, restart: boo
     if restart:
         return Decision("restart")
     backend, found = record.spec.backend, differing(record.spec.wanted, job)
-    if forced := [field for field in found if field not in (*TURNING, *LABELS)]:
-        some = ", ".join(FIELD.get(field, f"job.{field}") for field in forced[:4]) + (
+    adjusting = [kind.key for kind in planned() if kind.adjusts]
+    places = FIELD | {kind.key: kind.place for kind in planned() if kind.place}
+    if forced := [field for field in found if field not in (*TURNING, *LABELS, *adjusting)]:
+        some = ", ".join(places.get(field, f"job.{field}") for field in forced[:4]) + (
             f" and {len(forced) - 4} more" if len(forced) > 4 else ""
         )
         return Decision("restart", f"{some} differ{'' if len(forced) > 1 else 's'} from the running job's")

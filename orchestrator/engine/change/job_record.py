@@ -10,7 +10,6 @@ from optics.plan import Job
 from optics.ranks import RankName, host_of_rank, hosts_of
 from orchestrator.hosts import JobState, job_name
 from orchestrator.hosts.launch import backend, identity
-from orchestrator.hosts.shadow import tapped
 from orchestrator.inventory.lab import Lab
 from orchestrator.plan.target import Target
 from orchestrator.store.job_spec import JobSpec
@@ -46,26 +45,6 @@ def ranks_of(record: JobRecord, lab: Lab) -> tuple[RankName, ...]:
 def hosts_of_job(record: JobRecord, lab: Lab) -> tuple[HostName, ...]:
     """The hosts of the job that this inventory still contains."""
     return hosts_of(ranks_of(record, lab))
-
-
-def shadow_host(record: JobRecord, lab: Lab) -> HostName | None:
-    """The host of the job's shadow; None where it has none, or this inventory has the host no more."""
-    shadow = record.spec.wanted.shadow
-    return shadow.host if shadow is not None and shadow.host in lab.hosts else None
-
-
-def tapped_hosts(record: JobRecord, lab: Lab) -> tuple[HostName, ...]:
-    """The hosts whose received packets are copied to the job's shadow, as far as this inventory still has the job's."""
-    job = record.spec.wanted
-    return tuple(sorted(tapped(job, lab))) if job.shadow is not None and set(job.hosts) <= lab.hosts.keys() else ()
-
-
-def shadowed(job: Job, record: JobRecord | None) -> bool:
-    """Whether a record is of the same training as a job, with its shadow on the same host: what that kept is of this training."""
-    was = record.spec.wanted if record is not None else None
-    if was is None or (was.name, identity(was)) != (job.name, identity(job)):
-        return False
-    return job.shadow is not None and was.shadow is not None and was.shadow.host == job.shadow.host
 
 
 def launching(record: JobRecord, run: RunRecord | None) -> bool:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,8 @@ from optics import HostName, NotVerified, Refused, TestbedError, Unreachable
 from optics.plain import counted
 from optics.plan import Job
 from optics.ranks import RankName, host_of_rank
-from orchestrator.engine.change import functions, job_beats, job_functions, job_ports, job_shadow
+from orchestrator.engine.change import attachments, job_beats, job_ports
+from orchestrator.engine.change.attachments import Launch, Look
 from orchestrator.engine.change.attempt import Attempt
 from orchestrator.engine.change.iterations import LATEST, ahead_ns_of, bring_home, ends_before, ends_of, median_ms, saves, sent
 from orchestrator.engine.change.job_record import (
@@ -27,7 +29,6 @@ from orchestrator.engine.change.job_record import (
     new_hosts,
     ranks_of,
     runs,
-    shadowed,
     spec_of,
     state_of,
     stopping,
@@ -76,9 +77,12 @@ class Jobs:
         return await job_beats.bring_home(self.session, name, record.name, record.run, self._run_dir(record), ranks)
 
     async def status(
-        self, record: JobRecord, beats: Sequence[Beat] | None = None, asked: functions.Asked | None = None
+        self, record: JobRecord, beats: Sequence[Beat] | None = None, asked: dict[object, Any] | None = None
     ) -> JobStatus:
-        """Ask every rank, fetch the new iterations, record an end in the store. beats: what `beats` returned a moment ago."""
+        """Ask every rank, fetch the new iterations, record an end in the store.
+
+        beats: what `beats` returned a moment ago. asked: as `Look.asked`.
+        """
         name, wanted = record.spec.on_hosts, record.spec.wanted
         ranks = ranks_of(record, self.session.lab)
         states = await self.session.hosts.job_states(name, ranks)
@@ -98,8 +102,9 @@ class Jobs:
             detail = record.detail
         if not records and not detail and ranks:
             detail = await unseen(self.session, self.store, self.slice, self.runs_dir, record, state)
-        given = await functions.tend(self.store, record, asked := asked or functions.Asked()) if record.ended is None else ()
-        detail += "".join(f"; {use}" for use in given if use.error and state == "failed")
+        look = Look(self.session, self.store, record, self._run_dir(record), state in ALIVE, {} if asked is None else asked)
+        lost = await attachments.tend(look) if record.ended is None else ()
+        detail += "".join(f"; {words}" for words in lost) if state == "failed" else ""
         if record.ended is None and state in ("finished", "failed", "stopped"):
             self.store.set_job(record.id, state, detail, ended=True)
             await self._give_back(record.id)
@@ -128,10 +133,7 @@ class Jobs:
             late=job_beats.late_words(beats, median_ms(records)) if state == "running" else (),
             resumed_from=max(int(records[0].get("iter", 1)) - 1, 0) if records else 0,
             damaged=records[0].get("damaged", 0) if records else 0,
-            shadow=await job_shadow.status(self.session, record, self._run_dir(record)),
-            functions=await job_functions.status(record, self.session.lab, self._run_dir(record), asked)
-            if state in ALIVE and asked
-            else (),
+            attached=await attachments.status(look),
             sent=sent(wanted, records),
             saves=saves(records),
             bad_records=records.bad,
@@ -226,8 +228,7 @@ class Jobs:
         *,
         sample: bool = True,
     ) -> JobStatus | None:
-        """Resume the job that ran before (None: none did) from its checkpoint, without its shadow where that cannot be started;
-        stop another one that runs.
+        """Resume the job that ran before (None: none did) from its checkpoint; stop another one that runs.
 
         wanted: the job with the rings that it had, None for those of its record; on other rings it is stopped, too.
         Raises: Missing - its launch data is lost; else as `start`.
@@ -240,7 +241,7 @@ class Jobs:
                     phase.detail = f"stopped {latest.name}"
             else:
                 with suppress(TestbedError):
-                    await self.status(latest)  # it gives back what it has of packet switches
+                    await self.status(latest)  # it gives back what it has
         record = None if number is None else self.store.job(number)
         if record is None or record.state == "finished":
             return None
@@ -269,41 +270,34 @@ class Jobs:
     ) -> JobStatus:
         """Launch a job through Ansible and wait for its first iterations, or its early end.
 
-        sample: hosts keep their ports' counters. restore: from the checkpoint of its shadow, and no other. resume: from that or
-        its ranks', whichever is newer. spared: without its shadow where that cannot be started.
+        sample: hosts keep their ports' counters. restore, resume, spared: as `Launch`.
         Raises: NotVerified - it failed at once; the last line of each rank is quoted. Refused, Unreachable - it could not start.
         """
         what = job.program or job.workload
         latest = self.store.latest_job(self.slice)
         await self.stop_left(latest)
         new = new_hosts(job, latest) if resume else []
-        begins = "shadow" if restore else "newest" if resume and shadowed(job, latest) else ""
         with recorder.phase("launch", f"{what} on {len(job.hosts)} hosts, through Ansible") as phase:
-            leases = await functions.take(job, self.session.lab, run)
-            alone: list[str] = []
-            more: dict[str, Any] = ({"fresh": new} if new else {}) | ({"alone": alone.append} if spared and job.shadow else {})
-            if job.shadow:
-                more["says"] = lambda words: recorder.progress.update("launch", 0, 1, words)
-            more |= ({"leases": leases} if leases else {}) | ({"restore": begins} if begins else {})
-            spec = dataclasses.replace(spec_of(job, self.session.lab, run), leases=leases)
+            launch = Launch(self.session, job, run, latest, resume, restore, spared, partial(recorder.progress.update, "launch", 0, 1))
+            lab = self.session.lab
+            spec = dataclasses.replace(spec_of(job, lab, run), given=await attachments.reserve(job, lab, run))
             number = self.store.add_job(self.slice, run, job.name, spec)
             try:
-                if leases:  # only now that they are recorded: of a process that was killed before, they end soon
-                    spec = dataclasses.replace(spec, keeper=functions.keep(leases))
-                    self.store.set_job_spec(number, spec)
-                await self.session.hosts.launch(job, run, resume=resume, **more)
+                spec = await attachments.begin(launch, spec, partial(self.store.set_job_spec, number))
+                more = {"fresh": new} if new else {}
+                await self.session.hosts.launch(job, run, resume=resume, extra=attachments.extra(job, spec, lab), **more)
             except TestbedError as error:
-                self.store.set_job_spec(number, dataclasses.replace(spec, unlaunched=True))
+                now = self.store.job(number)
+                assert now is not None
+                self.store.set_job_spec(number, dataclasses.replace(now.spec, unlaunched=True))
                 self.store.set_job(number, "failed", str(error), ended=True)
-                await functions.give_back(spec.leases, spec.keeper)
+                await self._give_back(number)
                 await self.stop_left(self.store.job(number))
                 raise
-            if alone:
-                self.store.set_job_spec(number, dataclasses.replace(spec, alone=alone[0]))
             self.store.set_job(number, "running")
             if sample:
                 await job_ports.keep(self.session, spec.on_hosts, job.ranks)
-            phase.detail = f"{what}, {len(job.ranks)} ranks, {spec.backend}" + "".join(f"; no shadow: {why}" for why in alone)
+            phase.detail = f"{what}, {len(job.ranks)} ranks, {spec.backend}" + "".join(f"; {words}" for words in attachments.without(spec))
         record = self.store.latest_job(self.slice)
         assert record is not None
         starts = f"waiting for {counted(len(job.ranks), 'rank')} to start and meet, then for {FIRST_ITERATIONS} iterations"
@@ -348,7 +342,7 @@ class Jobs:
         ended = await self.session.hosts.stop_job(record.spec.on_hosts, GRACE_S, ranks_of(record, self.session.lab))
         if still := [rank for rank, s in ended.items() if s.state == "running"]:
             raise Refused(f"job {record.name}: {', '.join(still)} did not stop", hint="testbed job stop again, or check the host")
-        await job_shadow.end(self.session, record)
+        await attachments.stop(self.session, record)
         try:
             status = await self.status(record)
         except Unreachable:  # stopped through Ansible, or its hosts were started anew: no agent there tells more
@@ -370,7 +364,7 @@ class Jobs:
         ended = await self.session.hosts.stop_job(name, BROKEN_GRACE_S, near) if near else {}
         if still := [rank for rank, s in ended.items() if s.state == "running"]:
             raise Refused(f"job {record.name}: {', '.join(still)} did not stop", hint="check the host")
-        await job_shadow.end(self.session, record)
+        await attachments.stop(self.session, record)
         if record.ended is None:
             words = why or f"{', '.join(sorted(lost))} did not answer"
             self.store.set_job(record.id, "failed", words, ended=True)
@@ -385,9 +379,9 @@ class Jobs:
         return tuple(rank for rank, state in states.items() if state.state == "running")
 
     async def _give_back(self, job: int) -> None:
-        """Give back what packet switches gave a job that has ended."""
+        """Give back what a job had that has ended."""
         if (record := self.store.job(job)) is not None:
-            await functions.give_back(record.spec.leases, record.spec.keeper)
+            await attachments.release(record.spec.given)
 
     async def stop_left(self, record: JobRecord | None) -> None:
         """Stop what is `left` of an ended job, so that it holds no GPU and no port. A host that does not answer stays as it is."""
@@ -395,7 +389,7 @@ class Jobs:
             if record is not None and record.ended is not None and (left := await self.left(record)):
                 await self.session.hosts.stop_job(record.spec.on_hosts, GRACE_S, left)
         if record is not None and record.ended is not None:
-            await job_shadow.end(self.session, record)
+            await attachments.stop(self.session, record)
 
     async def stop_if_running(self, recorder: Recorder) -> str:
         """Stop the job if one runs; return its name, else "". Raises: Unreachable, Refused - not all of its ranks stopped."""

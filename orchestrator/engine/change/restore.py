@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from optics import HandsNeeded, Link, Locked, TestbedError
 from orchestrator.engine.change.context import Context
-from orchestrator.engine.change.functions import check
+from orchestrator.engine.change.attachments import check
 from orchestrator.engine.change.goal import goal_hosts
 from orchestrator.engine.change.job_record import launched
 from orchestrator.engine.change.rollback import Rollback
@@ -80,9 +80,9 @@ class Restore(Up):
         return None  # the previous attenuation is part of what is restored
 
     async def _choose(self, goal: Target, *, launch: bool, dark: bool) -> None:
-        """The job that ran gets the rings that it had, if it still runs; no packet switch without room for it stops a rollback."""
+        """The job that ran gets the rings that it had, if it still runs; nothing that it cannot have stops a rollback."""
         store, record = self.context.store, None if self.to.job is None else self.context.store.job(self.to.job)
-        if record is not None and record.state != "finished" and record.spec.wanted.functions:
+        if record is not None and record.state != "finished" and record.spec.wanted.attached:
             try:
                 job = launched(record, self.lab, self.to.wanted)
                 await check(job, self.lab, store.latest_job(self.context.slice))

@@ -9,6 +9,7 @@ from typing import Any
 from optics import Change, CrossConnect, DeviceName, HostName, HostPort, Port, Setting, Slot, SpectralRoute, TestbedError
 from optics.plan import Job
 from optics.words import short, sort_key
+from orchestrator.extensions import job_of
 from orchestrator.fabric.circuits import receivers, settings
 from orchestrator.fabric.lightpath import Held, among, route, routes
 from orchestrator.fabric.transition import Transition, transition
@@ -61,7 +62,7 @@ def before_of(data: Any) -> Snapshot:
         data["generations"],
         tuple(HostPort(*x) for x in data["lit"]),
         data["job"],
-        Job.of(data["wanted"]) if data["wanted"] else None,
+        job_of(data["wanted"]) if data["wanted"] else None,
     )
 
 

@@ -14,7 +14,7 @@ from orchestrator.engine.change.attempt import GO_TAKES, LOOK_S, MOST_S, Attempt
 from orchestrator.engine.change.context import Context
 from orchestrator.engine.change.decision import Decision, Live, cut_off, decide, differing, pauses
 from orchestrator.engine.change.iterations import ahead_ns_of, bring_home, ends_of, last_before, turned_at
-from orchestrator.engine.change.job_congestion import follow
+from orchestrator.engine.change.attachments import adjust
 from orchestrator.engine.change.job_record import boundary, counts_collectives, launched, ranks_of
 from orchestrator.engine.change.snapshot import Snapshot
 from orchestrator.engine.change.standstill import Standstill, standstill, stood_parts
@@ -427,7 +427,7 @@ async def turn_back(context: Context, to: Snapshot, policy: TransitionPolicy) ->
         return []
     turn = Turn(context, policy, "never" if policy.live == "never" else "prefer")
     await turn.choose(record, launched(record, context.session.lab, to.wanted))
-    turn.notes += await follow(context.session, turn.decision, record, turn.job)
+    turn.notes += await adjust(context.session, turn.decision, record, turn.job)
     await turn.finish()
     return turn.notes
 

@@ -24,10 +24,9 @@ from orchestrator.engine.change.confirm import Confirming, up_to_the_operator
 from orchestrator.engine.change.context import Context
 from orchestrator.engine.change.decision import LIVE
 from orchestrator.engine.change.equalise import equalise_plan
-from orchestrator.engine.change.functions import check
+from orchestrator.engine.change import attachments
 from orchestrator.engine.change.goal import as_saved, goal_hosts, lacking, rules_sha, settings_word
 from orchestrator.engine.change.impact import Impact
-from orchestrator.engine.change.job_congestion import follow
 from orchestrator.engine.change.keep_job import as_asked, ended, together
 from orchestrator.engine.change.left_as_is import stopped, unrecorded
 from orchestrator.engine.change.move import Move
@@ -43,7 +42,7 @@ from orchestrator.fabric.rules import Rules, rules
 from orchestrator.fabric.transition import per_device
 from orchestrator.fabric.up_state import UpState
 from orchestrator.hosts import Hello
-from orchestrator.plan.shadow import seen_taps
+from orchestrator.plan.attached import check_placed
 from orchestrator.plan.target import Target, dark_time_scale, diff, expected_dark_ms, fingerprint, target
 from orchestrator.results import EqualiseReport, JobStatus, UpReport
 from orchestrator.session import Observation, check_ports
@@ -237,7 +236,7 @@ class Up:
         owned = store.owned(self.context.slice) | self.context.adopted(seen.settings)
         try:
             goal = target(self.plan, self.lab, seen.settings, owned)
-            seen_taps(self.plan, goal.links)
+            check_placed(self.plan, goal.links)
         except Interlock as error:
             raise explained(error, store.owners(self.context.key)) from None
         except Infeasible:
@@ -272,16 +271,17 @@ class Up:
     async def _choose(self, goal: Target, *, launch: bool, dark: bool) -> None:
         """See that the devices have the ports, and decide what becomes of the running job.
 
-        Raises: Interlock - it goes on, and the plan disconnects hosts of it; else as `check_ports`, `functions.check`,
+        Raises: Interlock - it goes on, and the plan disconnects hosts of it; else as `check_ports`, `attachments.check`,
         `Turn.choose` and `Hosts.make_ready`.
         """
         await check_ports(self.context.session, goal.change.made)
         self.notes += as_asked(self.running, self.plan, self.asked.job)
-        await check(self.plan.job if launch else None, self.lab, self.context.store.latest_job(self.context.slice))
+        await attachments.check(self.plan.job if launch else None, self.lab, self.context.store.latest_job(self.context.slice))
         await self.turn.choose(self.running, self.plan.job if launch else None, dark=dark)
         if self.running is not None and self.turn.decision.kind == "keep" and self.slots is None:  # slots were looked at together
             together(self.running, self.plan, self.asked.job)
-        if launch and self.plan.job is not None and (self.plan.job.program or self.plan.job.congestion):
+        if launch and self.plan.job is not None:
+            await attachments.ready(self.plan.job, self.context.session)
             await self.hosts.make_ready(self.plan.job)
 
     def _now_held(self, goal: Target, times: Timeline) -> Held:
@@ -394,7 +394,7 @@ class Up:
     async def _job(self, *, launch: bool, changed: bool) -> JobStatus | None:
         """Bring the job in line with the plan: an unchanged one keeps running, another one replaces it."""
         context = self.context
-        self.notes += await follow(context.session, self.turn.decision, self.running, self.plan.job if launch else None)
+        self.notes += await attachments.adjust(context.session, self.turn.decision, self.running, self.plan.job if launch else None)
         await self.turn.finish()
         self.notes += await told(context.session, self.plan.job)
         return await context.jobs.ensure(

@@ -17,7 +17,7 @@ from typing import Protocol
 from optics import HostName, Locked, TestbedError
 from optics.plan import Plan
 from optics.ranks import RankName, by_host, host_of_rank
-from orchestrator.engine.change.functions import Asked, tend, unkept
+from orchestrator.engine.change.attachments import Look, launched_without, tend
 from orchestrator.engine.change.job_record import counts_collectives, ranks_of
 from orchestrator.engine.change.jobs import Jobs
 from orchestrator.engine.guard.policy import (
@@ -117,8 +117,8 @@ class JobWatch:
         if self.one.locked() or self.others():
             self.quiet_since = time.monotonic()
             return None
-        if record.ended is None and unkept(record.spec):
-            await tend(store, record, Asked())
+        if record.ended is None:
+            await tend(Look(self.jobs.session, store, record, self.command.settings.run_dir(record.run), alive=True))
         adapting = self._adapting()
         # A job may wait for its slots for a cycle: only one that has ended is recovered.
         if kind("turn").running(self.command.settings, self.slice) is not None:
@@ -257,8 +257,8 @@ class JobWatch:
         after = f"after iteration {status.resumed_from}" if status is not None and status.resumed_from else "from its start"
         words = f"{record.name} runs again {after}, {took:.1f} s after: {action.why}"
         self.say("recovered", words, job=record.name, run=run, seconds=round(took, 3), action=action.kind)
-        if status is not None and status.shadow is not None and "lacks" in status.shadow:
-            self.say("without shadow", f"{record.name} was {status.shadow['lacks']}", job=record.name, run=run)
+        for noun, words in launched_without(record.name, status.attached) if status is not None else ():
+            self.say(f"without {noun}", words, job=record.name, run=run)
 
     @contextmanager
     def _begin(self, what: str, action: Action, record: JobRecord) -> Iterator[Begun]:

@@ -10,9 +10,9 @@ from optics import BadFile, HostName, Infeasible, Interlock, Locked, Missing, Te
 from optics.plan import Plan
 from orchestrator.deadline import deadline
 from orchestrator.engine.change.expiry import settled
-from orchestrator.engine.change.functions import check
+from orchestrator.engine.change.attachments import check
 from orchestrator.engine.change.interlock import Moves, tagged
-from orchestrator.engine.change.job_record import hosts_of_job, launched, shadow_host
+from orchestrator.engine.change.job_record import hosts_of_job, launched
 from orchestrator.engine.change.jobs import Jobs
 from orchestrator.engine.change.locking import holding, obeyed, own_turner
 from orchestrator.engine.change.run import ChangeRun
@@ -46,8 +46,8 @@ FINISHED = ("stopped", "finished")
 
 
 async def restart(jobs: Jobs, command: Command, record: JobRecord, why: str, begin: Begin) -> JobStatus:
-    """Stop what is left of a broken job and launch it again, from the newest checkpoint that its ranks have in common or its shadow
-    has; a shadow whose host is dead is done without. Slots that turn turn on.
+    """Stop what is left of a broken job and launch it again, from the newest checkpoint that there is; what it can do
+    without and cannot have is left out. Slots that turn turn on.
 
     Raises: Locked - another command holds the lab, or another job was launched; nothing is changed. As `Jobs.start`.
     """
@@ -101,8 +101,8 @@ async def evict(
 ) -> UpReport:
     """Move the plan that is up, and its job, off hosts: each to its spare, or (empty) to nobody. lost: as known; None: ask them.
 
-    The job goes on from its newest checkpoint, without its shadow if that cannot be started; its status then says so. One that was
-    stopped or has finished is not launched.
+    The job goes on from its newest checkpoint, without attachments that it does not need and that cannot be started; its status
+    then says so. One that was stopped or has finished is not launched.
     Raises: Missing, Infeasible - as `plan.evict`. Interlock - a spare is tagged out, or carries another owner's plan.
     Unreachable - a spare does not answer. Nothing is changed then. As `up`.
     """
@@ -117,15 +117,15 @@ async def evict(
     spares = [spare for spare in hosts.values() if spare]
     if words := [line for spare in spares for line in tagged_out(spare, lab, Tagouts(store, key_of(lab), who(settings)).listed())]:
         raise Interlock("\n".join(words), hint="another --spare; or once the work there is finished: testbed tagout remove")
-    shadow = plan.job.shadow.host if plan.job is not None and plan.job.shadow is not None else ""
-    aside = {shadow} - {"", *plan.hosts, *spares}  # a host that links end at must answer, whatever else it is for
+    apart = {*plan.job.aside} if plan.job is not None else set[HostName]()
+    aside = apart - {*plan.hosts, *spares}  # a host that links end at must answer, whatever else it is for
     silent = await _silent(command, lab, settings, [*(hosts if lost is None else ()), *spares, *aside])
     if dead := [spare for spare in spares if spare in silent]:
         words = [f"{spare} does not answer, so it cannot take a place: {silent[spare]}" for spare in dead]
         raise Unreachable("\n".join(words), hint="another --spare; testbed doctor says what is wrong there")
     gone = sorted(set(hosts) & set(silent if lost is None else lost) | aside & set(silent))
     record = store.latest_job(key)
-    moved = record is not None and not {*hosts_of_job(record, lab), shadow_host(record, lab)}.isdisjoint(hosts)
+    moved = record is not None and not {*hosts_of_job(record, lab), *record.spec.wanted.aside}.isdisjoint(hosts)
     options = RunOptions(
         UpOptions(
             launch_job=record is not None and record.state not in FINISHED,
@@ -135,7 +135,7 @@ async def evict(
         evict=hosts,
         lost=tuple(gone),
         why=why or "asked for",
-        spared=bool(shadow),
+        spared=bool(apart),
         broken=why if begin is not None else "",
     )
     with ExitStack() as stack:

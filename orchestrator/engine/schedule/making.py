@@ -8,7 +8,7 @@ from dataclasses import replace
 from optics import Infeasible, Interrupted, Refused, RolledBack, TestbedError
 from optics.plain import counted
 from optics.plan import Plan
-from orchestrator.engine.change.functions import check
+from orchestrator.engine.change.attachments import check
 from orchestrator.engine.change.run import ChangeRun, before_run
 from orchestrator.engine.schedule.goals import naming
 from orchestrator.engine.schedule.process import NOT_LAUNCHED, TURNER, TurnState
@@ -94,7 +94,7 @@ async def _undo(command: Command, lab: Lab, made: list[UpReport], why: str, erro
 async def begin(command: Command, *, job: bool) -> TurnState:
     """Turn the slots of the plan that is up, in the background. job: launch its job meanwhile.
 
-    Raises: as `scheduled`, `Kind.start`; Refused - they turn already, so that this would not launch the job; as `functions.check`.
+    Raises: as `scheduled`, `Kind.start`; Refused - they turn already, so that this would not launch the job; as `attachments.check`.
     """
     lab = load_lab(command.inventory)
     there = TURNER.running(command.settings, slice_of(lab, command.settings))

@@ -18,15 +18,17 @@ from statistics import median
 from typing import Literal
 
 from optics import Infeasible, Missing, TestbedError
-from optics.plan import Congestion
+from orchestrator.engine.change.attachments import attachment
 from orchestrator.engine.sharing.measure import SAMPLED_S, Seen, Tenant, connect, iterations, measured, none_runs, several, tenants
 from orchestrator.engine.sharing.process import COORDINATOR, CoordinateState
 from orchestrator.engine.sharing.report import JobPhases, PhasesReport, answer
+from orchestrator.plan.attached import planned_kind
 from orchestrator.results import JsonReport
 from orchestrator.services.kind import StateFile
 from orchestrator.services.work import Notify, Retries, emit, ready, serving
 from orchestrator.session import Command, Session, load_lab
 from orchestrator.store.keys import key_of
+from orchestrator.store.store import Store
 
 LEASE_S = 20.0
 """Ranks are paced for so long (s) without word."""
@@ -37,6 +39,8 @@ LEAST_LOOK_S = 2.0
 CHANGED = 0.1
 """A job whose iteration changed by this share of it is measured anew."""
 FAILURES = 3
+CONTROL, WINDOWS = "congestion", "mltcp"
+"""The attachment whose windows move jobs apart by themselves, and the one of its controls that does."""
 AGAIN_S = 1.0
 AHEAD_NS = 50_000_000
 """The first iterations begin so long (ns) after the agents were told."""
@@ -115,7 +119,7 @@ async def by_windows(command: Command) -> list[str]:
     async with command.opened(lab, "coordinate") as session:
         await connect(session, sharing)
         for tenant in sharing:
-            await session.hosts.set_congestion(tenant.on_hosts, tenant.ranks, Congestion("mltcp"))
+            await _control(session, command.store, tenant, WINDOWS)
     return [tenant.name for tenant in sharing]
 
 
@@ -130,9 +134,16 @@ async def released(command: Command) -> list[str]:
             with suppress(TestbedError):
                 await connect(session, [tenant])
                 await session.hosts.unpace(tenant.on_hosts, tenant.ranks)
-                await session.hosts.set_congestion(tenant.on_hosts, tenant.ranks, tenant.congestion)
+                await _control(session, command.store, tenant)
                 told.append(tenant.name)
     return told
+
+
+async def _control(session: Session, store: Store, tenant: Tenant, control: str = "") -> None:
+    """Give a job's connections this congestion control; empty: the one that its plan wants. Raises: as `Attachment.adjust`."""
+    if (record := store.job(tenant.record)) is not None:
+        wanted = planned_kind(CONTROL).of({"control": control}) if control else record.spec.wanted.attached.get(CONTROL)
+        await attachment(CONTROL).adjust(session, record, wanted)
 
 
 @dataclass

@@ -12,7 +12,6 @@ from statistics import median
 import numpy as np
 
 from optics import HostName, HostPort, Infeasible, Missing, TestbedError
-from optics.plan import Congestion
 from optics.ranks import RankName, hosts_of
 from orchestrator.engine.change.job_record import ranks_of
 from orchestrator.hosts import Beat, HostEvent
@@ -39,7 +38,7 @@ USABLE = 0.95
 @dataclass(frozen=True, slots=True)
 class Tenant:
     """One owner's running job. key: of the owner's slice; on_hosts: the job's name there; record: its number; paceable:
-    whether its ranks take part; congestion: the control that its plan wants."""
+    whether its ranks take part."""
 
     owner: str
     key: str
@@ -49,7 +48,6 @@ class Tenant:
     ranks: tuple[RankName, ...]
     use: Use
     paceable: bool
-    congestion: Congestion | None = None
 
     @property
     def name(self) -> str:
@@ -71,8 +69,7 @@ def tenants(store: Store, lab: Lab) -> list[Tenant]:
             spec = record.spec
             if used is not None:
                 paceable = spec.wanted.workload != "program"
-                own = spec.wanted.congestion
-                found.append(Tenant(owner, key, record.name, spec.on_hosts, record.id, ranks_of(record, lab), used, paceable, own))
+                found.append(Tenant(owner, key, record.name, spec.on_hosts, record.id, ranks_of(record, lab), used, paceable))
     return found
 
 

@@ -1,4 +1,4 @@
-"""What knows the traffic of the job that runs: shadow, functions of packet switches, what it sends, loses and saves. Pure."""
+"""What knows the traffic of the job that runs: its attachments, what it sends, loses and saves. Pure."""
 
 from __future__ import annotations
 
@@ -9,19 +9,17 @@ from typing import cast
 
 from orchestrator.results import Json
 from orchestrator.telemetry.lineprotocol import Point
-from orchestrator.views.carried import function_words, lost_words, save_words, sent_words, shadow_words
+from orchestrator.views.attached import made_mark, views
+from orchestrator.views.carried import lost_words, save_words, sent_words
 
 KEPT = 40
-"""So many iterations of a shadow are shown."""
+"""So many points of an attachment are shown."""
 LATEST = 20
 """Other figures are of so many exchanges or checkpoints."""
-BEHIND = 5
-"""A checkpoint that is so many iterations older than the newest that was judged is trouble."""
-EQUAL, FETCHED, FLAGGED = "equal", "fetched", "flagged"
 
 
 class Carrying:
-    """Takes points `shadow`, `function`, `collective` and `iteration`, of the newest run that has any."""
+    """Takes points of attachments, `collective` and `iteration`, of the newest run that has any."""
 
     def __init__(self) -> None:
         self._run = ""
@@ -29,8 +27,7 @@ class Carrying:
         self._fresh = False
 
     def _begin(self) -> None:
-        self._judged: deque[Point] = deque(maxlen=KEPT)
-        self._functions: dict[tuple[str, str], Point] = {}
+        self._attached: dict[str, deque[Point]] = {view.measurement: deque(maxlen=KEPT) for view in views()}
         self._exchanges: deque[Point] = deque(maxlen=LATEST)
         self._saves: deque[Point] = deque(maxlen=LATEST)
 
@@ -44,10 +41,8 @@ class Carrying:
             self._run = run
             self._begin()
         match point.measurement:
-            case "shadow":
-                self._judged.append(point)
-            case "function":
-                self._functions[point.tags["function"], point.tags["segment"]] = point
+            case name if name in self._attached:
+                self._attached[name].append(point)
             case "collective" if "whole_bytes" in point.fields:
                 self._exchanges.append(point)
             case "iteration" if "save_ms" in point.fields:
@@ -62,39 +57,19 @@ class Carrying:
         return fresh
 
     def words(self, *, ended: bool) -> list[tuple[str, str, bool]]:
-        """A name, words, and whether it is trouble, for each. ended: the job has; its shadow's checkpoint is still there."""
+        """A name, words, and whether it is trouble, for each. ended: the job has; what outlives it is still there."""
         return [(str(mark["name"]), str(mark["words"]), bool(mark["bad"])) for mark in self._marks(ended=ended)]
 
     def json(self, *, ended: bool) -> Json:
-        """As viewers receive it: marks, each with `share` (of a bar, 0 to 1) or `cells` (of iterations), and who is tapped."""
-        newest = self._judged[-1].fields if self._judged else {}
-        taps = str(newest.get("taps", "")).split() if not ended else []
-        return {"marks": cast(Json, self._marks(ended=ended)), "shadow": str(newest.get("host", "")), "taps": cast(Json, taps)}
+        """As viewers receive it: marks, each with `share` (of a bar, 0 to 1) or `cells` (of iterations), and what is copied where."""
+        kinds = [(view, points) for view in views() if not ended and (points := self._attached[view.measurement])]
+        to, hosts = next((copies for view, points in kinds if (copies := view.copies(points))[0]), ("", []))
+        return {"marks": cast(Json, self._marks(ended=ended)), "copied": {"to": to, "from": cast(Json, hosts)}}
 
     def _marks(self, *, ended: bool = False) -> list[dict[str, Json]]:
-        found = [self._shadow()] if self._judged else []
-        if not ended:
-            found += [self._function(point) for _, point in sorted(self._functions.items())]
-            found += [*self._sent(), *self._saved()]
-        return found
-
-    def _shadow(self) -> dict[str, Json]:
-        cells = [_verdict(point) for point in self._judged]
-        newest = self._judged[-1].fields
-        lags = [float(point.fields["lag_ms"]) for point in self._judged if "lag_ms" in point.fields][-LATEST:]
-        figures: dict[str, int | float | str] = {name: str(newest.get(name, "")) for name in ("host", "taps")}
-        figures |= {"equal": len(cells) - cells.count(FLAGGED), "iterations": len(cells), "fetched": cells.count(FETCHED)}
-        figures |= {name: int(newest.get(name, 0)) for name in ("checkpoint", "lost")}
-        figures |= {"lag_ms": statistics.median(lags)} if lags else {}
-        behind = int(newest.get("iter", 0)) - int(newest.get("checkpoint", 0))
-        return _mark("shadow", shadow_words(figures).removeprefix("shadow "), bad=behind >= BEHIND, cells=cast(Json, cells))
-
-    def _function(self, point: Point) -> dict[str, Json]:
-        figures = {**point.fields, **{name: point.tags[name] for name in ("function", "segment")}}
-        asked, total = int(figures.get("gets", 0)), int(figures.get("total", 0))
-        share = int(figures.get("hits", 0)) / asked if asked else int(figures["size"]) / total if total else None
-        words = function_words(figures)
-        return _mark(point.tags["function"], words.removeprefix(f"{point.tags['function']} "), share=share)
+        kinds = [view for view in views() if view.outlives or not ended]
+        found = [mark for view in kinds if (points := self._attached[view.measurement]) for mark in view.marks(points)]
+        return found if ended else [*found, *self._sent(), *self._saved()]
 
     def _sent(self) -> list[dict[str, Json]]:
         if not self._exchanges:
@@ -104,13 +79,13 @@ class Carrying:
         found = []
         if words := sent_words(figures):
             share = figures["wire_bytes"] / figures["whole_bytes"]
-            found.append(_mark("sends", words.removeprefix("sends "), share=min(1.0, share)))
+            found.append(made_mark("sends", words.removeprefix("sends "), share=min(1.0, share)))
         if lost:
             bound = float(self._exchanges[-1].fields.get("loss_bound", 0.0))
             figures |= {"lost_share": statistics.mean(lost), "lost_most": max(lost), "loss_bound": bound}
             used = min(1.0, max(lost) / bound) if bound else None
             words = lost_words(figures).removeprefix("datagrams: ")
-            found.append(_mark("datagrams", words, share=used, bad=max(lost) > bound + 1e-9))
+            found.append(made_mark("datagrams", words, share=used, bad=max(lost) > bound + 1e-9))
         return found
 
     def _saved(self) -> list[dict[str, Json]]:
@@ -122,17 +97,7 @@ class Carrying:
         usual_ms = statistics.median(float(point.fields.get("iter_ms", 0.0)) for point in self._saves)
         figures = {"each_ms": each_ms, "every": every, "iteration_ms": each_ms / max(1.0, every)}
         share = figures["iteration_ms"] / (usual_ms + figures["iteration_ms"]) if usual_ms else None
-        return [_mark("saves", save_words(figures), share=share)]
-
-
-def _mark(name: str, words: str, *, share: float | None = None, bad: bool = False, cells: Json = None) -> dict[str, Json]:
-    return {"name": name, "words": words, "bad": bad, "share": None if share is None else round(share, 4), "cells": cells}
-
-
-def _verdict(point: Point) -> str:
-    if not point.fields.get("equal"):
-        return FLAGGED
-    return FETCHED if point.fields.get("fetched") else EQUAL
+        return [made_mark("saves", save_words(figures), share=share)]
 
 
 def _sum(points: Sequence[Point] | deque[Point], name: str) -> float:

@@ -13,6 +13,7 @@ from orchestrator.results import Json
 from orchestrator.store.records import RunRecord
 from orchestrator.store.verbs import verb_of
 from orchestrator.telemetry.lineprotocol import Point
+from orchestrator.telemetry.names import OF_EXTENSIONS
 from orchestrator.views.live.adapting import Adapting
 from orchestrator.views.live.carrying import Carrying
 from orchestrator.views.live.fabric import DARK, LIT, LOST, MAKING, LiveCircuit, live_circuits
@@ -28,6 +29,7 @@ CARRIER_MS = 10_000.0
 LOG = 200
 NEWS = ("run", "device", "circuits", "reconfig", "job", "turn", "slow", "adapt")
 """Events that viewers are notified of; phases and iterations are shown elsewhere."""
+CARRIED = ("collective", *(each.name for each in OF_EXTENSIONS))
 LATEST = 20
 """The iteration time shown is the median over so many iterations of one job."""
 _WORDS = {DARK: "go dark", MAKING: "are being made", LIT: "carry light", LOST: "lost their light", WAITS: "wait for their slot"}
@@ -134,7 +136,7 @@ class Picture:
                     )
             case "iteration":
                 self._iteration(point, at)
-            case "shadow" | "function" | "collective" if not self.standing.is_of_another_owner(run):
+            case name if name in CARRIED and not self.standing.is_of_another_owner(run):
                 self.carrying.point(point)
             case "rank" if not self.standing.is_of_another_owner(run):
                 self.ranks.point(point)

@@ -1,10 +1,10 @@
-"""The report's part on what knew a job's traffic: shadow, functions of packet switches, what was sent, lost and saved."""
+"""The report's part on what knew a job's traffic: its attachments, what was sent, lost and saved."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from orchestrator.telemetry.palette import MARK, PHASE_COLOURS
+from orchestrator.views.attached import views
 from orchestrator.views.carried import WHOLE
 from orchestrator.views.report.figures import MADE, one_figure
 from orchestrator.views.report.gather import Source
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 BEFORE_S, AFTER_S = 60.0, 1800.0
 """What is read of the job's journal: from this long (s) before the run until this long after it."""
-_VERDICTS = {"equal": MADE, "state fetched": MARK, "flagged": PHASE_COLOURS["fault"]}
 
 
 def section(c: Context, source: Source) -> None:
@@ -29,76 +28,14 @@ def section(c: Context, source: Source) -> None:
     record = source.record
     begin = round((record.started - BEFORE_S) * 1e9)
     end = before_next(c.book, source, round(((record.ended or record.started) + AFTER_S) * 1e9))
-    for name in ("shadow", "function", "collective"):
+    for name in (*(view.measurement for view in views()), "collective"):
         c.book.read_more(c.campaign.journals[run], name, [(begin, end)])
     where = f"run = {quoted(run)} AND time_ns BETWEEN {begin} AND {end}"
     made = Section("carried", "What knew the job's traffic")
-    for add in (_shadow, _functions, _sent, _lost, _saves):
+    for add in (*(view.section for view in views()), _sent, _lost, _saves):
         add(c, made, where)
     if made.tables:
         c.sections.append(made)
-
-
-def _shadow(c: Context, made: Section, where: str) -> None:
-    answer = c.book.query(
-        "shadow",
-        "the job's shadow: iterations it judged, how many were equal to the job's, how far it was behind",
-        "SELECT host, taps, COUNT(*) AS n, SUM(equal) AS equal, SUM(equal = 0) AS flagged, SUM(fetched) AS fetched, SUM(missing) AS"
-        " missing_bytes, MAX(lost) AS lost, MAX(checkpoint) AS checkpoint, median(lag_ms) AS lag_ms, percentile(lag_ms, 99) AS"
-        f" lag_p99_ms, MAX(lag_ms) AS lag_most_ms FROM shadow WHERE {where} GROUP BY host, taps",
-    )
-    if not answer:
-        del c.book.answers["shadow"]
-        return
-    caption = "How much later than the job's word the shadow's verdict on each iteration came; flagged ones were never used."
-    sql = f"SELECT iter, lag_ms, CASE WHEN equal = 0 THEN 2 ELSE fetched END FROM shadow WHERE {where} AND lag_ms IS NOT NULL"
-    c.draw(made, "shadow", "the shadow's lag", caption, _lags(c.book.database.execute(sql).fetchall()))
-    heads = {"host": "shadow on", "taps": "taps on", "n": "iterations judged", "equal": "equal", "flagged": "flagged"}
-    heads |= {"fetched": "states fetched", "missing_bytes": "missed", "lost": "packets without room", "checkpoint": "checkpoint of"}
-    made.tables.append(table(answer, heads | {"lag_ms": "lag, median", "lag_p99_ms": "99 %", "lag_most_ms": "longest"}))
-    made.notes.append(
-        "Equal: the shadow's weights and momentum had the hash that rank 0 published. Flagged: they had not, or sums were"
-        " missed; its state is then fetched from the job over the management network. Checkpoint of: the newest iteration one could"
-        " go on from."
-    )
-
-
-def _lags(points: list[tuple[int, float, int]]) -> Figure | None:
-    if len(points) < 2:
-        return None
-    with one_figure(2.0) as (figure, axes):
-        for kind, (name, colour) in enumerate(_VERDICTS.items()):
-            found = [(n, ms) for n, ms, verdict in points if verdict == kind]
-            if found:
-                size = 2 if kind == 0 else 4
-                axes.plot(*zip(*found, strict=True), "o", markersize=size, color=colour, label=f"{name} (n = {len(found)})")
-        axes.set_xlabel("iteration of the job")
-        axes.set_ylabel("behind, ms")
-        axes.set_ylim(0, 1.08 * max(ms for _, ms, _ in points) or 1)
-        axes.grid(True)
-        axes.legend(loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=3, borderaxespad=0.2)
-    return figure
-
-
-def _functions(c: Context, made: Section, where: str) -> None:
-    shared = {"segment": "segment", "size": "had", "total": "of", "each_bytes": "size of one", "packets_in": "packets in"}
-    shared |= {"bytes_in": "bytes in", "bytes_out": "bytes out"}
-    own = {
-        "aggregate": {"sums": "sums complete", "duplicates": "parts sent again"},
-        "cache": {"gets": "questions", "hits": "answered", "stored": "entries in use", "evicted": "made room"},
-    }
-    for name, more in own.items():
-        answer = c.book.query(
-            name,
-            f"what packet switches had counted for the job's function {name} when they were asked last",
-            f"SELECT MAX(time_ns) AS time_ns, {', '.join({**shared, **more})} FROM function WHERE {where}"
-            f" AND function = {quoted(name)} GROUP BY segment ORDER BY segment",
-        )
-        if not answer:
-            del c.book.answers[name]
-            continue
-        heads = {**shared, **more, "segment": f"{name} at", "size": "slots" if name == "aggregate" else "entries"}
-        made.tables.append(table(answer, heads))
 
 
 def _sent(c: Context, made: Section, where: str) -> None:

@@ -100,7 +100,7 @@ const takers = {
   adapt: (told) => looks($("adapt"), $("adapt-words"), told),
   carried(told) {
     carried($("carried"), told);
-    fabric.copied(told.shadow, told.taps);
+    fabric.copied(told.copied.to, told.copied.from);
   },
   job(job) {
     state.job = job;

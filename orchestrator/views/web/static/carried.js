@@ -1,4 +1,4 @@
-// What knows the job's traffic: a mark each for its shadow, functions of packet switches, what it sends, loses and saves.
+// What knows the job's traffic: a mark each for its attachments, what it sends, loses and saves.
 const element = (name, kind, parent) => {
   const made = document.createElement(kind);
   made.className = name;

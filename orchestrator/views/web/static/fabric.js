@@ -208,17 +208,17 @@ export class Fabric {
     }
   }
 
-  // What tapped hosts receive is copied to the shadow's host: a dotted line from each.
-  copied(shadow, taps) {
+  // What these hosts receive is copied to another: a dotted line from each.
+  copied(to, taps) {
     this.copies.replaceChildren();
     const middles = new Map([...this.hosts.children].map((group, n, all) => [group.dataset.host, (n * 2 * Math.PI) / all.length]));
-    for (const group of this.hosts.children) group.dataset.role = taps.length && group.dataset.host === shadow ? "shadow" : taps.includes(group.dataset.host) ? "tapped" : "";
-    if (!middles.has(shadow)) return;
-    const [x2, y2] = at(middles.get(shadow), RADIUS - 14);
+    for (const group of this.hosts.children) group.dataset.role = taps.length && group.dataset.host === to ? "follower" : taps.includes(group.dataset.host) ? "tapped" : "";
+    if (!middles.has(to)) return;
+    const [x2, y2] = at(middles.get(to), RADIUS - 14);
     for (const tap of taps.filter((host) => middles.has(host))) {
       const [x1, y1] = at(middles.get(tap), RADIUS - 14);
       const line = shape("path", { d: `M${x1.toFixed(1)} ${y1.toFixed(1)}Q0 0 ${x2.toFixed(1)} ${y2.toFixed(1)}`, class: "copy" }, this.copies);
-      shape("title", {}, line).textContent = `what ${tap} receives is copied to the shadow on ${shadow}, over the management network`;
+      shape("title", {}, line).textContent = `what ${tap} receives is copied to ${to}, over the management network`;
     }
   }
 

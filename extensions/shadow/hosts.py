@@ -1,4 +1,4 @@
-"""The shadow of a job: started before its ranks, with taps that copy their traffic to it; ended after them."""
+"""The shadow of a job on its host: started before the ranks, with taps that copy their traffic to it; ended after them."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ import secrets
 import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, Literal
 
+from extensions.shadow.plan import Shadow, shadow_of
 from optics import HostName, Missing, Refused, TestbedError
 from optics.plan import Job
-from orchestrator.hosts.api import JobState, Tail
+from orchestrator.hosts.api import Tail
 from orchestrator.hosts.channels import Channels
 from orchestrator.hosts.facts import workload_digest
 from orchestrator.hosts.launch import MASTER_PORTS, identity, job_name, on_host
@@ -31,50 +33,47 @@ BEGUN_S = 60.0
 RECORDS = "shadow.jsonl"
 Restore = Literal["", "shadow", "newest"]
 """What ranks begin from: their own checkpoints; the shadow's; whichever of both is newer (workloads/shadow/peers.py)."""
-Alone = Callable[[str], object]
-"""Told why a job is launched without its shadow: one line."""
 Says = Callable[[str], object]
 """Told what is waited for."""
 
 
-class Shadows(Channels):
+@dataclass(frozen=True, slots=True)
+class ShadowHosts:
     """What is asked of the host of a shadow, and of the hosts whose ports are tapped."""
 
-    async def start_shadow(
-        self, job: Job, run: str, *, restore: Restore, alone: Alone | None = None, says: Says | None = None
-    ) -> None:
+    channels: Channels
+
+    async def start(self, job: Job, run: str, *, restore: Restore = "", spared: bool = False, says: Says | None = None) -> str:
         """Start the shadow of a job, then the taps, and leave with rank 0's host what its rank is to know (with all, to restore).
 
-        The key goes over the channels, and stands in no command line. alone: told why where shadow or taps cannot be started, for
-        the job does without; None: that raises. Ranks of which some know of a shadow and some do not would wait for each other, so
-        a host of theirs that does not answer raises always.
+        The key goes over the channels, and stands in no command line. spared: where shadow or taps cannot be started, the job does
+        without, and why is returned, in one line. Ranks of which some know of a shadow and some do not would wait for each other,
+        so a host of theirs that does not answer raises always.
         says: told that the shadow starts, while it does.
         Raises: Missing - the inventory has its host no more. Refused - the shadow ended, or a tap could not begin; both end.
         """
-        assert job.shadow is not None
-        name, host = job_name(job.name, run), job.shadow.host
+        name, shadow = job_name(job.name, run), _shadow(job)
         try:
             met = await self._begin(job, name, PORT + sum(run.encode()) % MASTER_PORTS, restore, says)
         except TestbedError as error:
-            if alone is None:
+            if not spared:
                 raise
-            alone(str(error).splitlines()[0])
-            return
+            return str(error).splitlines()[0]
         try:
             secret = {rank: {"name": on_host(name, rank), "env": {"TESTBED_SHADOW": met}} for rank in job.ranks}
-            await self._ask(secret if restore else {job.ranks[0]: secret[job.ranks[0]]}, "job.secret")
+            await self.channels.ask(secret if restore else {job.ranks[0]: secret[job.ranks[0]]}, "job.secret")
         except BaseException:
-            await self._give_up(name, host, tapped(job, self.lab))
+            await self._give_up(name, shadow.host, tapped(job, self.channels.lab))
             raise
+        return ""
 
     async def _begin(self, job: Job, name: str, port: int, restore: Restore, says: Says | None) -> str:
-        """Start the shadow, then the taps; return what a rank needs to meet it. Raises: as `start_shadow`."""
-        assert job.shadow is not None
-        host, key = job.shadow.host, secrets.token_hex(32)
-        if host not in self.lab.hosts:
+        """Start the shadow, then the taps; return what a rank needs to meet it. Raises: as `start`."""
+        host, key = _shadow(job).host, secrets.token_hex(32)
+        if host not in self.channels.lab.hosts:
             words = f"{host}, where the shadow of job {job.name} is to be, is not in the inventory any more"
             raise Missing(words, hint="testbed up, with a plan that names another host, or leaves `shadow` out")
-        address = self.lab.hosts[host].mgmt_address
+        address = self.channels.lab.hosts[host].mgmt_address
         met = json.dumps({"address": address, "port": port, "key": key, "restore": restore})
         env = {
             "PYTHONPATH": f"/var/lib/testbed/workloads/{workload_digest()}",
@@ -83,13 +82,13 @@ class Shadows(Channels):
         }
         argv = ["python3", "-m", "workloads.shadow"]
         about = {"name": name, "argv": argv, "env": env, "checkpoints": job_name(job.name, identity(job))}
-        if host not in self.attached() and isinstance(error := (await self.connect([host]))[host], TestbedError):
+        if host not in self.channels.attached() and isinstance(error := (await self.channels.connect([host]))[host], TestbedError):
             raise error
         taps: dict[str, dict[str, Any]] = {}
         try:
-            await self._ask({host: about}, "job.start", BEGUN_S)
-            for at, ports in tapped(job, self.lab).items():
-                lanes = [self.lab.hosts[at].lane_address(lane) for lane in range(self.lab.hosts[at].lanes)]
+            await self.channels.ask({host: about}, "job.start", BEGUN_S)
+            for at, ports in tapped(job, self.channels.lab).items():
+                lanes = [self.channels.lab.hosts[at].lane_address(lane) for lane in range(self.channels.lab.hosts[at].lanes)]
                 taps[at] = {"name": name, "ports": ports, "lanes": lanes, "shadow": address, "port": port, "key": key}
                 taps[at]["within_s"] = MEETS_S
             answers = await self._tapping(job, name, taps, says)
@@ -106,9 +105,8 @@ class Shadows(Channels):
         self, job: Job, name: str, taps: Mapping[HostName, Mapping[str, Any]], says: Says | None
     ) -> Mapping[HostName, Mapping[str, Any]]:
         """Have the taps begin, which they do when the shadow answers them; as long as that lives. Raises: Refused - it ended."""
-        assert job.shadow is not None
-        host, since = job.shadow.host, time.monotonic()
-        begun = asyncio.ensure_future(self._ask(taps, "tap", MEETS_S))
+        host, since = _shadow(job).host, time.monotonic()
+        begun = asyncio.ensure_future(self.channels.ask(taps, "tap", MEETS_S))
         try:
             while not (await asyncio.wait([begun], timeout=LOOK_S))[0]:
                 await self._living(job, name)
@@ -121,11 +119,10 @@ class Shadows(Channels):
 
     async def _living(self, job: Job, name: str) -> None:
         """Raises: Refused - the shadow has ended."""
-        assert job.shadow is not None
-        host = job.shadow.host
-        state = (await self._ask({host: {"name": name}}, "job.status", BEGUN_S))[host]
+        host = _shadow(job).host
+        state = (await self.channels.ask({host: {"name": name}}, "job.status", BEGUN_S))[host]
         if state["state"] != "running":
-            log = (await self._ask({host: {"name": name, "offset": -2000}}, "job.tail", BEGUN_S))[host]["data"].strip()
+            log = (await self.channels.ask({host: {"name": name, "offset": -2000}}, "job.tail", BEGUN_S))[host]["data"].strip()
             how = f"exit {state['code']}" if state.get("code") is not None else state["state"]
             last = log.splitlines()[-1] if log else "it printed nothing"
             raise Refused(f"the shadow of job {job.name} on {host} ended as it started ({how}): {last}", hint="testbed doctor")
@@ -133,19 +130,24 @@ class Shadows(Channels):
     async def _give_up(self, name: str, host: HostName, taps: Collection[HostName]) -> None:
         """End a shadow that is of no use, and taps that wait for it; why it is none matters more than what its host says."""
         with suppress(TestbedError):
-            await self.end_shadow(name, host, 1.0)
+            await self.end(name, host, 1.0)
         with suppress(TestbedError):
-            await self._ask({at: {"name": name} for at in taps}, "tap.stop")
+            await self.channels.ask({at: {"name": name} for at in taps}, "tap.stop")
 
-    async def end_shadow(self, job: str, host: str, grace_s: float = 10.0) -> JobState:
+    async def end(self, job: str, host: HostName, grace_s: float = 10.0) -> None:
         """End a shadow, whose taps then end: it writes its newest checkpoint. `job`: its name on the hosts."""
-        answer = (await self._ask({host: {"name": job, "grace_s": grace_s}}, "job.stop", grace_s + 5.0))[host]
-        return JobState(host, answer["state"], answer.get("code"), answer.get("pid"))
+        await self.channels.ask({host: {"name": job, "grace_s": grace_s}}, "job.stop", grace_s + 5.0)
 
-    async def shadow_records(self, job: str, host: str, offset: int) -> Tail:
+    async def records(self, job: str, host: HostName, offset: int) -> Tail:
         """What a shadow wrote of each iteration, from byte `offset` on."""
-        values = (await self._ask({host: {"name": job, "file": RECORDS, "offset": offset}}, "job.tail"))[host]
+        values = (await self.channels.ask({host: {"name": job, "file": RECORDS, "offset": offset}}, "job.tail"))[host]
         return Tail(values["data"], values["offset"], values["size"], values["state"])
+
+
+def _shadow(job: Job) -> Shadow:
+    found = shadow_of(job)
+    assert found is not None
+    return found
 
 
 def tapped(job: Job, lab: Lab) -> dict[HostName, list[int]]:
@@ -154,9 +156,9 @@ def tapped(job: Job, lab: Lab) -> dict[HostName, list[int]]:
     All of a host's ports, because rings and routes change while the job runs, and a port without light costs nothing.
     """
     assert job.shadow is not None
-    if job.shadow.taps != "auto":
+    if _shadow(job).taps != "auto":
         found: dict[HostName, list[int]] = {}
-        for port in sorted(job.shadow.taps):
+        for port in sorted(_shadow(job).taps):
             found.setdefault(port.host, []).append(port.number)
         return found
     orders = job.rings or (job.hosts,)

@@ -17,21 +17,21 @@ from dataclasses import asdict, replace
 from typing import Any
 
 import optical_testbed_home
-from drivers.functions import SIZES, FunctionSwitch, use_of
-from optics import Infeasible, Interlock, Missing, Refused, TestbedError
+from drivers.functions import SIZES, FunctionSwitch
+from extensions.switch_functions.counted import GONE, Asked, counted
+from extensions.switch_functions.leases import LEASE_S, RENEW_S
+from extensions.switch_functions.plan import Function, PlannedFunctions
+from optics import HostName, Infeasible, Interlock, Missing, Refused, TestbedError
 from optics.leases import FunctionUse, Lease
 from optics.plain import printable
-from optics.plan import Function, Job
+from optics.plan import Job
 from optics.ranks import host_of_rank
-from orchestrator.engine.change.keep_job import is_same
-from orchestrator.engine.change.leases import LEASE_S, RENEW_S
+from orchestrator.engine.change.attachments import Attachment, Figures, Given, Launch, Look
+from orchestrator.files.fields import of_fields
 from orchestrator.hosts import job_name
 from orchestrator.inventory.lab import Lab
 from orchestrator.inventory.segments import Segment
 from orchestrator.processes import Daemon, process_alive
-from orchestrator.store.job_spec import JobSpec
-from orchestrator.store.records import JobRecord
-from orchestrator.store.store import Store
 
 FIRST_LEASE_S = 10.0
 """An allocation whose answer was lost is back after this long (s)."""
@@ -43,9 +43,6 @@ HEADERS = 74
 
 END_S = 1.0
 """So long (s) whoever renews a lease is waited for."""
-LOOK_S = 2.0
-"""So long (s) a switch may take to say who uses it."""
-GONE = "its lease has ended, or the packet switch restarted"
 UNRENEWED_S = LEASE_S - 2 * RENEW_S
 """Of a lease with less than this left (s), two renewals have not come."""
 
@@ -58,17 +55,14 @@ def wanted(function: Function, lab: Lab) -> int:
     return max(1, min(offer["slots"] // offer["jobs"], UNDER_WAY_BYTES // (offer["slot_bytes"] + HEADERS)))
 
 
-async def check(job: Job | None, lab: Lab, latest: JobRecord | None, *, again: bool = False) -> None:
-    """See that the switches have room for the job, once the latest one has given back what it has; nothing is changed.
+async def check(functions: Sequence[Function], job: Job, lab: Lab, leases: Sequence[Lease] = ()) -> None:
+    """See that the switches have room for the job, once these leases are given back; nothing is changed.
 
-    again: it is launched even if it runs. Raises: Missing - as `take`. Interlock - another's switch answers. Infeasible - not so
-    much is free. Unreachable, TimedOut, Garbled.
+    Raises: Missing - as `take`. Interlock - another's switch answers. Infeasible - not so much is free. Unreachable, TimedOut,
+    Garbled.
     """
-    if job is None or (not again and latest is not None and latest.ended is None and is_same(latest, job)):
-        return
-    leases = latest.spec.leases if latest is not None and latest.ended is None else ()
     held = {(lease.segment, lease.function): lease.size for lease in leases}
-    for function in job.functions:
+    for function in functions:
         at = _switch(function, job, lab)
         switch = FunctionSwitch(at.name, at.address)
         try:
@@ -97,7 +91,7 @@ async def check(job: Job | None, lab: Lab, latest: JobRecord | None, *, again: b
             )
 
 
-async def take(job: Job, lab: Lab, run: str) -> tuple[Lease, ...]:
+async def take(functions: Sequence[Function], job: Job, lab: Lab, run: str) -> tuple[Lease, ...]:
     """Allocate what the job's plan names, for FIRST_LEASE_S: record it, then `keep` it.
 
     Raises: Missing - the inventory, which may be another than at the job's last start, lacks some of it. Refused, Unreachable,
@@ -107,7 +101,7 @@ async def take(job: Job, lab: Lab, run: str) -> tuple[Lease, ...]:
     name = job_name(job.name, run)[-64:].lstrip("._-")
     workers = [lab.hosts[host].lane_address(0) for host in map(host_of_rank, job.ranks)]
     try:
-        for function in job.functions:
+        for function in functions:
             at = _switch(function, job, lab)
             switch = FunctionSwitch(at.name, at.address)
             try:
@@ -136,7 +130,7 @@ def _switch(function: Function, job: Job, lab: Lab) -> Segment:
 
 def keep(leases: Sequence[Lease]) -> Daemon:
     """Start the process that renews these leases until they are given back. Raises: Refused - it cannot be started."""
-    command = [sys.executable, "-P", "-m", "orchestrator.engine.change.leases"]
+    command = [sys.executable, "-P", "-m", "extensions.switch_functions.leases"]
     environment = optical_testbed_home.environment()
     quiet = subprocess.DEVNULL
     try:
@@ -166,49 +160,91 @@ async def give_back(leases: Sequence[Lease], keeper: Daemon | None = None) -> No
             keeper.end(END_S)
 
 
-def unkept(spec: JobSpec) -> bool:
+class FunctionsOfJob(Attachment[tuple[Function, ...]]):
+    """The leases are taken before the job is recorded, for a moment; then a process of their own renews them."""
+
+    key = PlannedFunctions.key
+
+    async def check(self, value: tuple[Function, ...], job: Job, lab: Lab, held: Given | None) -> None:
+        await check(value, job, lab, leases_of(held or {}))
+
+    async def reserve(self, value: tuple[Function, ...], job: Job, lab: Lab, run: str) -> Given:
+        return _given(await take(value, job, lab, run))
+
+    async def begin(self, value: tuple[Function, ...], given: Given, launch: Launch) -> Given:
+        """Only now that they are recorded: of a process that was killed before, they end soon."""
+        return _given(leases_of(given), keep(leases_of(given)))
+
+    def extra(self, value: object, given: Given, lab: Lab, host: HostName) -> tuple[Mapping[str, str], Mapping[str, Any]]:
+        """What ranks are told (workloads/host/grants.py reads it): also by which interface their host reaches the switches."""
+        found = {}
+        for lease in leases_of(given):
+            segment = lab.segments[lease.segment]
+            port = {**segment.ports, **segment.slices}[host]
+            keys = ("allocation", "token", "address", "port", "size", "each_bytes")
+            found[lease.function] = {key: getattr(lease, key) for key in keys}
+            found[lease.function]["device"] = lab.hosts[host].ports[port.number].interface
+        return ({"TESTBED_FUNCTIONS": json.dumps(found, separators=(",", ":"))} if found else {}), {}
+
+    async def tend(self, given: Given, look: Look) -> Sequence[str]:
+        """If nobody renews the leases any more, this starts who does. Returns the uses that have ended, in words."""
+        found = []
+        for lease in leases_of(given):
+            said = await _asked(look.asked).uses(lease.segment, lease.control)
+            own = [each for each in said if each.error or each.allocation == lease.allocation]
+            gone = FunctionUse(lease.segment, lease.function, error=GONE)
+            found.append(replace(own[0], function=lease.function) if own else gone)
+        if unkept(given) and any(not use.error and use.lease_left_s < UNRENEWED_S for use in found):
+            now = look.store.job(look.record.id)
+            if now is not None and now.ended is None:
+                kept = _given(leases_of(given), keep(leases_of(given)))
+                look.store.set_job_spec(now.id, replace(now.spec, given={**now.spec.given, self.key: kept}))
+        return [str(use) for use in found if use.error]
+
+    async def status(self, value: object, given: Given, look: Look) -> Sequence[Figures]:
+        """None once the job has ended."""
+        if look.record.ended is not None or not look.alive:
+            return ()
+        lab, asked = look.session.lab, _asked(look.asked)
+        return [await counted(lease, look.record, lab, look.run_dir, asked) for lease in leases_of(given)]
+
+    async def release(self, given: Given) -> None:
+        await give_back(leases_of(given), keeper_of(given))
+
+    def trouble(self, job: str, found: Figures) -> str:
+        return f"job {job} waits for {found['lacks']}; it ends within a minute or so, then: testbed up"
+
+    async def elsewhere(self, lab: Lab, own: Sequence[Figures], asked: dict[object, Any]) -> Sequence[str]:
+        """What others have of the functions of the lab's packet switches, and which switches do not answer."""
+        ours = {(each["segment"], each["allocation"]) for each in own}
+        able = [segment for segment in lab.segments.values() if segment.functions]
+        uses = await asyncio.gather(*(_asked(asked).uses(each.name, each.address) for each in able))
+        return [f"function {use}" for said in uses for use in said if (use.segment, use.allocation) not in ours]
+
+
+def _given(leases: Sequence[Lease], keeper: Daemon | None = None) -> Given:
+    return {"leases": [asdict(lease) for lease in leases], "keeper": asdict(keeper) if keeper is not None else None}
+
+
+def leases_of(given: Given) -> tuple[Lease, ...]:
+    """What packet switches gave the job."""
+    return tuple(of_fields(Lease, lease) for lease in given.get("leases", ()))
+
+
+def keeper_of(given: Given) -> Daemon | None:
+    """The process that renews the leases, on the machine that started it."""
+    return of_fields(Daemon, given["keeper"]) if given.get("keeper") else None
+
+
+def unkept(given: Given) -> bool:
     """Whether the process on this machine is gone that renews a job's leases; one on another machine looks gone too."""
-    return spec.keeper is not None and not process_alive(spec.keeper.pid, spec.keeper.mark)
+    keeper = keeper_of(given)
+    return keeper is not None and not process_alive(keeper.pid, keeper.mark)
 
 
-class Asked:
-    """Asks each packet switch once what its allocations have counted, however many want to know."""
-
-    def __init__(self) -> None:
-        self._answers: dict[tuple[str, str], asyncio.Future[Sequence[Mapping[str, Any]] | str]] = {}
-
-    async def counters(self, segment: str, control: str) -> Sequence[Mapping[str, Any]] | str:
-        """Those of each allocation, under the names of the page; or why the switch does not say, in a line."""
-        if (segment, control) not in self._answers:
-            self._answers[segment, control] = asyncio.ensure_future(_counters(segment, control))
-        return await self._answers[segment, control]
-
-    async def uses(self, segment: str, control: str) -> tuple[FunctionUse, ...]:
-        """Who uses the functions of a packet switch; one with an `error` if it does not say."""
-        said = await self.counters(segment, control)
-        return (FunctionUse(segment, "", error=said),) if isinstance(said, str) else tuple(use_of(segment, each) for each in said)
+def _asked(asked: dict[object, Any]) -> Asked:
+    found: Asked = asked.setdefault(Asked, Asked())
+    return found
 
 
-async def _counters(segment: str, control: str) -> Sequence[Mapping[str, Any]] | str:
-    switch = FunctionSwitch(segment, control, LOOK_S)
-    try:
-        return await switch.counters()
-    except TestbedError as error:
-        return str(error).splitlines()[0]
-    finally:
-        await switch.close()
-
-
-async def tend(store: Store, record: JobRecord, asked: Asked) -> tuple[FunctionUse, ...]:
-    """What the switches say of what a job was given that has not ended; if nobody renews it any more, this starts who does."""
-    found = []
-    for lease in record.spec.leases:
-        said = await asked.uses(lease.segment, lease.control)
-        own = [each for each in said if each.error or each.allocation == lease.allocation]
-        gone = FunctionUse(lease.segment, lease.function, error=GONE)
-        found.append(replace(own[0], function=lease.function) if own else gone)
-    if unkept(record.spec) and any(not use.error and use.lease_left_s < UNRENEWED_S for use in found):
-        now = store.job(record.id)
-        if now is not None and now.ended is None:
-            store.set_job_spec(now.id, replace(now.spec, keeper=keep(now.spec.leases)))
-    return tuple(found)
+ATTACHMENT = FunctionsOfJob()

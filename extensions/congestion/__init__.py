@@ -1,0 +1,1 @@
+"""TCP's congestion control of a job's connections."""

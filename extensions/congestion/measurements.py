@@ -1,0 +1,3 @@
+"""Nothing is recorded of a congestion control itself."""
+
+MEASUREMENTS = ()

@@ -1,0 +1,118 @@
+"""How a job's shadow is shown: a line, a row of verdicts, and a part of the report."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, cast
+
+from extensions.shadow.plan import PlannedShadow
+from optics.plain import counted, seconds_text
+from orchestrator.results import Json
+from orchestrator.telemetry.lineprotocol import Point
+from orchestrator.telemetry.palette import MARK, PHASE_COLOURS
+from orchestrator.views.attached import Figures, Mark, View, made_mark
+from orchestrator.views.report.model import Context, Section, table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+LATEST = 20
+"""The lag is the median of so many iterations."""
+BEHIND = 5
+"""A checkpoint that is so many iterations older than the newest that was judged is trouble."""
+EQUAL, FETCHED, FLAGGED = "equal", "fetched", "flagged"
+
+
+class ShadowView(View):
+    """Its checkpoint is there when the job has ended, too."""
+
+    key = PlannedShadow.key
+    measurement = "shadow"
+    outlives = True
+
+    def words(self, found: Figures) -> str:
+        """How it follows: `shadow on gpu07: 312 of 312 iterations equal, checkpoint of iteration 312, 4.1 ms behind; ...`.
+
+        Of a job that was launched without, why.
+        """
+        if "lacks" in found:
+            return str(found["lacks"])
+        words = f"shadow on {found['host']}: {found['equal']} of {found['iterations']} iterations equal"
+        words += f", checkpoint of iteration {found['checkpoint']}"
+        words += f", {seconds_text(float(found['lag_ms']) / 1e3)} behind" if "lag_ms" in found else ""
+        words += (
+            f"; {counted(int(found['fetched']), 'state')} fetched, {counted(int(found['lost']), 'packet')} lost"
+            if found["fetched"] or found["lost"]
+            else ""
+        )
+        words += f"; taps on {', '.join(str(found['taps']).split())}" if found.get("taps") else ""
+        return words if found.get("state", "running") == "running" else f"{words}; it is {found['state']}"
+
+    def marks(self, points: Sequence[Point]) -> Sequence[Mark]:
+        cells = [_verdict(point) for point in points]
+        newest = points[-1].fields
+        lags = [float(point.fields["lag_ms"]) for point in points if "lag_ms" in point.fields][-LATEST:]
+        figures: dict[str, int | float | str] = {name: str(newest.get(name, "")) for name in ("host", "taps")}
+        figures |= {"equal": len(cells) - cells.count(FLAGGED), "iterations": len(cells), "fetched": cells.count(FETCHED)}
+        figures |= {name: int(newest.get(name, 0)) for name in ("checkpoint", "lost")}
+        figures |= {"lag_ms": statistics.median(lags)} if lags else {}
+        behind = int(newest.get("iter", 0)) - int(newest.get("checkpoint", 0))
+        words = self.words(figures).removeprefix("shadow ")
+        return [made_mark("shadow", words, bad=behind >= BEHIND, cells=cast(Json, cells))]
+
+    def copies(self, points: Sequence[Point]) -> tuple[str, list[str]]:
+        newest = points[-1].fields
+        return str(newest.get("host", "")), str(newest.get("taps", "")).split()
+
+    def section(self, c: Context, made: Section, where: str) -> None:
+        answer = c.book.query(
+            "shadow",
+            "the job's shadow: iterations it judged, how many were equal to the job's, how far it was behind",
+            "SELECT host, taps, COUNT(*) AS n, SUM(equal) AS equal, SUM(equal = 0) AS flagged, SUM(fetched) AS fetched, SUM(missing) AS"
+            " missing_bytes, MAX(lost) AS lost, MAX(checkpoint) AS checkpoint, median(lag_ms) AS lag_ms, percentile(lag_ms, 99) AS"
+            f" lag_p99_ms, MAX(lag_ms) AS lag_most_ms FROM shadow WHERE {where} GROUP BY host, taps",
+        )
+        if not answer:
+            del c.book.answers["shadow"]
+            return
+        caption = "How much later than the job's word the shadow's verdict on each iteration came; flagged ones were never used."
+        sql = f"SELECT iter, lag_ms, CASE WHEN equal = 0 THEN 2 ELSE fetched END FROM shadow WHERE {where} AND lag_ms IS NOT NULL"
+        c.draw(made, "shadow", "the shadow's lag", caption, _lags(c.book.database.execute(sql).fetchall()))
+        heads = {"host": "shadow on", "taps": "taps on", "n": "iterations judged", "equal": "equal", "flagged": "flagged"}
+        heads |= {"fetched": "states fetched", "missing_bytes": "missed", "lost": "packets without room", "checkpoint": "checkpoint of"}
+        made.tables.append(table(answer, heads | {"lag_ms": "lag, median", "lag_p99_ms": "99 %", "lag_most_ms": "longest"}))
+        made.notes.append(
+            "Equal: the shadow's weights and momentum had the hash that rank 0 published. Flagged: they had not, or sums were"
+            " missed; its state is then fetched from the job over the management network. Checkpoint of: the newest iteration one could"
+            " go on from."
+        )
+
+
+def _verdict(point: Point) -> str:
+    if not point.fields.get("equal"):
+        return FLAGGED
+    return FETCHED if point.fields.get("fetched") else EQUAL
+
+
+def _lags(points: list[tuple[int, float, int]]) -> Figure | None:
+    if len(points) < 2:
+        return None
+    from orchestrator.views.report.figures import MADE, one_figure  # here, as it loads matplotlib
+
+    verdicts = {"equal": MADE, "state fetched": MARK, "flagged": PHASE_COLOURS["fault"]}
+    with one_figure(2.0) as (figure, axes):
+        for kind, (name, colour) in enumerate(verdicts.items()):
+            found = [(n, ms) for n, ms, verdict in points if verdict == kind]
+            if found:
+                size = 2 if kind == 0 else 4
+                axes.plot(*zip(*found, strict=True), "o", markersize=size, color=colour, label=f"{name} (n = {len(found)})")
+        axes.set_xlabel("iteration of the job")
+        axes.set_ylabel("behind, ms")
+        axes.set_ylim(0, 1.08 * max(ms for _, ms, _ in points) or 1)
+        axes.grid(True)
+        axes.legend(loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=3, borderaxespad=0.2)
+    return figure
+
+
+VIEW = ShadowView()

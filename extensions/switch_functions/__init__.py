@@ -1,0 +1,1 @@
+"""What packet switches do with packets of a job: add vectors of numbers, or answer from what they stored."""

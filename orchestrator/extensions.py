@@ -1,0 +1,31 @@
+"""The mechanisms that are folders of `extensions/`: found by name, and imported when first asked for.
+
+A job may have *attachments* while it runs, beside its ranks: a shadow, functions of packet switches, a congestion control. What a
+plan knows of one is in `extensions/NAME/plan.py` (`PLANNED`), what is done with it in `operator.py` (`ATTACHMENT`), how it is shown
+in `view.py` (`VIEW`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache
+from importlib import import_module
+from typing import Any
+
+from optics.plan import Job
+
+NAMES = ["switch_functions", "shadow", "congestion"]
+"""In the order in which a job is given them; what it has is taken away in the same order, once its ranks have ended."""
+
+
+@cache
+def parts(module: str, part: str) -> tuple[Any, ...]:
+    """This part of every extension, in order: parts("plan", "PLANNED")."""
+    return tuple(getattr(import_module(f"extensions.{name}.{module}"), part) for name in NAMES)
+
+
+def job_of(data: Mapping[str, Any]) -> Job:
+    """The job that `data` (`to_json` of one) describes. Raises: KeyError - it has an attachment that no extension knows."""
+    job, known = Job.of(data), {each.key: each for each in parts("plan", "PLANNED")}
+    return replace(job, attached={key: known[key].of(value) for key, value in job.attached.items()})

@@ -1,0 +1,58 @@
+"""How the attachments of a job (`orchestrator/extensions.py`) are shown, one kind a class. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, ClassVar
+
+from orchestrator.extensions import parts
+from orchestrator.results import Json
+from orchestrator.telemetry.lineprotocol import Point
+
+if TYPE_CHECKING:
+    from orchestrator.views.report.model import Context, Section
+
+Figures = Mapping[str, int | float | str]
+Mark = dict[str, Json]
+
+
+class View:
+    """One kind."""
+
+    key: ClassVar[str]
+    """As `Planned.key`."""
+    measurement: ClassVar[str]
+    """The name of its points in journals."""
+    outlives: ClassVar[bool] = False
+    """Whether it is shown of a job that has ended."""
+
+    def words(self, found: Figures) -> str:
+        """In a line, what is known of it; `found`: as in `JobStatus.attached`."""
+        raise NotImplementedError
+
+    def marks(self, points: Sequence[Point]) -> Sequence[Mark]:
+        """What viewers show of it; points: the latest, at least one."""
+        return ()
+
+    def copies(self, points: Sequence[Point]) -> tuple[str, list[str]]:
+        """The host that packets are copied to, and those where they arrive; empty: none are."""
+        return "", []
+
+    def section(self, c: Context, made: Section, where: str) -> None:
+        """Add to the report what is known of it, if anything. where: the condition in SQL for its points."""
+
+
+def views() -> tuple[View, ...]:
+    """Every kind that shows something, in order."""
+    return tuple(view for view in parts("view", "VIEW") if view is not None)
+
+
+def made_mark(name: str, words: str, *, share: float | None = None, bad: bool = False, cells: Json = None) -> Mark:
+    """A mark: `share` of a bar (0 to 1), or `cells`, one word each. bad: it is trouble."""
+    return {"name": name, "words": words, "bad": bad, "share": None if share is None else round(share, 4), "cells": cells}
+
+
+def _verdict(point: Point) -> str:
+    if not point.fields.get("equal"):
+        return FLAGGED
+    return FETCHED if point.fields.get("fetched") else EQUAL
