@@ -37,12 +37,13 @@ Says = Callable[[str], object]
 """Told what is waited for."""
 
 
-class Shadows(Channels):
+class Shadows:
     """What is asked of the host of a shadow, and of the hosts whose ports are tapped."""
 
-    async def start_shadow(
-        self, job: Job, run: str, *, restore: Restore, alone: Alone | None = None, says: Says | None = None
-    ) -> None:
+    def __init__(self, channels: Channels) -> None:
+        self.channels = channels
+
+    async def start(self, job: Job, run: str, *, restore: Restore, alone: Alone | None = None, says: Says | None = None) -> None:
         """Start the shadow of a job, then the taps, and leave with rank 0's host what its rank is to know (with all, to restore).
 
         The key goes over the channels, and stands in no command line. alone: told why where shadow or taps cannot be started, for
@@ -62,19 +63,19 @@ class Shadows(Channels):
             return
         try:
             secret = {rank: {"name": on_host(name, rank), "env": {"TESTBED_SHADOW": met}} for rank in job.ranks}
-            await self._ask(secret if restore else {job.ranks[0]: secret[job.ranks[0]]}, "job.secret")
+            await self.channels.ask(secret if restore else {job.ranks[0]: secret[job.ranks[0]]}, "job.secret")
         except BaseException:
-            await self._give_up(name, host, tapped(job, self.lab))
+            await self._give_up(name, host, tapped(job, self.channels.lab))
             raise
 
     async def _begin(self, job: Job, name: str, port: int, restore: Restore, says: Says | None) -> str:
-        """Start the shadow, then the taps; return what a rank needs to meet it. Raises: as `start_shadow`."""
+        """Start the shadow, then the taps; return what a rank needs to meet it. Raises: as `start`."""
         assert job.shadow is not None
         host, key = job.shadow.host, secrets.token_hex(32)
-        if host not in self.lab.hosts:
+        if host not in self.channels.lab.hosts:
             words = f"{host}, where the shadow of job {job.name} is to be, is not in the inventory any more"
             raise Missing(words, hint="testbed up, with a plan that names another host, or leaves `shadow` out")
-        address = self.lab.hosts[host].mgmt_address
+        address = self.channels.lab.hosts[host].mgmt_address
         met = json.dumps({"address": address, "port": port, "key": key, "restore": restore})
         env = {
             "PYTHONPATH": f"/var/lib/testbed/workloads/{workload_digest()}",
@@ -83,13 +84,13 @@ class Shadows(Channels):
         }
         argv = ["python3", "-m", "workloads.shadow"]
         about = {"name": name, "argv": argv, "env": env, "checkpoints": job_name(job.name, identity(job))}
-        if host not in self.attached() and isinstance(error := (await self.connect([host]))[host], TestbedError):
+        if host not in self.channels.attached() and isinstance(error := (await self.channels.connect([host]))[host], TestbedError):
             raise error
         taps: dict[str, dict[str, Any]] = {}
         try:
-            await self._ask({host: about}, "job.start", BEGUN_S)
-            for at, ports in tapped(job, self.lab).items():
-                lanes = [self.lab.hosts[at].lane_address(lane) for lane in range(self.lab.hosts[at].lanes)]
+            await self.channels.ask({host: about}, "job.start", BEGUN_S)
+            for at, ports in tapped(job, self.channels.lab).items():
+                lanes = [self.channels.lab.hosts[at].lane_address(lane) for lane in range(self.channels.lab.hosts[at].lanes)]
                 taps[at] = {"name": name, "ports": ports, "lanes": lanes, "shadow": address, "port": port, "key": key}
                 taps[at]["within_s"] = MEETS_S
             answers = await self._tapping(job, name, taps, says)
@@ -108,7 +109,7 @@ class Shadows(Channels):
         """Have the taps begin, which they do when the shadow answers them; as long as that lives. Raises: Refused - it ended."""
         assert job.shadow is not None
         host, since = job.shadow.host, time.monotonic()
-        begun = asyncio.ensure_future(self._ask(taps, "tap", MEETS_S))
+        begun = asyncio.ensure_future(self.channels.ask(taps, "tap", MEETS_S))
         try:
             while not (await asyncio.wait([begun], timeout=LOOK_S))[0]:
                 await self._living(job, name)
@@ -123,9 +124,9 @@ class Shadows(Channels):
         """Raises: Refused - the shadow has ended."""
         assert job.shadow is not None
         host = job.shadow.host
-        state = (await self._ask({host: {"name": name}}, "job.status", BEGUN_S))[host]
+        state = (await self.channels.ask({host: {"name": name}}, "job.status", BEGUN_S))[host]
         if state["state"] != "running":
-            log = (await self._ask({host: {"name": name, "offset": -2000}}, "job.tail", BEGUN_S))[host]["data"].strip()
+            log = (await self.channels.ask({host: {"name": name, "offset": -2000}}, "job.tail", BEGUN_S))[host]["data"].strip()
             how = f"exit {state['code']}" if state.get("code") is not None else state["state"]
             last = log.splitlines()[-1] if log else "it printed nothing"
             raise Refused(f"the shadow of job {job.name} on {host} ended as it started ({how}): {last}", hint="testbed doctor")
@@ -133,18 +134,18 @@ class Shadows(Channels):
     async def _give_up(self, name: str, host: HostName, taps: Collection[HostName]) -> None:
         """End a shadow that is of no use, and taps that wait for it; why it is none matters more than what its host says."""
         with suppress(TestbedError):
-            await self.end_shadow(name, host, 1.0)
+            await self.end(name, host, 1.0)
         with suppress(TestbedError):
-            await self._ask({at: {"name": name} for at in taps}, "tap.stop")
+            await self.channels.ask({at: {"name": name} for at in taps}, "tap.stop")
 
-    async def end_shadow(self, job: str, host: str, grace_s: float = 10.0) -> JobState:
+    async def end(self, job: str, host: str, grace_s: float = 10.0) -> JobState:
         """End a shadow, whose taps then end: it writes its newest checkpoint. `job`: its name on the hosts."""
-        answer = (await self._ask({host: {"name": job, "grace_s": grace_s}}, "job.stop", grace_s + 5.0))[host]
+        answer = (await self.channels.ask({host: {"name": job, "grace_s": grace_s}}, "job.stop", grace_s + 5.0))[host]
         return JobState(host, answer["state"], answer.get("code"), answer.get("pid"))
 
-    async def shadow_records(self, job: str, host: str, offset: int) -> Tail:
+    async def records(self, job: str, host: str, offset: int) -> Tail:
         """What a shadow wrote of each iteration, from byte `offset` on."""
-        values = (await self._ask({host: {"name": job, "file": RECORDS, "offset": offset}}, "job.tail"))[host]
+        values = (await self.channels.ask({host: {"name": job, "file": RECORDS, "offset": offset}}, "job.tail"))[host]
         return Tail(values["data"], values["offset"], values["size"], values["state"])
 
 

@@ -17,6 +17,7 @@ from orchestrator.engine.change import job_shadow
 from orchestrator.engine.change.job_record import spec_of
 from orchestrator.engine.change.jobs import Jobs
 from orchestrator.hosts.api import Tail
+from orchestrator.hosts.channels import Channels
 from orchestrator.hosts.shadow import Shadows
 from orchestrator.results import JobStatus
 from orchestrator.session import Session
@@ -30,7 +31,7 @@ JOB = Job("mlp", "train", THREE, (THREE,), {"iterations": 0}, shadow=Shadow("gpu
 FIBRES = [f'name: f{h}, host: gpu{h:02d}, port: 1, device: ocs1, enters: "{h}", leaves: "{100 + h}"' for h in range(1, 5)]
 
 
-class Asked(Shadows):
+class Asked(Channels):
     """Agents that say what they are told to."""
 
     def __init__(self) -> None:
@@ -48,7 +49,7 @@ class Asked(Shadows):
     async def connect(self, names: Any = None, timeout_s: float = 10.0) -> dict[str, Any]:
         return {name: Unreachable(self.unreachable) for name in names}
 
-    async def _ask(self, requests: Mapping[str, Mapping[str, Any]], op: str, timeout_s: float = 5.0) -> dict[str, dict[str, Any]]:
+    async def ask(self, requests: Mapping[str, Mapping[str, Any]], op: str, timeout_s: float = 5.0, **_: Any) -> dict[str, Any]:
         self.asked.append((op, {name: dict(fields) for name, fields in requests.items()}))
         if op in self.silent:
             raise Unreachable(self.silent[op])
@@ -62,7 +63,7 @@ class Asked(Shadows):
 
 async def test_the_shadow_comes_first_then_its_taps_and_the_key_stands_in_no_start_of_a_rank() -> None:
     hosts = Asked()
-    await hosts.start_shadow(JOB, "2026-11-23-0001", restore="")
+    await Shadows(hosts).start(JOB, "2026-11-23-0001", restore="")
     assert [(op, list(to)) for op, to in hosts.asked] == [
         ("job.start", ["gpu04"]),
         ("tap", ["gpu01", "gpu02"]),
@@ -77,7 +78,7 @@ async def test_the_shadow_comes_first_then_its_taps_and_the_key_stands_in_no_sta
         ("mlp.2026-11-23-0001", met["key"], met["address"], met["port"])
     }
     hosts.asked.clear()
-    await hosts.start_shadow(JOB, "2026-11-23-0002", restore="newest")
+    await Shadows(hosts).start(JOB, "2026-11-23-0002", restore="newest")
     assert list(hosts.asked[2][1]) == [*THREE], "every rank is to know that it begins from what rank 0 gets"
     again = json.loads(hosts.asked[0][1]["gpu04"]["env"]["TESTBED_SHADOW"])
     assert again["key"] != met["key"] and again["restore"] == "newest"
@@ -87,7 +88,7 @@ async def test_a_tap_that_cannot_begin_ends_the_shadow() -> None:
     hosts = Asked()
     hosts.tap_error = "no such device"
     with pytest.raises(Refused, match="could not begin on gpu01: no such device; gpu02: no such device"):
-        await hosts.start_shadow(JOB, "r1", restore="")
+        await Shadows(hosts).start(JOB, "r1", restore="")
     assert [op for op, _ in hosts.asked] == ["job.start", "tap", "job.status", "job.stop", "tap.stop"], "no rank waits for it"
 
 
@@ -95,7 +96,7 @@ async def test_a_shadow_that_starts_for_long_is_waited_for_and_said_to_start(mon
     monkeypatch.setattr("orchestrator.hosts.shadow.LOOK_S", 0.0)
     hosts, said = Asked(), list[str]()
     hosts.starts = 3
-    await hosts.start_shadow(JOB, "r1", restore="", says=said.append)
+    await Shadows(hosts).start(JOB, "r1", restore="", says=said.append)
     asked = [op for op, _ in hosts.asked]
     assert asked[:5] == ["job.start", "tap", *["job.status"] * 3] and asked[-1] == "job.secret"
     assert said and all(words.startswith("the shadow on gpu04 still starts, for ") for words in said)
@@ -112,7 +113,7 @@ async def test_a_shadow_that_ends_as_it_starts_is_waited_for_no_longer_and_its_l
     hosts.tap_error = "the job's shadow closed the connection"
     words = r"the shadow of job mlp on gpu04 ended as it started \(exit 1\): OSError: address already in use"
     with pytest.raises(Refused, match=words):
-        await hosts.start_shadow(JOB, "r1", restore="")
+        await Shadows(hosts).start(JOB, "r1", restore="")
     assert [op for op, _ in hosts.asked][-2:] == ["job.stop", "tap.stop"]
 
 
@@ -122,7 +123,7 @@ async def test_a_command_whose_time_is_over_leaves_neither_shadow_nor_taps(monke
     hosts.starts = 10**9
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.05):
-            await hosts.start_shadow(JOB, "r1", restore="")
+            await Shadows(hosts).start(JOB, "r1", restore="")
     assert [op for op, _ in hosts.asked][-2:] == ["job.stop", "tap.stop"]
 
 
@@ -130,14 +131,14 @@ async def test_a_job_that_may_do_without_its_shadow_is_told_why_and_no_rank_know
     hosts, why = Asked(), list[str]()
     hosts.unreachable = "gpu04: ssh 10.254.0.4:22: no answer"
     with pytest.raises(Unreachable, match=r"gpu04: ssh 10\.254\.0\.4:22: no answer"):
-        await hosts.start_shadow(JOB, "r1", restore="newest")
-    await hosts.start_shadow(JOB, "r1", restore="newest", alone=why.append)
+        await Shadows(hosts).start(JOB, "r1", restore="newest")
+    await Shadows(hosts).start(JOB, "r1", restore="newest", alone=why.append)
     assert why == ["gpu04: ssh 10.254.0.4:22: no answer"] and hosts.asked == []
     gone = Job("mlp", "train", THREE, (THREE,), shadow=Shadow("gpu09"))
-    await hosts.start_shadow(gone, "r1", restore="newest", alone=why.append)
+    await Shadows(hosts).start(gone, "r1", restore="newest", alone=why.append)
     assert why[1:] == ["gpu09, where the shadow of job mlp is to be, is not in the inventory any more"]
     hosts.unreachable, hosts.tap_error = "", "no such device"
-    await hosts.start_shadow(JOB, "r1", restore="newest", alone=why.append)
+    await Shadows(hosts).start(JOB, "r1", restore="newest", alone=why.append)
     assert "could not begin on gpu01: no such device" in why[2] and "job.secret" not in [op for op, _ in hosts.asked]
 
 
@@ -145,7 +146,7 @@ async def test_ranks_are_not_launched_where_only_some_know_that_they_begin_from_
     hosts, why = Asked(), list[str]()
     hosts.silent = {"job.secret": "gpu02: no answer", "job.stop": "gpu04: no answer"}
     with pytest.raises(Unreachable, match="gpu02: no answer"):
-        await hosts.start_shadow(JOB, "r1", restore="newest", alone=why.append)
+        await Shadows(hosts).start(JOB, "r1", restore="newest", alone=why.append)
     assert [op for op, _ in hosts.asked][-2:] == ["job.stop", "tap.stop"] and why == []
 
 
@@ -157,6 +158,7 @@ class Bench:
         self.store, self.folder = store, folder
         self.session = Session(self.lab, folder, {}, cast(Any, self))
         self.jobs = Jobs(self.session, store, "lab/ann", folder)
+        self.channels = self.shadow = self
         self.connects = 0
         self.text, self.there, self.ended, self.status = "", True, list[str](), JobStatus("mlp", "failed")
 
@@ -170,13 +172,13 @@ class Bench:
         assert list(names) == ["gpu04"] and timeout_s <= 5
         self.connects += 1
 
-    async def shadow_records(self, job: str, host: str, offset: int) -> Tail:
+    async def records(self, job: str, host: str, offset: int) -> Tail:
         assert (job, host) == ("mlp.r1", "gpu04")
         if not self.there:
             raise Unreachable("gpu04: no answer")
         return Tail(self.text[offset:], len(self.text), len(self.text), "running")
 
-    async def end_shadow(self, job: str, host: str) -> None:
+    async def end(self, job: str, host: str) -> None:
         self.ended.append(host)
 
 

@@ -109,7 +109,7 @@ def test_a_running_job_gets_another_one_without_a_restart_and_the_old_one_back(l
     async def set_congestion(*what: Any) -> None:
         told.append(what)
 
-    session: Any = SimpleNamespace(hosts=SimpleNamespace(set_congestion=set_congestion), lab=lab)
+    session: Any = SimpleNamespace(hosts=SimpleNamespace(congestion=SimpleNamespace(set=set_congestion)), lab=lab)
     said = asyncio.run(follow(session, Decision("keep"), running, after))
     assert said == ["the congestion control of j's connections is mltcp now"]
     assert told == [("j.r", tuple(HOSTS), Congestion("mltcp"))]

@@ -19,6 +19,6 @@ async def follow(session: Session, decision: Decision, record: JobRecord | None,
         return []
     if record.spec.wanted.congestion == job.congestion:
         return []
-    await session.hosts.set_congestion(record.spec.on_hosts, ranks_of(record, session.lab), job.congestion)
+    await session.hosts.congestion.set(record.spec.on_hosts, ranks_of(record, session.lab), job.congestion)
     control = job.congestion.control if job.congestion is not None else "that of the routes"
     return [f"the congestion control of {record.name}'s connections is {control} now"]

@@ -27,16 +27,16 @@ async def end(session: Session, record: JobRecord | None) -> None:
         return
     with suppress(TestbedError):
         await _connected(session, host)
-        await session.hosts.end_shadow(record.spec.on_hosts, host)
+        await session.hosts.shadow.end(record.spec.on_hosts, host)
 
 
 async def _connected(session: Session, host: HostName) -> None:
     """Raises: Unreachable - it does not answer, or did not a moment ago."""
-    if host not in session.hosts.attached():
+    if host not in session.hosts.channels.attached():
         if time.monotonic() >= session.away.get(host, 0.0):
-            await session.hosts.connect([host], CONNECT_S)
+            await session.hosts.channels.connect([host], CONNECT_S)
             session.away[host] = time.monotonic() + AGAIN_S
-        if host not in session.hosts.attached():
+        if host not in session.hosts.channels.attached():
             raise Unreachable(f"{host}: does not answer")
 
 
@@ -61,7 +61,7 @@ async def status(session: Session, record: JobRecord, run_dir: Path) -> dict[str
         await _connected(session, host)
         while True:
             offset = local.stat().st_size
-            piece = await session.hosts.shadow_records(name, host, offset)
+            piece = await session.hosts.shadow.records(name, host, offset)
             state = piece.state
             whole = whole_lines(piece, offset)
             if whole and append(local, offset, whole):

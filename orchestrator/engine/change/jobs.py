@@ -81,7 +81,7 @@ class Jobs:
         """Ask every rank, fetch the new iterations, record an end in the store. beats: what `beats` returned a moment ago."""
         name, wanted = record.spec.on_hosts, record.spec.wanted
         ranks = ranks_of(record, self.session.lab)
-        states = await self.session.hosts.job_states(name, ranks)
+        states = await self.session.hosts.jobs.states(name, ranks)
         records = await bring_home(self.session, name, record, self._run_dir(record)) if ranks else Sound()
         beats = await self.beats(record) if beats is None and ranks else beats or ()
         state, detail = state_of(record, states, len(records) + records.bad)
@@ -142,7 +142,7 @@ class Jobs:
         """The state of a job that was paused, and until when; one that goes on is recorded as running."""
         pause = record.pause
         assert pause is not None
-        states = await self.session.hosts.rank_states(name, ranks)
+        states = await self.session.hosts.turns.states(name, ranks)
         if any(s.state == "held" and s.move == pause.move for s in states):
             return "paused", f"until {time.strftime('%H:%M:%S', time.localtime(pause.until))}; to go on: testbed job resume"
         now = self.store.job(record.id) or record  # it may have turned meanwhile
@@ -167,7 +167,7 @@ class Jobs:
             return None
         name, ranks = record.spec.on_hosts, ranks_of(record, self.session.lab)
         try:
-            states = await self.session.hosts.job_states(name, ranks)
+            states = await self.session.hosts.jobs.states(name, ranks)
         except TestbedError:
             return record
         return record if any(s.state == "running" for s in states.values()) else None
@@ -291,7 +291,7 @@ class Jobs:
                 if leases:  # only now that they are recorded: of a process that was killed before, they end soon
                     spec = dataclasses.replace(spec, keeper=functions.keep(leases))
                     self.store.set_job_spec(number, spec)
-                await self.session.hosts.launch(job, run, resume=resume, **more)
+                await self.session.hosts.jobs.launch(job, run, resume=resume, **more)
             except TestbedError as error:
                 self.store.set_job_spec(number, dataclasses.replace(spec, unlaunched=True))
                 self.store.set_job(number, "failed", str(error), ended=True)
@@ -335,7 +335,7 @@ class Jobs:
     async def _last_words(self, name: str, record: JobRecord) -> str:
         """The last line of each rank that failed, at most three of them."""
         hosts, found = self.session.hosts, []
-        for rank, state in (await hosts.job_states(name, ranks_of(record, self.session.lab))).items():
+        for rank, state in (await hosts.jobs.states(name, ranks_of(record, self.session.lab))).items():
             if state.code or state.state == "killed":
                 found.append(f"  {rank}: {await last_line(hosts, name, rank) or 'no output'}")
         return "\n".join(found[:3])
@@ -345,7 +345,7 @@ class Jobs:
         record = stopping(self.store, record, why)
         if (pause := record.pause) is not None:  # ranks write their checkpoints at the end of an iteration
             await Attempt(self.session.hosts, record, pause.move, GRACE_S).drop()
-        ended = await self.session.hosts.stop_job(record.spec.on_hosts, GRACE_S, ranks_of(record, self.session.lab))
+        ended = await self.session.hosts.jobs.stop(record.spec.on_hosts, GRACE_S, ranks_of(record, self.session.lab))
         if still := [rank for rank, s in ended.items() if s.state == "running"]:
             raise Refused(f"job {record.name}: {', '.join(still)} did not stop", hint="testbed job stop again, or check the host")
         await job_shadow.end(self.session, record)
@@ -367,7 +367,7 @@ class Jobs:
             return
         name, ranks = record.spec.on_hosts, ranks_of(record, self.session.lab)
         near = [rank for rank in ranks if host_of_rank(rank) not in lost]
-        ended = await self.session.hosts.stop_job(name, BROKEN_GRACE_S, near) if near else {}
+        ended = await self.session.hosts.jobs.stop(name, BROKEN_GRACE_S, near) if near else {}
         if still := [rank for rank, s in ended.items() if s.state == "running"]:
             raise Refused(f"job {record.name}: {', '.join(still)} did not stop", hint="check the host")
         await job_shadow.end(self.session, record)
@@ -381,7 +381,7 @@ class Jobs:
 
         Raises: Unreachable - a host of the job does not answer.
         """
-        states = await self.session.hosts.job_states(record.spec.on_hosts, ranks_of(record, self.session.lab))
+        states = await self.session.hosts.jobs.states(record.spec.on_hosts, ranks_of(record, self.session.lab))
         return tuple(rank for rank, state in states.items() if state.state == "running")
 
     async def _give_back(self, job: int) -> None:
@@ -393,7 +393,7 @@ class Jobs:
         """Stop what is `left` of an ended job, so that it holds no GPU and no port. A host that does not answer stays as it is."""
         with suppress(TestbedError):
             if record is not None and record.ended is not None and (left := await self.left(record)):
-                await self.session.hosts.stop_job(record.spec.on_hosts, GRACE_S, left)
+                await self.session.hosts.jobs.stop(record.spec.on_hosts, GRACE_S, left)
         if record is not None and record.ended is not None:
             await job_shadow.end(self.session, record)
 

@@ -115,7 +115,7 @@ async def by_windows(command: Command) -> list[str]:
     async with command.opened(lab, "coordinate") as session:
         await connect(session, sharing)
         for tenant in sharing:
-            await session.hosts.set_congestion(tenant.on_hosts, tenant.ranks, Congestion("mltcp"))
+            await session.hosts.congestion.set(tenant.on_hosts, tenant.ranks, Congestion("mltcp"))
     return [tenant.name for tenant in sharing]
 
 
@@ -129,8 +129,8 @@ async def released(command: Command) -> list[str]:
         for tenant in found:
             with suppress(TestbedError):
                 await connect(session, [tenant])
-                await session.hosts.unpace(tenant.on_hosts, tenant.ranks)
-                await session.hosts.set_congestion(tenant.on_hosts, tenant.ranks, tenant.congestion)
+                await session.hosts.turns.unpace(tenant.on_hosts, tenant.ranks)
+                await session.hosts.congestion.set(tenant.on_hosts, tenant.ranks, tenant.congestion)
                 told.append(tenant.name)
     return told
 
@@ -257,7 +257,7 @@ class Coordinator:
             job = self._job(one.tenant)
             if not job.paced_ms:
                 continue
-            told = await self.session.hosts.pace(
+            told = await self.session.hosts.turns.pace(
                 one.tenant.on_hosts,
                 one.tenant.ranks,
                 epoch_ns=self.epoch_ns,
@@ -277,7 +277,7 @@ class Coordinator:
         period_ms = min(60e3, 2 * longest)
         self.epoch_ns = time.monotonic_ns()
         for one in self.seen:
-            await self.session.hosts.pace(
+            await self.session.hosts.turns.pace(
                 one.tenant.on_hosts,
                 one.tenant.ranks,
                 epoch_ns=self.epoch_ns,
@@ -299,7 +299,7 @@ class Coordinator:
             return ""
         for one in self.seen:
             job = self._job(one.tenant)
-            beats = await self.session.hosts.beats(one.tenant.on_hosts, one.tenant.ranks)
+            beats = await self.session.hosts.measure.beats(one.tenant.on_hosts, one.tenant.ranks)
             rows = iterations(list(beats.values()))[-EVERY:]
             if not job.paced_ms or len(rows) < EVERY or one.source != "records":
                 continue
@@ -329,4 +329,4 @@ class Coordinator:
         """Tell those that can be reached that nobody is paced; the others go on when their lease ends."""
         for one in self.seen:
             with suppress(TestbedError):
-                await self.session.hosts.unpace(one.tenant.on_hosts, one.tenant.ranks, self.by)
+                await self.session.hosts.turns.unpace(one.tenant.on_hosts, one.tenant.ranks, self.by)
