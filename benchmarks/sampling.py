@@ -75,8 +75,8 @@ class Bench:
 
     async def window(self, hz: float, seconds: float) -> tuple[dict[str, float], float, tuple[int, int], float]:
         """Shares of a core that each host's agent and this process took, when that was (wall ns), samples a second and port."""
-        queue, counters = self.hosts.subscribe(), Counters(self.journal)
-        await self.hosts.stream_counters(1 / hz if hz else None)
+        queue, counters = self.hosts.channels.subscribe(), Counters(self.journal)
+        await self.hosts.measure.stream_counters(1 / hz if hz else None)
         await asyncio.sleep(0.2)
         pids = agents(self.lab)
         before, here = [ran_ns(pid) for pid in pids], time.process_time_ns()
@@ -94,8 +94,8 @@ class Bench:
         shares = [(now - then) / 1e9 / took for now, then in zip([ran_ns(pid) for pid in pids], before, strict=True)]
         hosts = per_host(shares, [network(pid) for pid in pids])
         operator = (time.process_time_ns() - here) / 1e9 / took
-        await self.hosts.stream_counters(None)
-        self.hosts.unsubscribe(queue)
+        await self.hosts.measure.stream_counters(None)
+        self.hosts.channels.unsubscribe(queue)
         rate = (counters.rows - rows) / took / max(1, len(counters.latest))
         return hosts, operator, (wall, time.time_ns()), rate
 
@@ -114,7 +114,7 @@ async def measure(lab: BenchLab, turns: int, window_s: float) -> dict[str, Any]:
     windows: dict[bool, list[tuple[int, int]]] = {True: [], False: []}
     costs: dict[float, list[tuple[dict[str, float], float, float]]] = {}
     async with open_session(inventory, lab.inventory, lab.folder / "ansible") as session:
-        await session.hosts.connect()
+        await session.hosts.channels.connect()
         with Journal(lab.folder / "sampled", "r", inventory.name) as journal:
             bench = Bench(session.hosts, lab, journal)
 

@@ -174,7 +174,7 @@ class Session:
             except TestbedError as error:
                 errors[name] = error
 
-        connecting = asyncio.ensure_future(self.hosts.connect() if hosts else _nobody())
+        connecting = asyncio.ensure_future(self.hosts.channels.connect() if hosts else _nobody())
         try:
             await asyncio.gather(*(read(n, d) for n, d in self.devices.items()))
             answers = await connecting

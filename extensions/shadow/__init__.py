@@ -1,1 +1,1 @@
-"""A process beside a job that keeps its weights by following its traffic: a checkpoint of every iteration, at no cost to the job."""
+"""A process beside a job that keeps its weights by following its traffic: a checkpoint of every iteration."""

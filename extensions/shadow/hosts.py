@@ -155,10 +155,9 @@ def tapped(job: Job, lab: Lab) -> dict[HostName, list[int]]:
 
     All of a host's ports, because rings and routes change while the job runs, and a port without light costs nothing.
     """
-    assert job.shadow is not None
-    if _shadow(job).taps != "auto":
+    if (taps := _shadow(job).taps) != "auto":
         found: dict[HostName, list[int]] = {}
-        for port in sorted(_shadow(job).taps):
+        for port in sorted(taps):
             found.setdefault(port.host, []).append(port.number)
         return found
     orders = job.rings or (job.hosts,)

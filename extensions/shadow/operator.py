@@ -43,7 +43,7 @@ class ShadowOfJob(Attachment[Shadow]):
         return {"lacks": why} if why else given
 
     async def status(self, value: Shadow, given: Given, look: Look) -> Sequence[Figures]:
-        """What it judged since the last time goes into the run's directory and journal. lost: packets that the taps had no room for."""
+        """What it judged is fetched first. lost: packets that the taps had no room for."""
         session, record = look.session, look.record
         host, lab = value.host, session.lab
         if why := given.get("lacks"):
@@ -59,7 +59,7 @@ class ShadowOfJob(Attachment[Shadow]):
         state = await self._fetch(host, places, local, look)
         records = sound(local.read_bytes().splitlines(), NEEDED)
         lags = [float(each["lag_ms"]) for each in records[-LATEST:] if "lag_ms" in each]
-        figures = {
+        figures: dict[str, int | float | str] = {
             **places,
             "state": state,
             "iterations": len(records),
@@ -85,7 +85,7 @@ class ShadowOfJob(Attachment[Shadow]):
                         for found in sound(whole.splitlines(), NEEDED):
                             values = {key: found.get(key) for key in FIELDS}
                             at_ns = int(found["t_wall_ns"]) - journal.anchor_ns
-                            journal.point("shadow", {"job": record.name}, values | places, at_ns)
+                            journal.point("shadow", {"job": record.name}, {**values, **places}, at_ns)
                 if not whole or offset + len(whole) >= min(piece.size, MOST_BYTES):
                     break
         return state

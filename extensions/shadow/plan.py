@@ -60,8 +60,11 @@ class PlannedShadow(Planned[Shadow]):
             problems.add((*path, "host"), words)
         if edge.workload != "train":
             problems.add(path, f"a shadow follows train; this job is {edge.workload}")
-        elif edge.backend == "nccl" or (edge.backend == "auto" and all(lab.hosts[host].gpus for host in hosts if host in lab.hosts)):
-            problems.add(path, "a shadow follows sums over the project's own connections; this job's are carried by nccl (job.backend)")
+        elif edge.backend == "nccl" or (
+            edge.backend == "auto" and all(lab.hosts[host].gpus for host in hosts if host in lab.hosts)
+        ):
+            words = "a shadow follows sums over the project's own connections; this job's are carried by nccl (job.backend)"
+            problems.add(path, words)
         for name, value in ALONE.items():
             if edge.args.get(name, value) != value:
                 problems.add(("job", "args", name), f"a shadow needs {name} {value}, got {edge.args[name]}")
@@ -69,7 +72,9 @@ class PlannedShadow(Planned[Shadow]):
             problems.add(path, "a job on one host sends nothing that could be copied: it needs ranks on two hosts")
         return Shadow(section.host, "auto" if section.taps == "auto" else self._taps(section.taps, at, hosts, edge.rings))
 
-    def _taps(self, written: Sequence[str], at: Site, hosts: Sequence[HostName], rings: Sequence[Sequence[HostName]]) -> tuple[HostPort, ...]:
+    def _taps(
+        self, written: Sequence[str], at: Site, hosts: Sequence[HostName], rings: Sequence[Sequence[HostName]]
+    ) -> tuple[HostPort, ...]:
         """Ports of the job's hosts that the plan uses, of two hosts at least."""
         problems, lab = at.links.problems, at.links.lab
         used = {end for link in at.wanted for end in (link.a, link.b) if isinstance(end, HostPort)}

@@ -69,9 +69,9 @@ class ShadowView(View):
         answer = c.book.query(
             "shadow",
             "the job's shadow: iterations it judged, how many were equal to the job's, how far it was behind",
-            "SELECT host, taps, COUNT(*) AS n, SUM(equal) AS equal, SUM(equal = 0) AS flagged, SUM(fetched) AS fetched, SUM(missing) AS"
-            " missing_bytes, MAX(lost) AS lost, MAX(checkpoint) AS checkpoint, median(lag_ms) AS lag_ms, percentile(lag_ms, 99) AS"
-            f" lag_p99_ms, MAX(lag_ms) AS lag_most_ms FROM shadow WHERE {where} GROUP BY host, taps",
+            "SELECT host, taps, COUNT(*) AS n, SUM(equal) AS equal, SUM(equal = 0) AS flagged, SUM(fetched) AS fetched,"
+            " SUM(missing) AS missing_bytes, MAX(lost) AS lost, MAX(checkpoint) AS checkpoint, median(lag_ms) AS lag_ms,"
+            f" percentile(lag_ms, 99) AS lag_p99_ms, MAX(lag_ms) AS lag_most_ms FROM shadow WHERE {where} GROUP BY host, taps",
         )
         if not answer:
             del c.book.answers["shadow"]
@@ -80,12 +80,17 @@ class ShadowView(View):
         sql = f"SELECT iter, lag_ms, CASE WHEN equal = 0 THEN 2 ELSE fetched END FROM shadow WHERE {where} AND lag_ms IS NOT NULL"
         c.draw(made, "shadow", "the shadow's lag", caption, _lags(c.book.database.execute(sql).fetchall()))
         heads = {"host": "shadow on", "taps": "taps on", "n": "iterations judged", "equal": "equal", "flagged": "flagged"}
-        heads |= {"fetched": "states fetched", "missing_bytes": "missed", "lost": "packets without room", "checkpoint": "checkpoint of"}
+        heads |= {
+            "fetched": "states fetched",
+            "missing_bytes": "missed",
+            "lost": "packets without room",
+            "checkpoint": "checkpoint of",
+        }
         made.tables.append(table(answer, heads | {"lag_ms": "lag, median", "lag_p99_ms": "99 %", "lag_most_ms": "longest"}))
         made.notes.append(
             "Equal: the shadow's weights and momentum had the hash that rank 0 published. Flagged: they had not, or sums were"
-            " missed; its state is then fetched from the job over the management network. Checkpoint of: the newest iteration one could"
-            " go on from."
+            " missed; its state is then fetched from the job over the management network. Checkpoint of: the newest iteration"
+            " one could go on from."
         )
 
 

@@ -64,7 +64,8 @@ class PlannedFunctions(Planned[tuple[Function, ...]]):
             where = summary(able, "segment") + " can" if able else "no segment of this lab can"
             links.problems.add(
                 ("job", "args", "exchange"),
-                f'aggregate: no packet switch of the plan is to add ({where}): "segments": [{{"name": ..., "functions": ["{used}"]}}]',
+                f"aggregate: no packet switch of the plan is to add ({where}): "
+                f'"segments": [{{"name": ..., "functions": ["{used}"]}}]',
             )
         return tuple(Function(segment, name) for name, segment in found.items()) or None  # type: ignore[arg-type]
 

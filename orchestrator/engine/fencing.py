@@ -46,7 +46,7 @@ async def take_hosts(command: Command, reason: str) -> TakenReport:
         command.opened(lab, "unlock") as session,
         holding(lab, command, WHOLE, "unlock --hosts"),
     ):
-        answers = await session.hosts.connect()
+        answers = await session.hosts.channels.connect()
         silent = {name: str(answer) for name, answer in answers.items() if not isinstance(answer, Hello)}
         known = {name: answer.token for name, answer in answers.items() if isinstance(answer, Hello) and answer.installed}
         if not known:

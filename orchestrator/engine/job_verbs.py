@@ -45,7 +45,7 @@ async def _opened(command: Command, verb: str) -> AsyncIterator[Jobs]:
 
 async def _connect(session: Session, names: Collection[HostName]) -> None:
     """Connect to these hosts. Raises: Unreachable - names every one that does not answer."""
-    answers = await session.hosts.connect(names)
+    answers = await session.hosts.channels.connect(names)
     if silent := {h: e for h, e in answers.items() if isinstance(e, TestbedError)}:
         raise one_error(silent)
 
@@ -92,7 +92,7 @@ async def job_logs(command: Command, *, lines: int, host: str | None, rank: int 
             what = f"no rank {rank}" if host is None else f"no rank on {host}" if rank is None else f"no rank {rank} on {host}"
             raise Missing(f"job {record.name} has {what}", hint=f"its ranks: {', '.join(f'{i} {r}' for i, r in numbered)}")
         await _connect(jobs.session, hosts_of(r for _, r in chosen))
-        tails = await asyncio.gather(*(jobs.session.hosts.tail(name, r, "log", -200 * lines) for _, r in chosen))
+        tails = await asyncio.gather(*(jobs.session.hosts.jobs.tail(name, r, "log", -200 * lines) for _, r in chosen))
     found = {f"rank {i} ({r})": tuple(t.text.splitlines()[-lines:]) for (i, r), t in zip(chosen, tails, strict=True)}
     return JobLogs(record.name, found)
 
@@ -151,7 +151,7 @@ async def _launch(command: Command, verb: str, *, anew: bool = True, restore: bo
         await _connect(session, job.needed)
         latest = store.latest_job(key)
         ends = set(hosts_of_job(latest, session.lab)) if latest is not None and latest.ended is None else set[HostName]()
-        await session.hosts.connect(ends.difference(job.needed))  # where the job before this one is to be stopped
+        await session.hosts.channels.connect(ends.difference(job.needed))  # where the job before this one is to be stopped
         hosts, turner = sorted(ends.union(job.needed)), own_turner(session.lab, settings, store)
         async with holding(session.lab, command, reach(session.lab, hosts), verb, within=turner) as lock:
             if store.current(key) != current:
@@ -194,7 +194,7 @@ async def job_stop(command: Command) -> JobStatus:
     async with _opened(command, "job stop") as jobs:
         session = jobs.session
         record = _latest(jobs)
-        await session.hosts.connect(hosts_of_job(record, session.lab))
+        await session.hosts.channels.connect(hosts_of_job(record, session.lab))
         with suppress(Unreachable):  # stop the ranks on the hosts that answer; `stop` names the others
             status = await jobs.status(record)
             if status.state not in ALIVE and not await jobs.left(record):
@@ -275,7 +275,7 @@ async def job_resume(command: Command) -> JobStatus:
             if status.state != "paused" or pause is None:
                 over = "; its pause is over" if pause is not None else ""
                 raise Refused(f"job {record.name} is not paused: it is {status.state}{over}", hint="testbed job status")
-            session.hosts.token = pause.token  # a newer run would have ended the pause
+            session.hosts.channels.token = pause.token  # a newer run would have ended the pause
             attempt = Attempt(session.hosts, record, pause.move, _boundary_s(jobs))
             with Recorder(command.progress).phase("turn") as phase:
                 phase.detail = f"goes on after iteration {await attempt.go_on()}"

@@ -114,11 +114,11 @@ async def job_profile(command: Command, *, iterations: int) -> Profile:
         run_dir = settings.run_dir(record.run)
         jobs = Jobs(session, store, key, settings.runs_dir)
         hosts = record.spec.wanted.hosts
-        await session.hosts.connect(hosts)
+        await session.hosts.channels.connect(hosts)
         first = await _next(jobs, record, 0, command.progress)
-        before, began = await session.hosts.counters(hosts), time.monotonic()
+        before, began = await session.hosts.measure.counters(hosts), time.monotonic()
         last = await _next(jobs, record, first.iterations + iterations - 1, command.progress)
-        after, seconds = await session.hosts.counters(hosts), time.monotonic() - began
+        after, seconds = await session.hosts.measure.counters(hosts), time.monotonic() - began
         made = last.iterations - first.iterations
         peers: dict[HostPort, HostPort] = {}
         for link in current.up.links:
@@ -162,8 +162,8 @@ async def count_hops(command: Command, run: str) -> bool:
     for source, target in hops(links, lab, plan.routes):
         asked.setdefault(source, {})[lab.hosts[target].lane_address(0)] = None
     async with command.opened(lab, "compare") as session:
-        await session.hosts.connect(tuple(asked))
-        answers = await session.hosts.probe(asked, timeout_s=PAIRS_S)
+        await session.hosts.channels.connect(tuple(asked))
+        answers = await session.hosts.measure.probe(asked, timeout_s=PAIRS_S)
     names = {lab.hosts[name].lane_address(0): name for pair in hops(links, lab, plan.routes) for name in pair}
     counts, silent = [], []
     for source, each in asked.items():

@@ -102,8 +102,8 @@ async def sample(command: Command, *, hz: float, seconds: float | None) -> Sampl
 
 async def _answering(hosts: Hosts, lab: Lab, timeout_s: float) -> tuple[list[HostName], list[str]]:
     """Hosts that can be sampled, and why others cannot. Raises: Unreachable - none can."""
-    answers = await hosts.connect(timeout_s=min(timeout_s, 10.0))
-    old = set(hosts.unprovisioned())
+    answers = await hosts.channels.connect(timeout_s=min(timeout_s, 10.0))
+    old = set(hosts.channels.unprovisioned())
     names = [name for name, answer in answers.items() if isinstance(answer, Hello) and answer.installed and name not in old]
     notes = [str(answer).splitlines()[0] for answer in answers.values() if isinstance(answer, TestbedError)]
     if behind := [name for name in lab.hosts if name in old]:
@@ -130,7 +130,7 @@ class Sampling:
         self._journal, self._names, self._circuits, self._notes = journal, names, circuits, notes
         self.counters = Counters(journal, circuits)
         self.light = self.gpus = 0
-        self._queue = session.hosts.subscribe()
+        self._queue = session.hosts.channels.subscribe()
         self._meters = bool(circuits)
 
     async def go_on(self, hz: float, seconds: float | None) -> None:
@@ -139,11 +139,11 @@ class Sampling:
         listening = asyncio.create_task(self._listen())
         try:
             async with asyncio.timeout(seconds) as limit:
-                await hosts.stream_counters(1 / hz, self._names)
-                await hosts.stream_gpus(SLOW_S, self._names)
+                await hosts.measure.stream_counters(1 / hz, self._names)
+                await hosts.measure.stream_gpus(SLOW_S, self._names)
                 while True:
                     due = time.monotonic() + SLOW_S
-                    record_clocks(self._journal, await hosts.clocks(self._names))
+                    record_clocks(self._journal, await hosts.measure.clocks(self._names))
                     await self._look_at_light()
                     await asyncio.sleep(max(0.0, due - time.monotonic()))
         except TimeoutError:
@@ -183,11 +183,11 @@ class Sampling:
     async def end(self) -> None:
         """Ask the hosts to stop and take their last samples."""
         hosts = self._session.hosts
-        names = [name for name in self._names if name in hosts.attached()]
+        names = [name for name in self._names if name in hosts.channels.attached()]
         with suppress(TestbedError):
-            await hosts.stream_counters(None, names)
-            await hosts.stream_gpus(None, names)
-        hosts.unsubscribe(self._queue)
+            await hosts.measure.stream_counters(None, names)
+            await hosts.measure.stream_gpus(None, names)
+        hosts.channels.unsubscribe(self._queue)
         while not self._queue.empty():
             self._heard(self._queue.get_nowait())
         self.counters.rates()

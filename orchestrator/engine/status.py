@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
+from typing import Any
 
 from drivers.api import CircuitSwitch, PortHolders
 from optics import DeviceName, HostName, Identity, Interlock, Locked, Missing, Setting, TestbedError
@@ -231,7 +232,7 @@ async def _identities(session: Session) -> Mapping[DeviceName, Identity]:
 async def _job(
     session: Session, store: Store, key: str, settings: Settings, seen: Observation, asked: dict[object, Any] | None = None
 ) -> JobStatus | None:
-    """The job as its ranks say; None where there is none, or a host of them does not answer (of its attachments, that is no reason)."""
+    """The job as its ranks say; None where there is none, or a host of them does not answer (of attachments, that is no reason)."""
     record = store.latest_job(key)
     try:
         if record is None or not seen.hellos or seen.errors.keys() & set(hosts_of_job(record, session.lab)):

@@ -16,6 +16,7 @@ from orchestrator.hosts.api import Hello, HostEvent
 from orchestrator.hosts.at_once import AtOnce
 from orchestrator.hosts.channel import Channel, hello_of
 from orchestrator.hosts.failures import one_error
+from orchestrator.hosts.launch import on_host
 from orchestrator.inventory.lab import Lab
 from orchestrator.settings import BOUNDS
 
@@ -26,6 +27,7 @@ PATIENCE_S = 0.5
 class Channels:
     """A channel to each host. `names` None means all; failures of several hosts are raised as one error that names each.
 
+    What puts operations of its own to agents does so with `ask`, `ask_all` or `ask_ranks`.
     Raises, everywhere: Unreachable - no channel to a host. TimedOut - a host did not answer. Refused - a host said no.
     Locked - a newer run holds a host. at_once: so many are logged in to, or asked for their pairs, at the same time.
     """
@@ -36,9 +38,19 @@ class Channels:
         self.hellos: dict[HostName, Hello] = {}
         self.token: int | None = None
         # a thread per host at most: a silent host must not delay another; made when needed, so usually as many as `at_once`
-        self._threads = ThreadPoolExecutor(max_workers=len(lab.hosts) + 1, thread_name_prefix="hosts")
+        self._threads = ThreadPoolExecutor(max_workers=max(1, len(lab.hosts)), thread_name_prefix="hosts")
         self._channels = {name: Channel(host, self._event, self._threads) for name, host in lab.hosts.items()}
         self._queues: list[asyncio.Queue[HostEvent]] = []
+
+    async def close(self) -> None:
+        """Close every channel. Agents, routes and jobs stay."""
+
+        async def close(channel: Channel) -> None:
+            async with self._at_once.room():
+                await channel.close()
+
+        await asyncio.gather(*map(close, self._channels.values()))
+        self._threads.shutdown(wait=False)
 
     async def connect(
         self, names: Collection[HostName] | None = None, timeout_s: float = 10.0
@@ -54,12 +66,12 @@ class Channels:
                 self.hellos.pop(name, None)
                 return error
 
-        names = self._names(names)
+        names = self.names(names)
         return dict(zip(names, await asyncio.gather(*map(one, names)), strict=True))
 
     async def greet(self, names: Collection[HostName] | None = None) -> Mapping[HostName, Hello]:
         """The present state of connected hosts, asked over the open channels: a millisecond instead of a login."""
-        answers = await self._ask({name: {} for name in self._names(names)}, "hello")
+        answers = await self.ask({name: {} for name in self.names(names)}, "hello")
         self.hellos |= {name: hello_of(values, self.hellos[name].same_clock) for name, values in answers.items()}
         return {name: self.hellos[name] for name in answers}
 
@@ -87,7 +99,7 @@ class Channels:
         """
         self.token = token
         unprovisioned = self.unprovisioned()  # an older agent has no fence
-        await self._all([name for name in names if name in self.hellos and name not in unprovisioned], "fence", {})
+        await self.ask_all([name for name in names if name in self.hellos and name not in unprovisioned], "fence", {})
 
     def subscribe(self) -> asyncio.Queue[HostEvent]:
         """Return a queue that gets every event from now on; release it with `unsubscribe`."""
@@ -102,17 +114,26 @@ class Channels:
         for queue in self._queues:
             queue.put_nowait(HostEvent(host, kind, at_ns, values))
 
-    def _names(self, names: Collection[HostName] | None) -> list[HostName]:
+    def names(self, names: Collection[HostName] | None) -> list[HostName]:
+        """These hosts; None: all."""
         return list(self._channels if names is None else names)
 
-    async def _ask(
+    def offset_ns(self, name: HostName | RankName) -> int:
+        """The clock of a host, or of the host of a rank, minus this machine's."""
+        return self._channels[host_of_rank(name)].offset_ns
+
+    def run_token(self) -> dict[str, int]:
+        """What a request that changes something says of the run that it is for; nothing before `fence`."""
+        return {} if self.token is None else {"token": self.token}
+
+    async def ask(
         self, requests: Mapping[HostName | RankName, Mapping[str, Any]], op: str, timeout_s: float = 5.0, *, bounded: bool = False
     ) -> dict[str, dict[str, Any]]:
         """Send one request to each host, or to the host of each rank; raise one error that names all that failed.
 
         All are sent before any is waited for, or, if `bounded`, `at_once` of them at a time.
         """
-        token = self._token() if op in FENCED else {}
+        token = self._fenced(op)
 
         def send(name: str, fields: Mapping[str, Any]) -> asyncio.Future[dict[str, Any]]:
             return self._channels[host_of_rank(name)].send(op, **fields, **token)
@@ -145,11 +166,39 @@ class Channels:
             raise one_error(failed, len(set(hosts_of(answers)) - set(hosts_of(failed))))
         return answers
 
-    async def _all(
+    async def ask_all(
         self, names: Collection[HostName] | None, op: str, fields: Mapping[str, Any], timeout_s: float = 5.0
     ) -> dict[HostName, dict[str, Any]]:
         """Send the same request to each of `names`."""
-        return await self._ask(dict.fromkeys(self._names(names), fields), op, timeout_s)
+        return await self.ask(dict.fromkeys(self.names(names), fields), op, timeout_s)
 
-    def _token(self) -> dict[str, int]:
-        return {} if self.token is None else {"token": self.token}
+    async def ask_ranks(
+        self, job: str, ranks: Collection[RankName], op: str, fields: Mapping[str, Any], timeout_s: float = 5.0
+    ) -> dict[RankName, dict[str, Any]]:
+        """Send the same request about a job to the host of each rank, under the name that the rank has there."""
+        return await self.ask({rank: {"name": on_host(job, rank), **fields} for rank in ranks}, op, timeout_s)
+
+    async def failures(
+        self, names: Collection[HostName], op: str, fields: Mapping[str, Any], timeout_s: float
+    ) -> Mapping[HostName, TestbedError]:
+        """Send the same request to each of `names`; return the errors of those that did not do it, and raise none."""
+        token = self._fenced(op)
+
+        async def one(name: HostName) -> TestbedError | None:
+            try:
+                await self._channels[name].ask(op, timeout_s=timeout_s, **fields, **token)
+            except TestbedError as error:
+                return error
+            return None
+
+        answers = await asyncio.gather(*map(one, names))
+        return {name: error for name, error in zip(names, answers, strict=True) if error is not None}
+
+    def notify(self, op: str, fields: Mapping[str, Any]) -> None:
+        """Send the same request over every open channel, and wait for no answer: none is read."""
+        for channel in self._channels.values():
+            if channel.attached:
+                channel.send(op, **fields).add_done_callback(lambda done: done.cancelled() or done.exception())
+
+    def _fenced(self, op: str) -> dict[str, int]:
+        return self.run_token() if op in FENCED else {}

@@ -11,7 +11,7 @@ from typing import Any
 
 from optics import Garbled, HostName, HostPort, TestbedError
 from optics.plain import printable
-from optics.ranks import RankName, by_host, host_of_rank
+from optics.ranks import RankName, by_host
 from orchestrator.hosts.api import (
     Beat,
     ClockReading,
@@ -33,8 +33,11 @@ from orchestrator.hosts.counters import port_counters
 from orchestrator.hosts.launch import on_host
 
 
-class Measurements(Channels):
+class Measurements:
     """Measurements of all hosts; none of them changes a host's routes."""
+
+    def __init__(self, channels: Channels) -> None:
+        self.channels = channels
 
     async def probe(
         self, targets: Mapping[HostName, Mapping[str, int | None]], timeout_s: float = 0.5
@@ -44,7 +47,7 @@ class Measurements(Channels):
             name: {"targets": [{"address": a, "hops": h} for a, h in wanted.items()], "timeout_s": timeout_s}
             for name, wanted in targets.items()
         }
-        answers = await self._ask(requests, "probe", timeout_s + 5.0, bounded=True)
+        answers = await self.channels.ask(requests, "probe", timeout_s + 5.0, bounded=True)
         return {name: {r["address"]: _probe(name, r) for r in values["results"]} for name, values in answers.items()}
 
     async def neighbours(
@@ -64,7 +67,7 @@ class Measurements(Channels):
         if wanted is not None:
             for name, request in requests.items():
                 request["hear"] = [number for number in by_host[name] if HostPort(name, number) in wanted]
-        answers = await self._ask(requests, "neighbours", timeout_s + 5.0)
+        answers = await self.channels.ask(requests, "neighbours", timeout_s + 5.0)
         return {
             HostPort(name, int(number)): FibreEnd(HostPort(name, int(number)), v["carrier"], _end(v["answered"]), _end(v["heard"]))
             for name, values in answers.items()
@@ -73,7 +76,7 @@ class Measurements(Channels):
 
     async def traffic(self, requests: Mapping[HostName, Mapping[str, Any]], timeout_s: float) -> dict[HostName, dict[str, Any]]:
         """Open, start or read measured flows (`agent/measure/traffic.py`)."""
-        return await self._ask(requests, "traffic", timeout_s)
+        return await self.channels.ask(requests, "traffic", timeout_s)
 
     async def stream(self, ends: Mapping[HostName, str], seconds: float) -> str:
         """Have two hosts send to each other over TCP as fast as it goes, along the routes in use, for `seconds` (s, at most 59).
@@ -99,19 +102,19 @@ class Measurements(Channels):
         return {name: self._stream(name, values["heard"]["stream"]) for name, values in answers.items()}
 
     def _stream(self, name: HostName, values: Mapping[str, Any]) -> Stream:
-        offset = self._channels[name].offset_ns
+        offset = self.channels.offset_ns(name)
         gaps = tuple((begin - offset, end - offset) for begin, end in values.get("gaps", ()))
         return Stream(name, values["bytes"], gaps, bool(values.get("open", True)))
 
     async def watch_links(self, names: Collection[HostName] | None = None) -> Mapping[HostPort, bool]:
         """Subscribe to `link` events, one per carrier change; returns the present carriers."""
-        answers = await self._all(names, "watch", {"links": True})
+        answers = await self.channels.ask_all(names, "watch", {"links": True})
         return {HostPort(name, int(port)): up for name, values in answers.items() for port, up in values["links"].items()}
 
     async def counters(self, names: Collection[HostName] | None = None) -> Mapping[HostPort, PortCounters]:
         """One reading of every port's counters."""
-        answers = await self._all(names, "counters", {})
-        offsets = {name: self._channels[name].offset_ns for name in answers}
+        answers = await self.channels.ask_all(names, "counters", {})
+        offsets = {name: self.channels.offset_ns(name) for name in answers}
         return {port: v for name, answer in answers.items() for port, v in port_counters(name, answer, offsets[name]).items()}
 
     async def stream_counters(
@@ -121,16 +124,16 @@ class Measurements(Channels):
 
         batch_s: how long (s) they gather samples; longer while they are armed.
         """
-        await self._all(names, "counters", {"interval_s": interval_s, "batch_s": batch_s})
+        await self.channels.ask_all(names, "counters", {"interval_s": interval_s, "batch_s": batch_s})
 
     async def keep_counters(self, job: str, interval_s: float, ranks: Collection[RankName]) -> None:
         """Have the hosts of these ranks sample every `interval_s` (0.1 to 8, s) and keep the samples, until the rank ends."""
-        await self._ask({rank: {"name": on_host(job, rank), "interval_s": interval_s} for rank in ranks}, "counters.keep")
+        await self.channels.ask({rank: {"name": on_host(job, rank), "interval_s": interval_s} for rank in ranks}, "counters.keep")
 
     async def kept_counters(self, job: str, offsets: Mapping[RankName, int]) -> Mapping[RankName, Tail]:
         """Part of what was kept, from byte `offsets` on: lines that `counters.samples` reads as a `counters` event."""
         requests = {rank: {"name": on_host(job, rank), "offset": at} for rank, at in offsets.items()}
-        answers = await self._ask(requests, "counters.kept")
+        answers = await self.channels.ask(requests, "counters.kept")
         return {rank: Tail(v["data"], v["offset"], v["size"], "") for rank, v in answers.items()}
 
     async def beats(
@@ -144,7 +147,7 @@ class Measurements(Channels):
         async def one(rank: RankName) -> Beat | None:
             request = {"name": on_host(job, rank), "after": (after or {}).get(rank, -1)}
             try:
-                return _beat(rank, (await self._ask({rank: request}, "beats", timeout_s))[rank])
+                return _beat(rank, (await self.channels.ask({rank: request}, "beats", timeout_s))[rank])
             except (TestbedError, KeyError, TypeError, ValueError):
                 return None
 
@@ -160,8 +163,8 @@ class Measurements(Channels):
         too old to know; Garbled.
         """
         common = {"after": after, "reach": reach, "within_s": within_s}
-        answers = await self._ask({r: {"name": on_host(job, r), **common} for r in ranks}, "demand", within_s + 5.0)
-        offsets = {rank: self._channels[host_of_rank(rank)].offset_ns for rank in answers}
+        answers = await self.channels.ask({r: {"name": on_host(job, r), **common} for r in ranks}, "demand", within_s + 5.0)
+        offsets = {rank: self.channels.offset_ns(rank) for rank in answers}
         try:
             return {rank: _demand(rank, values, offsets[rank]) for rank, values in answers.items()}
         except (KeyError, TypeError, ValueError) as error:
@@ -176,7 +179,7 @@ class Measurements(Channels):
         async def one(host: HostName, here: Sequence[RankName]) -> Load | None:
             names = {on_host(job, rank): rank for rank in here}
             try:
-                answers = await self._ask({host: {"names": [*names], "for_s": for_s}}, "load", for_s + 5.0)
+                answers = await self.channels.ask({host: {"names": [*names], "for_s": for_s}}, "load", for_s + 5.0)
                 return _load(host, answers[host], names)
             except (TestbedError, KeyError, TypeError, ValueError):
                 return None
@@ -186,13 +189,11 @@ class Measurements(Channels):
 
     def leave_counters(self) -> None:
         """Ask hosts to stop sampling without waiting for replies: the caller is already handling a failure."""
-        for channel in self._channels.values():
-            if channel.attached:
-                channel.send("counters", interval_s=None).add_done_callback(lambda done: done.cancelled() or done.exception())
+        self.channels.notify("counters", {"interval_s": None})
 
     async def stream_gpus(self, interval_s: float | None, names: Collection[HostName] | None = None) -> None:
         """Let hosts read their GPUs every `interval_s` (>= 0.1, s; None: stop); those that have some send `gpus` events."""
-        await self._all(names, "gpus", {"interval_s": interval_s})
+        await self.channels.ask_all(names, "gpus", {"interval_s": interval_s})
 
     async def clocks(self, names: Collection[HostName] | None = None, within_s: float = 5.0) -> Mapping[HostName, ClockReading]:
         """Compare clocks, one host after the other: replies that arrive together would delay each other.
@@ -201,9 +202,9 @@ class Measurements(Channels):
         """
         found: dict[HostName, ClockReading] = {}
         give_up = time.monotonic() + within_s
-        for name in self._names(names):
+        for name in self.channels.names(names):
             began, wall_ns = time.monotonic_ns(), time.time_ns()
-            answer = (await self._ask({name: {}}, "clock"))[name]
+            answer = (await self.channels.ask({name: {}}, "clock"))[name]
             took = time.monotonic_ns() - began
             found[name] = ClockReading(answer["wall_ns"] - wall_ns - took // 2, took)
             if time.monotonic() > give_up:

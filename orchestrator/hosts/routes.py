@@ -1,9 +1,9 @@
-"""Route generations over the channels: staged, committed now or on carrier, confirmed, reverted."""
+"""Route generations: staged, through Ansible or over the channels; over those committed now or on carrier, confirmed, reverted."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from optics import HostName, HostPort, Refused, TestbedError, TimedOut, Unreachable
@@ -11,10 +11,31 @@ from orchestrator.fabric.rules import Rules
 from orchestrator.hosts import render
 from orchestrator.hosts.api import Committed, Held, HostEvent, Staged
 from orchestrator.hosts.channels import Channels
+from orchestrator.hosts.plays import Plays, lines
 
 
-class Routes(Channels):
+class Routes:
     """The route generations of all hosts; see docs/reference/agent.md for what each operation does on a host."""
+
+    def __init__(self, channels: Channels, plays: Plays) -> None:
+        self.channels, self.plays = channels, plays
+
+    def expect_play(self) -> None:
+        """Have Ansible start now: routes are likely to be staged. Raises: Missing - it is not installed."""
+        self.plays.expect("stage_rules.yml")
+
+    async def stage(self, generations: Mapping[int, Mapping[HostName, Rules]]) -> Mapping[HostName, Mapping[int, Staged]]:
+        """Put route generations into tables that no rule selects yet, all in one play."""
+        payloads = render.payloads(generations, self.channels.run_token())
+        if not payloads:
+            return {}
+        play = await self.plays.play(
+            "stage_rules.yml", list(payloads), {"testbed_agent": self.plays.agents(payloads), "testbed_rules": payloads}
+        )
+        return {
+            name: _staged(lines(name, play.said[name]["stage"], sum(name in hosts for hosts in generations.values())))
+            for name in payloads
+        }
 
     async def stage_warm(
         self, generations: Mapping[int, Mapping[HostName, Rules]], timeout_s: float = 5.0, *, congctl: str = render.CONGCTL
@@ -26,25 +47,22 @@ class Routes(Channels):
 
         async def ask(single: Collection[HostName] = ()) -> dict[str, dict[str, Any]]:
             payloads = render.payloads(generations, congctl=congctl, single=single)
-            return await self._ask({name: {"packed": packed} for name, packed in payloads.items()}, "stage", timeout_s)
+            return await self.channels.ask({name: {"packed": packed} for name, packed in payloads.items()}, "stage", timeout_s)
 
         try:
             answers = await ask()
         except Refused:  # an agent of an older release, which `up` has not replaced yet, knows no addresses without a route
-            if not (older := self.unprovisioned()):
+            if not (older := self.channels.unprovisioned()):
                 raise
             answers = await ask(older)
-        return {
-            name: {v["generation"]: Staged(v["generation"], v["routes"], v["table"], v.get("congctl")) for v in values["staged"]}
-            for name, values in answers.items()
-        }
+        return {name: _staged(values["staged"]) for name, values in answers.items()}
 
     async def commit(
         self, generation: int, names: Collection[HostName] | None = None, revert_after_s: float | None = None
     ) -> Mapping[HostName, Committed]:
         """Make a staged generation active now; the hosts revert after `revert_after_s` unless `confirm` comes."""
         request = {"generation": generation, "revert_after_s": revert_after_s}
-        answers = await self._all(names, "commit", request)
+        answers = await self.channels.ask_all(names, "commit", request)
         return {name: self._committed(name, values) for name, values in answers.items()}
 
     async def hold(
@@ -55,7 +73,7 @@ class Routes(Channels):
         kick: the hosts push the sockets that waited as soon as it ends.
         """
         request = {"generation": generation, "revert_after_s": revert_after_s, "hold": True, "kick": kick}
-        answers = await self._all(names, "commit", request)
+        answers = await self.channels.ask_all(names, "commit", request)
         waiting = {name: values.get("waiting") or {} for name, values in answers.items()}
         return {n: Held(n, w.get("sockets", 0), w.get("found", 0), w.get("skipped", "")) for n, w in waiting.items()}
 
@@ -75,17 +93,17 @@ class Routes(Channels):
         requests = {
             name: {
                 "generation": generation,
-                "when_up": [self.lab.interface(HostPort(name, p)) for p in sorted(ports)],
+                "when_up": [self.channels.lab.interface(HostPort(name, p)) for p in sorted(ports)],
                 "revert_after_s": revert_after_s,
                 "deadline_s": deadline_s,
                 "cross": sorted((cross or {}).get(name, ())),
             }
             for name, ports in when_up.items()
         }
-        await self._ask(requests, "arm")
+        await self.channels.ask(requests, "arm")
 
     async def disarm(self, names: Collection[HostName] | None = None) -> None:
-        await self._all(names, "disarm", {})
+        await self.channels.ask_all(names, "disarm", {})
 
     async def wait_committed(
         self, generation: int, names: Collection[HostName], deadline_s: float, queue: asyncio.Queue[HostEvent] | None = None
@@ -94,7 +112,7 @@ class Routes(Channels):
 
         Pass the `queue` subscribed before the light moved, or commits that were faster than this call are missed.
         """
-        own = queue or self.subscribe()
+        own = queue or self.channels.subscribe()
         found: dict[HostName, Committed | TestbedError] = {}
         waiting = set(names)
         try:
@@ -112,7 +130,7 @@ class Routes(Channels):
                 found[name] = TimedOut(f"{name}: generation {generation} was not committed within {deadline_s:g} s")
         finally:
             if queue is None:
-                self.unsubscribe(own)
+                self.channels.unsubscribe(own)
         return found
 
     def _outcome(self, event: HostEvent) -> Committed | TestbedError | None:
@@ -131,7 +149,7 @@ class Routes(Channels):
         return None
 
     def _committed(self, name: HostName, values: Mapping[str, Any]) -> Committed:
-        offset = self._channels[name].offset_ns
+        offset = self.channels.offset_ns(name)
         link = values.get("t_link_ns")
         return Committed(
             name,
@@ -144,19 +162,23 @@ class Routes(Channels):
 
     async def confirm(self, generation: int, names: Collection[HostName] | None = None) -> None:
         """Keep what was committed: the hosts stop counting down. Older generations are dropped."""
-        await self._all(names, "confirm", {"generation": generation})
+        await self.channels.ask_all(names, "confirm", {"generation": generation})
 
     async def revert(self, names: Collection[HostName] | None = None) -> Mapping[HostName, int | None]:
         """Revert to the generation active before the last commit; returns which that is (None: no routes at all)."""
-        answers = await self._all(names, "revert", {})
+        answers = await self.channels.ask_all(names, "revert", {})
         return {name: values["generation"] for name, values in answers.items()}
 
     async def clear(self, names: Collection[HostName], generations: Collection[int]) -> None:
         """Remove these generations, the active one too. What others have staged stays; an agent of an older release removes all."""
         requests: dict[HostName, dict[str, object]] = {}
         for name in names:  # an owner has had thousands: those that the host had when it was greeted, and all that were made since
-            hello = self.hellos.get(name)
+            hello = self.channels.hellos.get(name)
             known = {*hello.staged, hello.active or 0} if hello is not None else {0}
             newest = max(known)
             requests[name] = {"generations": sorted(number for number in generations if number in known or number > newest)}
-        await self._ask(requests, "clear", 30.0)
+        await self.channels.ask(requests, "clear", 30.0)
+
+
+def _staged(values: Iterable[Mapping[str, Any]]) -> dict[int, Staged]:
+    return {v["generation"]: Staged(v["generation"], v["routes"], v["table"], v.get("congctl")) for v in values}

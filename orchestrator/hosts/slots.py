@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -10,47 +9,35 @@ from optics import HostName, TestbedError
 from orchestrator.hosts.channels import Channels
 
 
-class Slots(Channels):
+class Slots:
     """The schedules of all hosts; docs/reference/agent.md says what each operation does on a host."""
 
-    async def load_slots(self, requests: Mapping[HostName, Mapping[str, Any]]) -> None:
+    def __init__(self, channels: Channels) -> None:
+        self.channels = channels
+
+    async def load(self, requests: Mapping[HostName, Mapping[str, Any]]) -> None:
         """Load a schedule on each host; its generations are staged already. Nothing changes before the first tick."""
-        await self._ask(requests, "slots.load", 15.0)
+        await self.channels.ask(requests, "slots.load", 15.0)
 
     async def load_networks(self, requests: Mapping[HostName, Mapping[str, Any]]) -> None:
         """Have each host keep a TCP window for each of two networks. Raises: Refused - its kernel cannot, and what it lacks."""
-        await self._ask(requests, "networks.load", 15.0)
+        await self.channels.ask(requests, "networks.load", 15.0)
 
-    async def tick_slots(
+    async def tick(
         self, names: Collection[HostName], count: int, ends_s: float | None, lease_s: float, timeout_s: float
     ) -> Mapping[HostName, TestbedError]:
         """Tell hosts which slot it is, in how long (s) it ends, and how long whoever turns counts as alive; return the failures."""
         fields = {"count": count, "ends_s": ends_s, "lease_s": lease_s}
-        return await self._each(names, "slots.tick", fields, timeout_s)
+        return await self.channels.failures(names, "slots.tick", fields, timeout_s)
 
-    async def turn_slots(self, names: Collection[HostName], count: int, timeout_s: float) -> Mapping[HostName, TestbedError]:
+    async def turn(self, names: Collection[HostName], count: int, timeout_s: float) -> Mapping[HostName, TestbedError]:
         """End the slot `count` now on these hosts; return the failures."""
-        return await self._each(names, "slots.turn", {"count": count}, timeout_s)
+        return await self.channels.failures(names, "slots.turn", {"count": count}, timeout_s)
 
-    async def stop_slots(self, names: Collection[HostName], timeout_s: float = 5.0) -> Mapping[HostName, TestbedError]:
+    async def stop(self, names: Collection[HostName], timeout_s: float = 5.0) -> Mapping[HostName, TestbedError]:
         """Drop the schedule; the hosts stay in the slot where they are. Return the failures."""
-        return await self._each(names, "slots.stop", {}, timeout_s)
+        return await self.channels.failures(names, "slots.stop", {}, timeout_s)
 
-    async def slots(self, names: Collection[HostName]) -> Mapping[HostName, Mapping[str, Any]]:
+    async def states(self, names: Collection[HostName]) -> Mapping[HostName, Mapping[str, Any]]:
         """What each host says of its schedule."""
-        return await self._all(names, "slots", {})
-
-    async def _each(
-        self, names: Collection[HostName], op: str, fields: Mapping[str, Any], timeout_s: float
-    ) -> Mapping[HostName, TestbedError]:
-        """Ask all at once; a host that fails keeps no other from its answer."""
-
-        async def one(name: HostName) -> TestbedError | None:
-            try:
-                await self._channels[name].ask(op, timeout_s=timeout_s, **fields, **self._token())
-            except TestbedError as error:
-                return error
-            return None
-
-        answers = await asyncio.gather(*map(one, names))
-        return {name: error for name, error in zip(names, answers, strict=True) if error is not None}
+        return await self.channels.ask_all(names, "slots", {})

@@ -20,14 +20,17 @@ ENDED = frozenset(("cannot", "void"))
 """States of a rank in which its move has no effect, on any rank."""
 
 
-class Turns(Channels):
+class Turns:
     """The moves of a job; docs/reference/agent.md says what each operation does on a host. `job`: its name on the hosts.
 
     A move that is under way has the same number on all hosts. A host without a rank that takes part returns no states. Waiting ends
     when all ranks of a host have reached the state, one cannot, or `within_s` (s) is over: the caller judges the states.
     """
 
-    async def prepare_move(
+    def __init__(self, channels: Channels) -> None:
+        self.channels = channels
+
+    async def prepare(
         self,
         job: str,
         move: int,
@@ -46,7 +49,7 @@ class Turns(Channels):
         about = {"generation": generation} if generation is not None else {}
         return await self._move("job.prepare", job, move, ranks, within_s, {**layout, **about, "lease_s": lease_s})
 
-    async def hold_job(
+    async def hold(
         self, job: str, move: int, ranks: Collection[RankName], *, lease_s: float, within_s: float
     ) -> tuple[RankState, ...]:
         """Pause all ranks at the end of the same iteration, for `lease_s` (s) at most."""
@@ -56,13 +59,13 @@ class Turns(Channels):
         """Have the ranks change over at the next boundary, at once if they pause; return when they have."""
         return await self._move("job.go", job, move, ranks, within_s, {"decide": True})
 
-    async def drop_move(self, job: str, move: int, ranks: Collection[RankName]) -> None:
+    async def drop(self, job: str, move: int, ranks: Collection[RankName]) -> None:
         """Have the ranks forget a move that was not decided."""
-        await self._of_job(job, ranks, "job.drop", {"move": move}, REPLY_S)
+        await self.channels.ask_ranks(job, ranks, "job.drop", {"move": move}, REPLY_S)
 
-    async def rank_states(self, job: str, ranks: Collection[RankName]) -> tuple[RankState, ...]:
+    async def states(self, job: str, ranks: Collection[RankName]) -> tuple[RankState, ...]:
         """Where the ranks that take part are now."""
-        return _states(await self._of_job(job, ranks, "job.turns", {}, REPLY_S))
+        return _states(await self.channels.ask_ranks(job, ranks, "job.turns", {}, REPLY_S))
 
     async def pace(
         self,
@@ -83,20 +86,14 @@ class Turns(Channels):
         period_ns, shift_ns = round(period_ms * 1e6), round(shift_ms * 1e6)
         common = {"period_ns": period_ns, "shift_ns": shift_ns % period_ns, "lease_s": lease_s, "by": by}
         requests = {
-            rank: {"job": on_host(job, rank), "epoch_ns": max(0, epoch_ns + self._channels[host_of_rank(rank)].offset_ns), **common}
+            rank: {"job": on_host(job, rank), "epoch_ns": max(0, epoch_ns + self.channels.offset_ns(rank)), **common}
             for rank in ranks
         }
-        return sum(int(answer["ranks"]) for answer in (await self._ask(requests, "pace")).values())
+        return sum(int(answer["ranks"]) for answer in (await self.channels.ask(requests, "pace")).values())
 
     async def unpace(self, job: str, ranks: Collection[RankName], by: str = "") -> None:
         """Have their iterations begin when they like. by: whose word this ends, anybody's if it is empty."""
-        await self._ask({rank: {"job": on_host(job, rank), "by": by} for rank in ranks}, "pace.stop")
-
-    async def _of_job(
-        self, job: str, ranks: Collection[RankName], op: str, fields: Mapping[str, Any], timeout_s: float = 5.0
-    ) -> dict[RankName, dict[str, Any]]:
-        """Send the same request about the job to the host of each rank, under the name that the rank has there."""
-        return await self._ask({rank: {"name": on_host(job, rank), **fields} for rank in ranks}, op, timeout_s)
+        await self.channels.ask({rank: {"job": on_host(job, rank), "by": by} for rank in ranks}, "pace.stop")
 
     async def _move(
         self, op: str, job: str, move: int, ranks: Collection[RankName], within_s: float, fields: Mapping[str, Any]
@@ -107,7 +104,7 @@ class Turns(Channels):
 
         async def ask(rank: RankName) -> dict[RankName, dict[str, Any]]:
             try:
-                return await self._of_job(job, [rank], op, about, within_s + REPLY_S)
+                return await self.channels.ask_ranks(job, [rank], op, about, within_s + REPLY_S)
             except TestbedError as error:
                 failed[rank] = error
                 return {}
@@ -119,7 +116,7 @@ class Turns(Channels):
             if not dropped and (failed or any(s.state in ENDED and s.move == move for s in _states(answers))):
                 dropped = True
                 with suppress(TestbedError):
-                    await self.drop_move(job, move, [rank for rank in ranks if rank not in failed])
+                    await self.drop(job, move, [rank for rank in ranks if rank not in failed])
         if failed:
             raise one_error(failed, len(set(hosts_of(answers)) - set(hosts_of(failed))))
         return _states(answers)

@@ -26,7 +26,8 @@ class JobSpec:
     """A launched job. wanted: as its plan has it, with the rings that it has turned to; it alone decides whether another job is the
     same. on_hosts: its name on the hosts. backend: of its collectives.
 
-    given: what it was given of its attachments, by kind, as they keep it. unlaunched: its launch failed, so that no rank ran; the record's detail says why.
+    given: what it was given of its attachments, by kind, as they keep it. unlaunched: its launch failed, so that no rank ran; the
+    record's detail says why.
     turning: the number of a move that may have changed its rings and whose result is not known; 0 for none. pause: the latest.
     stopping: why its ranks were asked to stop. Ranks that were asked exit with 0, so this alone tells "stopped" from "finished".
     """

@@ -50,8 +50,8 @@ class RunOptions:
     not confirmed in time, of a rollback for that reason. plan_run: the run of the plan that it works on. why: for the history.
 
     Of an `up` that moves a plan off hosts: evict: each to its spare, or (empty) to nobody. lost: hosts that need not answer, those
-    that the plan that is up uses and the new one does not, and those of attachments. spared: as `Launch.spared`,
-    of what cannot be started. broken: why the job that is recorded as running cannot make an iteration any more.
+    that the plan that is up uses and the new one does not, and those of attachments. spared: as `Launch.spared`.
+    broken: why the job that is recorded as running cannot make an iteration any more.
 
     slots: of an `up` that makes one slot of a schedule. relaunches: the number of the job that `job restart` launches again.
     around: links that a guard reroutes around. hz: of `sample`. dark_s: of a stall curve (s).

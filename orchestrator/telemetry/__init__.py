@@ -2,7 +2,8 @@
 
 from orchestrator.telemetry.journal import Clock, Journal
 from orchestrator.telemetry.lineprotocol import Point
-from orchestrator.telemetry.names import MEASUREMENTS, Measurement
+from orchestrator.telemetry.measurement import Measurement
+from orchestrator.telemetry.names import MEASUREMENTS
 from orchestrator.telemetry.progress import Progress, Silent, progress_for
 from orchestrator.telemetry.reader import read
 

@@ -23,7 +23,8 @@ from typing import Protocol
 from optics.errors import StoreFailed
 from orchestrator.processes import boot_id
 from orchestrator.telemetry.lineprotocol import INT_MAX, INT_MIN, FieldValue, integer, number, tag, text
-from orchestrator.telemetry.names import COMMON_TAGS, MEASUREMENTS, Measurement
+from orchestrator.telemetry.measurement import COMMON_TAGS, Measurement
+from orchestrator.telemetry.names import MEASUREMENTS
 
 PART_BYTES = 64 * 1024 * 1024
 _BUFFER_BYTES = 64 * 1024

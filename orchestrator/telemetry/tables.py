@@ -15,7 +15,8 @@ from typing import Any
 from optics.errors import Missing, Usage
 from orchestrator.files.atomic import whole
 from orchestrator.telemetry.lineprotocol import INT_MAX, INT_MIN, Point
-from orchestrator.telemetry.names import MEASUREMENTS, Measurement
+from orchestrator.telemetry.measurement import Measurement
+from orchestrator.telemetry.names import MEASUREMENTS
 from orchestrator.telemetry.reader import Recorded, read
 
 _SQL = {"int": "INTEGER", "float": "REAL", "str": "TEXT"}

@@ -19,10 +19,10 @@ def has_carrier(hellos: Mapping[HostName, Hello], port: HostPort) -> bool:
 
 async def carriers(hosts: Hosts, wanted: Collection[HostPort], timeout_s: float) -> Mapping[HostPort, bool]:
     """Collects the carriers of these ports' hosts and waits for events until all of `wanted` are up or time is over."""
-    queue = hosts.subscribe()
+    queue = hosts.channels.subscribe()
     names = sorted({port.host for port in wanted})
     try:
-        up = dict(await hosts.watch_links(names))
+        up = dict(await hosts.measure.watch_links(names))
         try:
             async with asyncio.timeout(timeout_s):
                 while not all(up.get(port) for port in wanted):
@@ -33,7 +33,7 @@ async def carriers(hosts: Hosts, wanted: Collection[HostPort], timeout_s: float)
             pass
         return up
     finally:
-        hosts.unsubscribe(queue)
+        hosts.channels.unsubscribe(queue)
 
 
 def speeds(hellos: Mapping[HostName, Hello], links: Iterable[Link]) -> tuple[str, ...]:

@@ -126,12 +126,12 @@ async def all_reduce(
     )
     name = job_name(NAME, RUN)
     try:
-        await hosts.launch(job, RUN)
+        await hosts.jobs.launch(job, RUN)
         await _end(hosts, name, ranks)
-        text = (await hosts.tail(name, ranks[0], "allreduce.json")).text
+        text = (await hosts.jobs.tail(name, ranks[0], "allreduce.json")).text
     finally:
-        if any(state.state == "running" for state in (await hosts.job_states(name, ranks)).values()):
-            await hosts.stop_job(name, 2.0, ranks)
+        if any(state.state == "running" for state in (await hosts.jobs.states(name, ranks)).values()):
+            await hosts.jobs.stop(name, 2.0, ranks)
     try:
         result = json.loads(text)
         row = result["rows"][0]
@@ -151,7 +151,7 @@ async def _end(hosts: Hosts, name: str, ranks: Sequence[RankName]) -> None:
     """Wait until every rank has ended successfully. Raises: NotVerified - one failed; with its last line. TimedOut."""
     give_up = time.monotonic() + DEADLINE_S
     while True:
-        states = await hosts.job_states(name, ranks)
+        states = await hosts.jobs.states(name, ranks)
         if bad := [h for h, s in states.items() if s.state in ("killed", "absent") or s.code]:
             more = f" and {len(bad) - 1} more" if len(bad) > 1 else ""
             raise NotVerified(f"the all-reduce failed on {bad[0]}{more}: {await last_line(hosts, name, bad[0]) or 'no output'}")

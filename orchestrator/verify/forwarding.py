@@ -76,7 +76,7 @@ async def check_forwarding(
                 wrong[source, target] = f"{source}->{target}: {source} does not answer"
             else:
                 questions.setdefault(source, {})[lab.hosts[target].lane_address(lane)] = count
-        answers = await hosts.probe(questions, timeout_s=PAIRS_S)
+        answers = await hosts.measure.probe(questions, timeout_s=PAIRS_S)
         silent = {(s, t) for s, t in now if s not in mute and not answers[s][lab.hosts[t].lane_address(lane)].ok}
         for (source, target), count in now.items():
             if source in mute:

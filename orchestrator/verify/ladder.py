@@ -131,7 +131,7 @@ async def check_identity(
     switched = {port: lab.segment_at[port] for link in links if lab.electrical(link) for port in (link.a, link.b)}
     answering = {name for name, hello in hellos.items() if hello.installed and name not in silent}
     ports = {port for port in {*planned, *planned.values(), *switched} if port.host in answering}
-    found = await hosts.neighbours(ports, timeout_s=PROBE_S, expecting=[p for p in (*planned, *switched) if p in ports])
+    found = await hosts.measure.neighbours(ports, timeout_s=PROBE_S, expecting=[p for p in (*planned, *switched) if p in ports])
     received = {port: found[port].receives if port in found else None for port in planned}
     misplaced = [
         f"{port}: receives {end.receives or 'nothing'}; the packet switch {segment.name} is planned there"
@@ -141,7 +141,7 @@ async def check_identity(
     lines: tuple[str, ...] = ()
     if any(received[port] != peer for port, peer in planned.items() if port in ports):
         everywhere = {port for port in lab.fibres if port.host in answering}
-        wide = await hosts.neighbours(everywhere, timeout_s=PROBE_S, expecting=everywhere)
+        wide = await hosts.measure.neighbours(everywhere, timeout_s=PROBE_S, expecting=everywhere)
         received |= {port: end.receives for port, end in wide.items()}
         lit = {port for port, end in wide.items() if end.carrier}
         lines = explained({r: s for r, s in planned.items() if r in ports}, led(held, lab), received, lab, lit)

@@ -102,7 +102,7 @@ async def flow(
     for name, direction in named.items():
         at = direction.receiver
         ends[at.host].append({"flow": name, "port": at.number, "address": lab.hosts[at.host].port_address(at.number)})
-    listening = await hosts.traffic(
+    listening = await hosts.measure.traffic(
         {h: {"do": "listen", "token": token, "seconds": seconds + 1.0, "flows": flows} for h, flows in ends.items()}, PATIENCE_S
     )
     begins: dict[HostName, list[dict[str, Any]]] = defaultdict(list)
@@ -119,8 +119,8 @@ async def flow(
             }
         )
     asked = {h: {"do": "send", "token": token, "flows": flows} for h, flows in begins.items()}
-    sent = await hosts.traffic(asked, seconds + PATIENCE_S)
-    received = await hosts.traffic({h: {"do": "heard", "token": token} for h in ends}, seconds + PATIENCE_S)
+    sent = await hosts.measure.traffic(asked, seconds + PATIENCE_S)
+    received = await hosts.measure.traffic({h: {"do": "heard", "token": token} for h in ends}, seconds + PATIENCE_S)
     return {d: (sent[d.sender.host]["sent"][name], received[d.receiver.host]["heard"][name]) for name, d in named.items()}
 
 

@@ -132,13 +132,13 @@ async def look(session: Session, subject: Subject, seen: Observation) -> Signals
         missing=missing(subject.circuits, seen.settings),
     )
     loads, (lost, trouble), strangers = await asyncio.gather(
-        hosts.load(subject.on_hosts, ranks, GLANCE_S),
+        hosts.measure.load(subject.on_hosts, ranks, GLANCE_S),
         sides(session.devices, session.lab, dark),
         crossed(session, subject, signals, answering),
     )
-    beats = await hosts.beats(subject.on_hosts, ranks)
+    beats = await hosts.measure.beats(subject.on_hosts, ranks)
     try:
-        clocks = await hosts.clocks(answering)
+        clocks = await hosts.measure.clocks(answering)
     except TestbedError as error:
         clocks = {}
         unread.append(f"clocks: {str(error).splitlines()[0]}")
@@ -158,8 +158,8 @@ async def look(session: Session, subject: Subject, seen: Observation) -> Signals
     known = min((flow.seconds for flow in signals.past.values()), default=0.0) >= LOAD_S and settled(signals)
     if not ranks or plain(signals) or (known and not resending(loads)):
         return signals
-    loads = await hosts.load(subject.on_hosts, ranks, AGAIN_S if known else LOAD_S)
-    beats = await hosts.beats(subject.on_hosts, ranks)
+    loads = await hosts.measure.load(subject.on_hosts, ranks, AGAIN_S if known else LOAD_S)
+    beats = await hosts.measure.beats(subject.on_hosts, ranks)
     return replace(with_loads(signals, loads, session), beats=beats, state=job_state(subject.state, beats))
 
 
@@ -182,7 +182,7 @@ async def ends(
     for _ in range(rounds):  # a busy host may be late once
         rest = [port for port in wanted if received.get(port) is None]
         if rest:
-            found = await session.hosts.neighbours(asked, PROBE_S, expecting=rest)
+            found = await session.hosts.measure.neighbours(asked, PROBE_S, expecting=rest)
             received |= {port: found[port].receives for port in rest if port in found}
     return received, planned
 

@@ -50,9 +50,3 @@ def views() -> tuple[View, ...]:
 def made_mark(name: str, words: str, *, share: float | None = None, bad: bool = False, cells: Json = None) -> Mark:
     """A mark: `share` of a bar (0 to 1), or `cells`, one word each. bad: it is trouble."""
     return {"name": name, "words": words, "bad": bad, "share": None if share is None else round(share, 4), "cells": cells}
-
-
-def _verdict(point: Point) -> str:
-    if not point.fields.get("equal"):
-        return FLAGGED
-    return FETCHED if point.fields.get("fetched") else EQUAL

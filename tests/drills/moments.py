@@ -42,13 +42,13 @@ def now(lab: Lab, job: Job) -> Now:
 
     async def ranks(session: Session, host: str) -> tuple[RankState, ...]:
         try:
-            return tuple(await session.hosts.rank_states(name, [host]))
+            return tuple(await session.hosts.turns.states(name, [host]))
         except TestbedError:
             return ()
 
     async def ask() -> tuple[dict[str, Hello | Exception], tuple[RankState, ...]]:
         async with open_session(load_lab(lab.inventory), lab.inventory, lab.folder / "look") as session:
-            hellos = dict(await session.hosts.connect([host for host in HOSTS if host not in down]))
+            hellos = dict(await session.hosts.channels.connect([host for host in HOSTS if host not in down]))
             found = await asyncio.gather(*(ranks(session, h) for h, hello in hellos.items() if isinstance(hello, Hello)))
         return hellos, tuple(sorted((s for states in found for s in states), key=lambda s: s.rank))
 

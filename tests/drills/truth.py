@@ -59,7 +59,7 @@ def hellos(lab: Lab) -> dict[str, Hello | Exception]:
 
     async def ask() -> dict[str, Hello | Exception]:
         async with open_session(load_lab(lab.inventory), lab.inventory, lab.folder / "look") as session:
-            return dict(await session.hosts.connect())
+            return dict(await session.hosts.channels.connect())
 
     return asyncio.run(ask())
 

@@ -66,7 +66,7 @@ class Site(Lab):
 
         async def look() -> Mapping[str, Hello | TestbedError]:
             async with open_session(load_lab(self.inventory), self.inventory, self.folder / "look") as session:
-                return await session.hosts.connect()
+                return await session.hosts.channels.connect()
 
         while True:
             hellos = asyncio.run(look())

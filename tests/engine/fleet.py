@@ -48,6 +48,7 @@ from orchestrator.store.store import Store
 from orchestrator.telemetry.progress import Silent
 from orchestrator.telemetry.recorder import Recorder
 from tests.engine.glasslab import SWITCH, Device, Glass, hosts_yml, read
+from tests.hosts.parts import OwnParts
 
 LAB, OWNER = "made-1", "ann"
 SLICE = f"{LAB}/{OWNER}"
@@ -156,14 +157,13 @@ class Switch(Device):
         asyncio.get_running_loop().call_later(for_s, setattr, self, "down", False)
 
 
-class Fleet:
+class Fleet(OwnParts):
     """`Hosts` as far as a change uses it."""
 
     def __init__(self, glass: Glass, points: Points) -> None:
         self.glass, self.lab, self.points = glass, glass.lab, points
         self.all = {name: FakeHost() for name in self.lab.hosts}
-        self.queues: list[asyncio.Queue[HostEvent]] = []
-        self.jobs: dict[str, str] = {}
+        self.queues, self.ran = list[asyncio.Queue[HostEvent]](), dict[str, str]()
         self.dark: set[HostPort] = set()
         self.links = False
         self.changes: list[HostEvent] = []
@@ -376,8 +376,8 @@ class Fleet:
     async def clocks(self, names: Collection[HostName] | None = None, within_s: float = 5.0) -> Mapping[HostName, ClockReading]:
         return {name: ClockReading(0, 1) for name in names or ()}
 
-    async def job_states(self, job: str, names: Collection[HostName] | None = None) -> Mapping[HostName, JobState]:
-        return {name: JobState(name, self.jobs.get(job, "absent")) for name in names or ()}
+    async def states(self, job: str, names: Collection[HostName] | None = None) -> Mapping[HostName, JobState]:
+        return {name: JobState(name, self.ran.get(job, "absent")) for name in names or ()}
 
     async def beats(self, job: str, names: Collection[HostName], after: Mapping[HostName, int] | None = None) -> Mapping[str, Beat]:
         return {}

@@ -14,11 +14,12 @@ from orchestrator.engine.change.job_beats import bring_home, kept
 from orchestrator.hosts import Beat, ClockReading, RankTimes
 from orchestrator.session import Session
 from orchestrator.telemetry import read
+from tests.hosts.parts import OwnParts
 
 RANKS = ("gpu01/0", "gpu01/1", "gpu02")
 
 
-class Ranks:
+class Ranks(OwnParts):
     """Each has done the iterations up to `done`, 100 ms each; gpu02 computes longer, gpu01/1 does not say what it computes."""
 
     def __init__(self, ahead_ns: int = 0) -> None:

@@ -62,7 +62,7 @@ async def test_a_command_that_was_refused_before_it_began_is_nothing_to_resume(b
 async def test_resume_last_does_again_what_was_taken_back(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     await bench.up(plan_text("one", ONE))
     with monkeypatch.context() as broken:
-        broken.setattr(bench.fleet, "confirm", _refuses)
+        broken.setattr(bench.fleet.routes, "confirm", _refuses)
         with pytest.raises(RolledBack):
             await bench.up(plan_text("moved", MOVED))
     await refused(bench)

@@ -112,13 +112,13 @@ class Launch:
     ) -> None:
         self.bench, self.clock, self.during = bench, clock, during
         self.left_s, self.reverts_s = 0.0, list[float]()
-        commit = bench.fleet.commit
+        commit = bench.fleet.routes.commit
 
         async def committed(generation: int, names: Any = None, revert_after_s: float | None = None) -> Any:
             self.reverts_s += [revert_after_s] if revert_after_s is not None else []
             return await commit(generation, names, revert_after_s)
 
-        monkeypatch.setattr(bench.fleet, "commit", committed)
+        monkeypatch.setattr(bench.fleet.routes, "commit", committed)
         monkeypatch.setattr(Up, "_job", lambda *_, **__: self.job())
 
     async def job(self) -> None:

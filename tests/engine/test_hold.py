@@ -60,7 +60,7 @@ async def test_hosts_hold_last_before_the_light_moves(bench: Bench) -> None:
 
 async def test_all_hosts_that_lose_a_pair_hold_and_keep_their_routes_to_the_others(bench: Bench) -> None:
     staged: dict[str, set[str]] = {}
-    stage = bench.fleet.stage
+    stage = bench.fleet.routes.stage
 
     async def watched(generations):  # type: ignore[no-untyped-def]
         held = generations[min(generations)]
@@ -68,7 +68,7 @@ async def test_all_hosts_that_lose_a_pair_hold_and_keep_their_routes_to_the_othe
         return await stage(generations)
 
     await bench.up(plan_text("line", *LINE))
-    bench.fleet.stage = watched  # type: ignore[method-assign]
+    bench.fleet.routes.stage = watched
     await bench.up(plan_text("moved", *MOVED, **ALWAYS))
     reached = {host: {found.split(".")[3] for found in addresses} for host, addresses in staged.items()}
     assert reached == {"gpu01": set(), "gpu02": {"3/32", "4/32"}, "gpu03": {"2/32", "4/32"}, "gpu04": {"2/32", "3/32"}}

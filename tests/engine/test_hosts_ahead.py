@@ -28,7 +28,7 @@ class Fences:
         self.highest = dict.fromkeys(bench.fleet.all, 0)
         self._hello = bench.fleet.hello
         monkeypatch.setattr(bench.fleet, "hello", self.hello)
-        monkeypatch.setattr(bench.fleet, "fence", self.fence)
+        monkeypatch.setattr(bench.fleet.channels, "fence", self.fence)
 
     def hello(self, name: HostName) -> Hello:
         return replace(self._hello(name), token=self.highest[name])

@@ -18,13 +18,14 @@ from orchestrator.hosts import ClockReading, Tail
 from orchestrator.session import Session
 from orchestrator.store.records import JobRecord
 from orchestrator.telemetry import read
+from tests.hosts.parts import OwnParts
 from tests.jobs import spec
 
 TEXT = "".join(json.dumps({"iter": n, "iter_ms": 10.0, "t_wall_ns": n * 10**9}) + "\n" for n in range(1, 51))
 PIECE = 700
 
 
-class Rank0:
+class Rank0(OwnParts):
     """Serves pieces of a file; whoever asks waits until `asked` have asked, so that all ask for the same piece."""
 
     def __init__(self, asked: int, ahead_ns: int = 0) -> None:
@@ -117,7 +118,7 @@ async def test_a_whole_number_with_a_fraction_of_zero_is_one_and_another_is_no_f
     assert "wire_bytes" not in summed.fields
 
 
-class Written:
+class Written(OwnParts):
     """Rank 0's host, as its agent answers: whole lines of a file of bytes, at most `limit` bytes at once."""
 
     def __init__(self, data: bytes, limit: int = 120) -> None:

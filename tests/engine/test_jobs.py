@@ -31,6 +31,7 @@ from orchestrator.telemetry.progress import Silent
 from orchestrator.telemetry.recorder import Recorder
 from orchestrator.verify.state import StatusReport
 from tests.engine.glasslab import SWITCH, hosts_yml, read
+from tests.hosts.parts import OwnParts
 from tests.jobs import spec
 
 KEY = "lab/ann"
@@ -38,12 +39,19 @@ FOUR = ("gpu01", "gpu02", "gpu03", "gpu04")
 TRAIN = Job("mlp", "train", FOUR, (FOUR,), {"iterations": 0})
 
 
-class Ranks:
+class Void:
+    """The turns of ranks of which none is in a move."""
+
+    async def states(self, name: str, hosts: Any) -> tuple[RankState, ...]:
+        return tuple(RankState(host, rank, "void", 3) for rank, host in enumerate(hosts))
+
+
+class Ranks(OwnParts):
     """Hosts that run what is launched. `kept`: the newest iteration in each checkpoint directory; `says`: how ranks are at once."""
 
     def __init__(self, lab: Lab) -> None:
-        self.lab = lab
-        self.jobs: dict[str, str] = {}
+        self.lab, self.turns = lab, Void()
+        self.ran: dict[str, str] = {}
         self.first: dict[str, int] = {}
         self.launched: list[tuple[str, bool]] = []
         self.kept: dict[str, int] = {}
@@ -55,7 +63,7 @@ class Ranks:
         request = requests(job, self.lab, run, resume=resume)[job.ranks[0]]
         place = str(request.get("checkpoints"))
         name = job_name(job.name, run)
-        self.jobs[name] = self.says
+        self.ran[name] = self.says
         self.first[name] = self.kept.get(place, 0) + 1 if "--resume" in request["argv"] else 1
         self.kept[place] = self.first[name] + 3
         self.launched.append((job.name, resume))
@@ -63,13 +71,13 @@ class Ranks:
     async def keep_counters(self, job: str, interval_s: float, names: Any) -> None:
         """Ports are sampled while the job runs; nobody here looks at the samples."""
 
-    async def job_states(self, name: str, hosts: Any) -> dict[str, JobState]:
-        said = self.jobs.get(name, "absent")
+    async def states(self, name: str, hosts: Any) -> dict[str, JobState]:
+        said = self.ran.get(name, "absent")
         return {h: JobState(h, "exited" if said.isdigit() else said, int(said) if said.isdigit() else None) for h in hosts}
 
-    async def stop_job(self, name: str, grace_s: float, hosts: Any) -> dict[str, JobState]:
-        self.jobs[name] = "0"
-        return await self.job_states(name, hosts)
+    async def stop(self, name: str, grace_s: float, hosts: Any) -> dict[str, JobState]:
+        self.ran[name] = "0"
+        return await self.states(name, hosts)
 
     async def tail(self, name: str, host: str, file: str = "log", offset: int = 0) -> Tail:
         if file == "log":
@@ -84,10 +92,6 @@ class Ranks:
     async def beats(self, name: str, hosts: Any, after: Any = None) -> dict[str, Beat]:
         """No rank writes any."""
         return {}
-
-    async def rank_states(self, name: str, hosts: Any) -> tuple[RankState, ...]:
-        """No rank is in a move."""
-        return tuple(RankState(host, rank, "void", 3) for rank, host in enumerate(hosts))
 
     async def clocks(self, hosts: Any) -> dict[str, ClockReading]:
         return {h: ClockReading(0, 0) for h in hosts}
@@ -117,7 +121,7 @@ class Bench:
 
     def end(self, how: str) -> None:
         """Every rank that runs ends so."""
-        self.ranks.jobs = {name: how if said == "running" else said for name, said in self.ranks.jobs.items()}
+        self.ranks.ran = {name: how if said == "running" else said for name, said in self.ranks.ran.items()}
 
 
 @pytest.fixture
@@ -210,18 +214,18 @@ async def test_a_job_that_died_is_launched_again_by_the_same_plan_and_goes_on(be
 async def test_a_job_whose_stop_died_before_it_could_say_so_was_stopped_and_has_not_finished(bench: Bench) -> None:
     """Ranks that were asked to stop end as those that have done all that they were to do."""
     await bench.bring(TRAIN)
-    stop_job = bench.ranks.stop_job
+    stop_job = bench.ranks.jobs.stop
 
     async def killed(name: str, grace_s: float, hosts: Any) -> dict[str, JobState]:
         await stop_job(name, grace_s, hosts)
         raise KeyError("as if it had been killed here")
 
-    bench.ranks.stop_job = killed  # type: ignore[method-assign]
+    bench.ranks.jobs.stop = killed
     record = bench.store.latest_job(KEY)
     assert record is not None
     with pytest.raises(KeyError):
         await bench.jobs.stop(record, "stopped by the operator")
-    bench.ranks.stop_job = stop_job  # type: ignore[method-assign]
+    bench.ranks.jobs.stop = stop_job
     record = bench.store.latest_job(KEY)
     assert record is not None and record.ended is None
     status = await bench.jobs.status(record)
@@ -242,12 +246,12 @@ async def test_a_job_that_failed_at_its_start_is_tried_again_and_fails_again(ben
 async def test_ranks_that_outlive_a_failed_job_are_stopped(bench: Bench, how: str) -> None:
     """A program may wait for a lost peer for half an hour, and holds its GPU meanwhile."""
     stopped: list[tuple[str, tuple[str, ...], int]] = []
-    states, launch = bench.ranks.job_states, bench.ranks.launch
+    states, launch = bench.ranks.jobs.states, bench.ranks.jobs.launch
     waits = {"mlp.r1"}
 
     async def job_states(name: str, hosts: Any) -> dict[str, JobState]:
         found = await states(name, hosts)
-        return found | {h: JobState(h, "running") for h in hosts if h == "gpu02" and name in waits and name in bench.ranks.jobs}
+        return found | {h: JobState(h, "running") for h in hosts if h == "gpu02" and name in waits and name in bench.ranks.ran}
 
     async def stop_job(name: str, grace_s: float, hosts: Any) -> dict[str, JobState]:
         stopped.append((name, tuple(hosts), len(bench.ranks.launched)))
@@ -259,13 +263,13 @@ async def test_ranks_that_outlive_a_failed_job_are_stopped(bench: Bench, how: st
         bench.end("absent")
         raise Refused("gpu04: no user")
 
-    bench.ranks.job_states, bench.ranks.stop_job = job_states, stop_job  # type: ignore[method-assign]
+    bench.ranks.jobs.states, bench.ranks.jobs.stop = job_states, stop_job
     if how == "at its start":
         bench.ranks.says = "2"
         with pytest.raises(NotVerified):
             await bench.bring(TRAIN)
     elif how == "by its launch":
-        bench.ranks.launch = refused  # type: ignore[method-assign]
+        bench.ranks.jobs.launch = refused
         with pytest.raises(Refused, match="no user"):
             await bench.bring(TRAIN)
     else:
@@ -291,7 +295,7 @@ async def test_a_job_that_runs_or_has_finished_is_left_alone_by_the_same_plan(be
     bench.end("0")
     status = await bench.bring(TRAIN)
     assert len(bench.ranks.launched) == 1 and status is not None and status.state == "finished"
-    bench.ranks.jobs.clear()  # the hosts were installed anew and know nothing of it
+    bench.ranks.ran.clear()  # the hosts were installed anew and know nothing of it
     status = await bench.bring(TRAIN)
     assert len(bench.ranks.launched) == 1 and status is not None and status.state == "finished"
 
@@ -305,12 +309,12 @@ async def test_while_a_job_starts_it_is_said_what_is_waited_for(bench: Bench) ->
 
     heard = Heard()
     heard.words = []
-    plain = bench.ranks.tail
+    plain = bench.ranks.jobs.tail
 
     async def late(name: str, host: str, file: str = "log", offset: int = 0) -> Tail:
         return await plain(name, host, file, offset) if heard.words else Tail("", 0, 0, "running")
 
-    bench.ranks.tail = late  # type: ignore[method-assign]
+    bench.ranks.jobs.tail = late
     await bench.jobs.start("r", TRAIN, Recorder(heard), resume=False)
     assert heard.words == [("job", 0, 0, "waiting for 4 ranks to start and meet, then for 4 iterations")]
 
@@ -363,7 +367,7 @@ async def test_why_a_launch_failed_is_kept_apart_from_why_a_job_did(bench: Bench
     async def refuse(*_: object, **__: object) -> None:
         raise Refused("the tap of job mlp could not begin")
 
-    monkeypatch.setattr(bench.ranks, "launch", refuse)
+    monkeypatch.setattr(bench.ranks.jobs, "launch", refuse)
     with pytest.raises(Refused):
         await bench.bring(TRAIN)
     record = bench.store.latest_job(KEY)

@@ -26,7 +26,8 @@ from orchestrator.telemetry.recorder import Recorder
 from tests.drills import bench as drill
 from tests.drills.bench import plan_text as drill_plan
 from tests.engine.fleet import plan_text, ring
-from tests.engine.test_turn import MOVED, ONE, Living, bench, text
+from tests.engine.living import ONE, Living
+from tests.engine.test_turn import MOVED, bench, text
 from tests.jobs import spec
 
 __all__ = ["bench"]
@@ -86,8 +87,8 @@ async def test_where_the_plan_has_a_job_its_launch_is_a_way_on(bench: Living, mo
 
 
 async def test_a_job_that_has_ended_keeps_no_plan_from_coming_up(bench: Living) -> None:
-    for name in bench.ranks.jobs:
-        bench.ranks.jobs[name] = "exited"
+    for name in bench.ranks.ran:
+        bench.ranks.ran[name] = "exited"
     assert (await up(bench, plan_text("cut", *TWO_PAIRS))).made
 
 
@@ -113,8 +114,8 @@ async def test_a_kept_job_is_restarted_by_the_plan_whose_rings_it_has(bench: Liv
 async def test_a_job_that_has_finished_is_left_so_with_a_word_and_launched_anew_if_a_restart_is_asked_for(bench: Living) -> None:
     words = text(ONE, ring(1, 2))
     await up(bench, words)
-    for name in bench.ranks.jobs:
-        bench.ranks.jobs[name] = "exited"
+    for name in bench.ranks.ran:
+        bench.ranks.ran[name] = "exited"
     report = await up(bench, words)
     assert report.nothing_to_do and not bench.ranks.launched
     assert report.notes == ("job mlp has finished after 30 iterations; to launch it again: testbed job launch",)

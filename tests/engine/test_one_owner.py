@@ -227,7 +227,7 @@ async def test_an_owner_is_adopted_from_only_when_none_of_his_runs_is_under_way(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await bench.up(plan_text("his", EAST), owner="bob")
-    clear, begun = bench.fleet.clear, list[asyncio.Task[Any]]()
+    clear, begun = bench.fleet.routes.clear, list[asyncio.Task[Any]]()
 
     async def clear_at_last(*words: Any, **more: Any) -> Any:
         if not begun:  # his `down` goes on when the other has had an answer
@@ -235,7 +235,7 @@ async def test_an_owner_is_adopted_from_only_when_none_of_his_runs_is_under_way(
             await asyncio.wait(begun)
         return await clear(*words, **more)
 
-    monkeypatch.setattr(bench.fleet, "clear", clear_at_last)
+    monkeypatch.setattr(bench.fleet.routes, "clear", clear_at_last)
     await bench.verb(engine.down, owner="bob")
     with pytest.raises(Locked, match="bob's plan"):
         await begun[0]

@@ -15,6 +15,7 @@ from orchestrator.engine.change.job_ports import bring_home
 from orchestrator.hosts import ClockReading, Tail
 from orchestrator.session import Session
 from orchestrator.telemetry import Journal, read
+from tests.hosts.parts import OwnParts
 
 PIECE = 3
 """Lines that a host hands over at a time."""
@@ -30,7 +31,7 @@ def line(host_ns: int, wall_ns: int, count: int) -> str:
     return json.dumps({"t_ns": host_ns, "wall_ns": wall_ns, "numbers": [1, 2], "rows": packed}) + "\n"
 
 
-class Kept:
+class Kept(OwnParts):
     """Hosts that hand over what they kept; `silent` do not answer."""
 
     def __init__(self, lines: dict[str, list[str]], ahead_ns: int = 0) -> None:

@@ -112,7 +112,7 @@ async def test_a_silent_program_is_reported_after_its_time_and_at_its_end(store:
     async def tail(*_: object) -> Tail:
         return Tail("loading\nstep 12: loss 3\n", 0, 0, "running")
 
-    session = cast(Session, SimpleNamespace(lab=lab, hosts=SimpleNamespace(tail=tail)))
+    session = cast(Session, SimpleNamespace(lab=lab, hosts=SimpleNamespace(jobs=SimpleNamespace(tail=tail))))
 
     async def said(since_s: float, state: str = "starting", job: Job = GPT) -> str:
         record = replace(running(job), started=time.time() - since_s)

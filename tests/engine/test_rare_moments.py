@@ -184,14 +184,14 @@ async def test_a_host_that_could_not_be_disarmed_is_asked_again_and_told_of(
     """A host that stays armed would change its routes by itself, once light comes to a port that had none in the change."""
     await bench.up(plan_text("ring", RING))
     bench.fleet.dark.add(HostPort("gpu02", 3))
-    disarm, failures = bench.fleet.disarm, [Unreachable("gpu02: the connection ended")] * times
+    disarm, failures = bench.fleet.routes.disarm, [Unreachable("gpu02: the connection ended")] * times
 
     async def fails(names: Collection[str]) -> None:
         if failures:
             raise failures.pop()
         await disarm(names)
 
-    monkeypatch.setattr(bench.fleet, "disarm", fails)
+    monkeypatch.setattr(bench.fleet.routes, "disarm", fails)
     with pytest.raises(RolledBack if times == 1 else HandsNeeded) as failed:
         await bench.up(plan_text("moved", MOVED))
     armed = [name for name, host in bench.fleet.all.items() if host.armed]

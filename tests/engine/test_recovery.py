@@ -102,8 +102,8 @@ async def test_a_plan_that_is_restored_keeps_which_of_its_slots_is_up_and_which_
 async def test_a_device_and_a_host_that_the_change_does_not_need_may_be_down(bench: Bench) -> None:
     bench.switches["ocs2"].down = True
     bench.fleet.all["gpu04"].up = False
-    known = {port: mac for port, mac in bench.fleet.macs().items() if port.host != "gpu04"}
-    bench.fleet.macs = lambda: known  # type: ignore[method-assign]
+    known = {port: mac for port, mac in bench.fleet.channels.macs().items() if port.host != "gpu04"}
+    bench.fleet.channels.macs = lambda: known
     report = await bench.up(plan_text("pair", ("gpu01:p1", "gpu02:p1")))
     assert report.made == 2 and len(report.notes) == 2
     assert report.notes[0].startswith("ocs2 does not answer and is not needed: ") and report.notes[1].startswith("gpu04 ")

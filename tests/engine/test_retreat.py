@@ -12,11 +12,12 @@ from optics import TestbedError, Unreachable
 from orchestrator.engine.change.dark import Hold
 from orchestrator.engine.change.move import Move
 from orchestrator.hosts import Hello
+from tests.hosts.parts import OwnParts
 
 OLD, DRAIN, HOLD, NEW = 3, 4, 5, 6
 
 
-class Committers:
+class Committers(OwnParts):
     """Hosts that keep a generation each; those in `gone` do not answer."""
 
     def __init__(self, hellos: Mapping[str, Hello], gone: Collection[str] = ()) -> None:

@@ -233,7 +233,7 @@ async def test_what_another_owner_does_meanwhile_is_no_business_of_a_rollback(be
     bobs, gone = CrossConnect(Port("ocs1", "70"), Port("ocs1", "170")), CrossConnect(Port("ocs1", "71"), Port("ocs1", "171"))
     bench.switches["ocs1"].held |= {gone}
     bench.store.own(f"{LAB}/bob", "2026-11-21-0099", [gone])
-    stage = bench.fleet.stage
+    stage = bench.fleet.routes.stage
 
     async def and_bob(generations: Any) -> Any:
         bench.store.own(f"{LAB}/bob", "2026-11-21-0099", [bobs])
@@ -241,7 +241,7 @@ async def test_what_another_owner_does_meanwhile_is_no_business_of_a_rollback(be
         bench.store.disown(f"{LAB}/bob", [gone])
         return await stage(generations)
 
-    bench.fleet.stage = and_bob  # type: ignore[method-assign]
+    bench.fleet.routes.stage = and_bob
     with pytest.raises(RolledBack):
         await bench.up(TWO)
     assert bench.switches["ocs1"].held == was[0]["ocs1"] | {bobs}

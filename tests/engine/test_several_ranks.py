@@ -71,7 +71,7 @@ async def test_a_rank_that_died_is_named_with_its_number(bench: Bench) -> None:
     async def states(name: str, ranks: Any) -> dict[str, JobState]:
         return {rank: JobState("gpu02", "exited", 9) if rank == "gpu02/1" else JobState("gpu01", "running") for rank in ranks}
 
-    bench.ranks.job_states = states  # type: ignore[method-assign]
+    bench.ranks.jobs.states = states
     found = bench.store.latest_job("lab/ann")
     assert found is not None
     status = await bench.jobs.status(found)

@@ -79,9 +79,9 @@ async def test_the_hosts_of_a_job_obey_the_run_that_stops_it_even_where_they_hav
         store.add_job(bench.slice(), "0001", "mlp", spec("gpu01", "gpu04"), "running")
     for host in bench.fleet.all.values():
         host.active, host.staged = None, {}
-    bench.fleet.jobs["mlp.1"] = "running"
+    bench.fleet.ran["mlp.1"] = "running"
     obeying: set[str] = set()
-    fence = bench.fleet.fence
+    fence = bench.fleet.channels.fence
 
     async def fenced(token: int, names: Any) -> None:
         obeying.update(names)
@@ -91,7 +91,7 @@ async def test_the_hosts_of_a_job_obey_the_run_that_stops_it_even_where_they_hav
         assert obeying == {"gpu01", "gpu04"}
         return "mlp"
 
-    monkeypatch.setattr(bench.fleet, "fence", fenced)
+    monkeypatch.setattr(bench.fleet.channels, "fence", fenced)
     monkeypatch.setattr(Jobs, "stop_if_running", stopped)
     assert not (await bench.verb(engine.down)).left and obeying
 
@@ -100,7 +100,7 @@ async def test_a_job_is_launched_only_with_the_hosts_of_the_one_that_it_ends(ben
     """A newer run that stops ranks on a host overtakes whatever another owner's run is doing there."""
     plan = json.loads(plan_text("one", ONE)) | {"job": {"name": "mlp", "workload": "train", "ranks": ["gpu01", "gpu02"]}}
     await bench.up(json.dumps(plan))
-    bench.fleet.jobs["mlp.1"] = "running"
+    bench.fleet.ran["mlp.1"] = "running"
     bench.living.add("the drill")  # which holds the lock
     with bench.store("bob") as store:
         store.add_job(bench.slice(), "0001", "mlp", spec("gpu01", "gpu04"), "running")
@@ -109,7 +109,7 @@ async def test_a_job_is_launched_only_with_the_hosts_of_the_one_that_it_ends(ben
         with pytest.raises(Locked, match="gpu04 is locked by bob"):
             await bench.verb(engine.job_launch)
         locks.release(held.id)
-    assert bench.fleet.jobs["mlp.1"] == "running"
+    assert bench.fleet.ran["mlp.1"] == "running"
 
 
 async def test_a_change_that_stops_without_rollback_disarms_nobody_else(bench: Bench) -> None:
@@ -202,7 +202,7 @@ async def test_a_command_that_waited_holds_the_hosts_of_what_came_up_meanwhile(
 ) -> None:
     meanwhile(monkeypatch, lambda: bench.up(plan_text("wide", WIDE)))
     held: list[str] = []
-    clear = bench.fleet.clear
+    clear = bench.fleet.routes.clear
     with bench.store() as store:
         locks = locks_of(bench.lab, bench.settings(), store)
 
@@ -210,7 +210,7 @@ async def test_a_command_that_waited_holds_the_hosts_of_what_came_up_meanwhile(
             held.extend(host for lock in locks.listed() for host in lock.scope.hosts)
             await clear(*words)
 
-        monkeypatch.setattr(bench.fleet, "clear", looking)
+        monkeypatch.setattr(bench.fleet.routes, "clear", looking)
         await bench.up(plan_text("one", ONE))
     assert "gpu03" in held, "it is cleared by whoever holds it"
 
@@ -278,7 +278,7 @@ async def test_hosts_of_a_job_that_has_ended_need_not_answer(bench: Bench, monke
     async def nobody(*words: object) -> dict[str, object]:
         raise Unreachable("gpu04: no channel to its committer")
 
-    monkeypatch.setattr(bench.fleet, "job_states", nobody)
+    monkeypatch.setattr(bench.fleet.jobs, "states", nobody)
     with bench.store() as store:
         number = store.add_job(bench.slice(), "run", "mlp", spec("gpu03", "gpu04"), "running")
         recorder = Recorder(Silent())

@@ -145,12 +145,12 @@ async def test_hosts_that_committed_do_not_go_back_while_a_driver_still_waits_fo
     async with opened(tmp_path, hosts=2) as bench:
         config = bench.inventory / "devices.yml"
         config.write_text(config.read_text().replace(f'patience_s: "{PATIENCE_S}"', f'patience_s: "{patience_s}"'))
-        arm = bench.fleet.arm
+        arm = bench.fleet.routes.arm
 
         async def heard(generation: int, when_up: Any, *, revert_after_s: float, **more: Any) -> None:
             armed.append(revert_after_s)
             await arm(generation, when_up, revert_after_s=revert_after_s, **more)
 
-        monkeypatch.setattr(bench.fleet, "arm", heard)
+        monkeypatch.setattr(bench.fleet.routes, "arm", heard)
         await bench.up(plan_text("one", [("gpu01:p1", "gpu02:p1")]))
     assert armed == [TransitionPolicy().revert_after_s + LINK_S + patience_s]

@@ -73,7 +73,7 @@ async def test_a_staging_that_fails_ends_as_everything_is_as_before(bench: Bench
     async def dies(*words: Any) -> None:
         raise Refused("stage_rules.yml: ansible-playbook was killed before it ended", hint="look there")
 
-    monkeypatch.setattr(bench.fleet, "stage", dies)
+    monkeypatch.setattr(bench.fleet.routes, "stage", dies)
     with pytest.raises(RolledBack, match="killed before it ended\nnothing was changed") as failed:
         await bench.up(plan_text("moved", MOVED))
     assert failed.value.exit_code == 6 and failed.value.hint == "look there"
@@ -92,7 +92,7 @@ async def test_a_host_that_refuses_to_be_asked_before_anything_is_changed_is_no_
     async def dies(*words: Any) -> None:
         raise Refused("provision.yml: ansible-playbook was killed before it ended")
 
-    monkeypatch.setattr(bench.fleet, "unprovisioned", stale)
+    monkeypatch.setattr(bench.fleet.channels, "unprovisioned", stale)
     monkeypatch.setattr(bench.fleet, "provision", dies)
     with pytest.raises(RolledBack, match=r"provision\.yml.*\nnothing was changed"):
         await bench.up(plan_text("one", ONE))

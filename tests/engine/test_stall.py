@@ -96,7 +96,7 @@ async def refused(bench: Bench, kind: type[TestbedError], words: str) -> None:
 async def test_a_running_job_is_not_disturbed(bench: Bench) -> None:
     await bench.up(plan_text("ring", *ring()))
     bench.store.set_job(bench.store.add_job(SLICE, "r", "mlp", spec("gpu01", "gpu02", on_hosts="mlp.x")), "running")
-    bench.fleet.jobs["mlp.x"] = "running"
+    bench.fleet.ran["mlp.x"] = "running"
     await refused(bench, Interlock, "job mlp runs")
 
 
@@ -109,7 +109,7 @@ async def test_a_lab_that_is_not_as_planned_is_not_measured(bench: Bench) -> Non
 
 async def test_agents_of_another_version_are_named(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     await bench.up(plan_text("ring", *ring()))
-    monkeypatch.setattr(bench.fleet, "unprovisioned", lambda: ("gpu02",))
+    monkeypatch.setattr(bench.fleet.channels, "unprovisioned", lambda: ("gpu02",))
     await refused(bench, Missing, "the agents of gpu02 are not those of this version")
 
 
@@ -133,7 +133,7 @@ async def test_a_link_that_cannot_be_measured_is_named_with_the_reason(
     current = bench.store.current(SLICE)
     assert current is not None
     links, circuits = current.up.links, current.up.circuits(bench.lab)
-    routes = rules(links, bench.lab, bench.fleet.macs())
+    routes = rules(links, bench.lab, bench.fleet.channels.macs())
     hosts = {name: replace(host, forwarding=forwarding) for name, host in bench.lab.hosts.items()}
     lab = replace(bench.lab, hosts=hosts)
     with pytest.raises(Infeasible, match=words):

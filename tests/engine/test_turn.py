@@ -1,12 +1,12 @@
 """A change and the job that runs: its ranks take over their rings, pause, or keep it from that; then policy decides.
 
-The ranks here answer as their agents do; what they run is told by the moves that were decided among them.
+The ranks are those of `tests.engine.living`.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from optics import HostName, Infeasible, NotVerified, Refused, RolledBack, TestbedError, Unreachable
+from optics import Infeasible, NotVerified, Refused, RolledBack, TestbedError, Unreachable
 from optics.plan import Job, Mode, TransitionPolicy
-from orchestrator.deadline import Limit, deadline
+from orchestrator.deadline import deadline
 from orchestrator.engine.change.attempt import Attempt
 from orchestrator.engine.change.decision import Decision
 from orchestrator.engine.change.iterations import last_before, turned_at
@@ -26,127 +26,14 @@ from orchestrator.engine.change.standstill import Standstill, standstill
 from orchestrator.engine.change.turn import Turn
 from orchestrator.engine.change.up import Up
 from orchestrator.engine.job_verbs import _pause
-from orchestrator.hosts import RankState
-from orchestrator.hosts.api import JobState, Tail
-from orchestrator.hosts.launch import job_name, layout
 from orchestrator.inventory.programs import Iterations, Program
 from orchestrator.plan.reader import read_plan
-from orchestrator.store.options import RunOptions, UpOptions
-from orchestrator.store.records import JobRecord
 from orchestrator.store.store import Store
-from orchestrator.telemetry import MEASUREMENTS, Journal, Silent, read
+from orchestrator.telemetry import MEASUREMENTS, Silent, read
 from orchestrator.telemetry.recorder import Recorder
-from tests.engine.fleet import SLICE, Bench, Fleet, plan_text, ring
-
-FOUR = ("gpu01", "gpu02", "gpu03", "gpu04")
-ONE: dict[str, Any] = {"name": "mlp", "workload": "train", "ranks": list(FOUR), "rings": [list(FOUR)], "args": {"iterations": 0}}
-OTHER = {**ONE, "rings": [list(FOUR[::-1])]}
-
-
-class Ranks(Fleet):
-    """Hosts with a job of four ranks. `runs`: the layout that its ranks use; `prepared`: by move; `wrong`: what goes wrong, by
-    operation: an error, `silent` (one rank does not get there) or `absent` (one takes no part). `later`: the states that
-    ranks report at the next looks. `limits`: the waiting time (s) and the lease (s) of each request.
-    """
-
-    def with_job(self, runs: Mapping[str, Any]) -> None:
-        self.runs, self.prepared, self.wrong = runs, dict[int, Mapping[str, Any]](), dict[str, TestbedError | str]()
-        self.asked: list[str] = []
-        self.state, self.move, self.at = "idle", 0, 10
-        self.later: list[str] = []
-        self.limits: list[tuple[str, float, float]] = []
-        self.launched: list[tuple[str, bool, Any]] = []
-
-    def _answer(self, op: str, state: str, move: int) -> tuple[RankState, ...]:
-        self.asked.append(op)
-        how = self.wrong.pop(op, "")
-        if isinstance(how, TestbedError):
-            raise how
-        if not how:
-            self.state, self.move = state, move
-        found = [RankState(h, r, state, move, self.at, took_ms=5.0, stall_ms=7.0) for r, h in enumerate(FOUR)]
-        late = RankState("gpu03", 2, "preparing", move, 9, silent_s=31.0)
-        return (*found[:2], *((late,) if how == "silent" else () if how == "absent" else (found[2],)), found[3])
-
-    async def rank_states(self, job: str, names: Collection[HostName]) -> tuple[RankState, ...]:
-        if self.later:
-            self.state = self.later.pop(0)
-        return self._answer("look", self.state, self.move)
-
-    async def prepare_move(
-        self, job: str, move: int, names: Collection[HostName], wanted: Mapping[str, Any], **more: Any
-    ) -> tuple[RankState, ...]:
-        assert 0 < more["lease_s"] <= 86400
-        found = self._answer("prepare", "prepared", move)
-        self.prepared[move] = wanted
-        return found
-
-    async def hold_job(self, job: str, move: int, names: Collection[HostName], **more: Any) -> tuple[RankState, ...]:
-        assert 0 < more["lease_s"] <= 3600
-        self.limits.append(("hold", more["within_s"], more["lease_s"]))
-        return self._answer("hold", "held", move)
-
-    async def go_on(self, job: str, move: int, names: Collection[HostName], *, within_s: float) -> tuple[RankState, ...]:
-        self.at += 1
-        self.limits.append(("go", within_s, 0.0))
-        found = self._answer("go", "turned", move)
-        if all(s.state == "turned" for s in found):
-            self.runs = self.prepared.pop(move) or self.runs
-        return found
-
-    async def drop_move(self, job: str, move: int, names: Collection[HostName]) -> None:
-        if self.asked[-1] != "drop":
-            self.asked.append("drop")
-        if self.state != "turned" and not self.later:
-            self.state = "void"
-        self.prepared.pop(move, None)
-
-    async def launch(self, job: Job, run: str, *, resume: bool = False) -> None:
-        self.jobs[job_name(job.name, run)] = "running"
-        self.runs = layout(job, self.lab)
-        self.launched.append((job.name, resume, self.runs["rings"]))
-
-    async def stop_job(self, name: str, grace_s: float, names: Any) -> Mapping[str, JobState]:
-        self.jobs[name] = "exited"
-        return await self.job_states(name, names)
-
-    async def tail(self, name: str, host: str, file: str = "log", offset: int = 0) -> Tail:
-        text = "".join(json.dumps({"iter": n, "iter_ms": 5.0, "t_wall_ns": n}) + "\n" for n in range(1, 31))
-        return Tail(text[offset:], len(text), len(text), "running")
-
-
-class Living(Bench):
-    """A bench whose hosts run a job."""
-
-    ranks: Ranks
-    limit: Limit | None = None
-
-    def start(self) -> None:
-        """The job of `ONE`, launched by an earlier run."""
-        self.fleet.__class__ = Ranks
-        self.ranks = self.fleet  # type: ignore[assignment]
-        job = read_plan(plan_text("x", *ring(), job=ONE), "x", self.lab).job or pytest.fail("it has a job")
-        self.ranks.with_job(layout(job, self.lab))
-        run = self.store.new_run("up", "made-1", owner="ann", user="ann")
-        with run:
-            self.store.add_job(SLICE, run.id, "mlp", spec_of(job, self.lab, run.id), "running")
-            run.finish("ok")
-        self.ranks.jobs[job_name("mlp", run.id)] = "running"
-
-    @property
-    def job(self) -> JobRecord:
-        record = self.store.latest_job(SLICE)
-        assert record is not None
-        return record
-
-    async def change(self, text: str, mode: Mode | None = None) -> Any:
-        plan, asked = read_plan(text, "plan.json", self.lab), RunOptions(UpOptions(job=mode))
-        run, context = self.context("up", asked, plan_name=plan.name, plan_text=text, plan_sha=plan.sha256)
-        with run, Journal(context.run_dir, run.id, self.lab.name) as journal:
-            context.recorder, context.sample_hz, context.limit = Recorder(Silent(), journal), 0.0, self.limit
-            report = await Up(context, plan, text).carry_out()
-            run.finish("ok")
-        return report
+from tests.engine.fleet import SLICE, plan_text, ring
+from tests.engine.living import ONE, OTHER, Living
+from tests.hosts.parts import OwnParts
 
 
 @pytest.fixture
@@ -291,7 +178,7 @@ async def test_a_turn_that_did_not_happen_is_tried_once_more_without_light(bench
 
 
 async def test_with_require_the_change_stays_up_if_the_ranks_fail_afterwards(bench: Living) -> None:
-    ok = bench.ranks.prepare_move
+    ok = bench.ranks.turns.prepare
     calls = []
 
     async def prepare(job: str, move: int, *more: Any, **rest: Any) -> Any:
@@ -299,7 +186,7 @@ async def test_with_require_the_change_stays_up_if_the_ranks_fail_afterwards(ben
         bench.ranks.wrong["go"] = Refused("gpu02: out of memory")
         return await ok(job, move, *more, **rest)
 
-    bench.ranks.prepare_move = prepare  # type: ignore[method-assign]
+    bench.ranks.turns.prepare = prepare
     with pytest.raises(Refused, match=r"moved is up and stays up; its job keeps its earlier rings\n.*gpu02: out of memory"):
         await bench.change(text(boundary_s=1), "live")
     assert len(calls) == 2 and not bench.ranks.launched and back_rings(bench) == ONE["rings"]
@@ -329,8 +216,8 @@ async def test_ranks_that_changed_over_late_are_not_restarted(bench: Living) -> 
         bench.ranks.move = move
         return await ok(job, move, *more, **rest)
 
-    ok = bench.ranks.prepare_move
-    bench.ranks.prepare_move = prepare  # type: ignore[method-assign]
+    ok = bench.ranks.turns.prepare
+    bench.ranks.turns.prepare = prepare
     bench.ranks.later.insert(0, "idle")  # of the look before
     report = await bench.change(text(boundary_s=5))
     assert bench.ranks.asked == ["look", "prepare", "go", "drop", "look", "look", "look"] and not bench.ranks.launched
@@ -367,22 +254,22 @@ async def test_a_void_move_does_not_make_an_earlier_one_known(bench: Living) -> 
     """An earlier run died in its turn: whether the ranks use other rings than the store has is unknown until they follow one."""
     bench.store.set_job_spec(bench.job.id, replace(bench.job.spec, turning=3))
     bench.ranks.wrong["go"] = "silent"
-    ok = bench.ranks.prepare_move
+    ok = bench.ranks.turns.prepare
 
     async def only_once(*args: Any, **more: Any) -> Any:
         found = await ok(*args, **more)
         bench.ranks.wrong["prepare"] = Refused("gpu02: out of memory")
         return found
 
-    bench.ranks.prepare_move = only_once  # type: ignore[method-assign]
+    bench.ranks.turns.prepare = only_once
     marks = []
-    stop = bench.ranks.stop_job
+    stop = bench.ranks.jobs.stop
 
     async def stop_job(*args: Any) -> Any:
         marks.append(bench.job.spec.turning)
         return await stop(*args)
 
-    bench.ranks.stop_job = stop_job  # type: ignore[method-assign]
+    bench.ranks.jobs.stop = stop_job
     await bench.change(text(ONE, links=ring(1, 2), boundary_s=1))
     assert marks and marks[0] and bench.ranks.launched == [("mlp", True, ONE_LAYOUT)]
 
@@ -393,7 +280,7 @@ async def test_a_job_that_waits_for_missing_light_is_asked_once_that_is_there(
     bench: Living, mode: Mode | None, there: bool
 ) -> None:
     """An earlier run died with circuits broken: no iteration ends before there is light, so a turn before it would fail."""
-    first, ocs1, prepare = bench.job, bench.switches["ocs1"], bench.ranks.prepare_move
+    first, ocs1, prepare = bench.job, bench.switches["ocs1"], bench.ranks.turns.prepare
     bench.store.set_job_spec(first.id, replace(first.spec, turning=3))
     had, ocs1.held = ocs1.held, frozenset()
     bench.fleet.light()
@@ -409,8 +296,8 @@ async def test_a_job_that_waits_for_missing_light_is_asked_once_that_is_there(
             bench.ranks.state = "void"
         return await look("", ())
 
-    look = bench.ranks.rank_states
-    bench.ranks.prepare_move, bench.ranks.rank_states = answers, drop_with_light  # type: ignore[method-assign]
+    look = bench.ranks.turns.states
+    bench.ranks.turns.prepare, bench.ranks.turns.states = answers, drop_with_light
     report = await bench.change(text(boundary_s=1) if there else text(ONE, links=ring(1, 2), boundary_s=1), mode)
     assert bench.job.id == first.id and not bench.ranks.launched and not bench.job.spec.turning and not report.notes
     assert bench.ranks.runs["rings"] == ([[3, 2, 1, 0]] if there else ONE_LAYOUT) and report.job.run == first.run
@@ -491,13 +378,13 @@ async def test_a_refusal_by_require_adopts_nothing(bench: Living, monkeypatch: p
 
 async def test_a_pause_is_on_record_before_it_begins(bench: Living) -> None:
     jobs, job = bench.context()[1].jobs, bench.job
-    hold, seen = bench.ranks.hold_job, []
+    hold, seen = bench.ranks.turns.hold, []
 
     async def hold_job(*args: Any, **more: Any) -> Any:
         seen.append(bench.job.pause)
         return await hold(*args, **more)
 
-    bench.ranks.hold_job = hold_job  # type: ignore[method-assign]
+    bench.ranks.turns.hold = hold_job
     bench.ranks.wrong["hold"] = Refused("gpu02: rank 1 is busy")
     with pytest.raises(Refused, match="rank 1 is busy"):
         await _pause(jobs, job, 7, 1, 600.0, Recorder(Silent()))
@@ -583,7 +470,7 @@ async def test_a_turn_counted_in_collectives_is_placed_among_the_iterations_by_i
     records = [{"iter": n, "iter_ms": 100.0, "t_wall_ns": n * 100_000_000} for n in range(1, 6)]
     written = [{"move": 3, "after": 800, "t_wall_ns": 210_000_000}, {"move": 4, "after": 8450, "t_wall_ns": 350_000_000}]
 
-    class Hosts:
+    class Hosts(OwnParts):
         async def tail(self, job: str, rank: str, file: str, offset: int) -> SimpleNamespace:
             assert (job, rank, file) == ("mlp-r1", "gpu01", "turns.jsonl") and offset < 0
             return SimpleNamespace(
@@ -605,7 +492,7 @@ async def test_a_program_without_the_projects_back_end_rides_through_the_dark_un
     async def make_ready(job: Job) -> None:
         ready.append(job.program)
 
-    bench.ranks.make_ready = make_ready  # type: ignore[attr-defined]
+    bench.ranks.jobs.make_ready = make_ready
     job = {"name": "mlp", "workload": "program", "program": "gpt", "ranks": ONE["ranks"], "rings": ONE["rings"]}
     wanted = read_plan(text(job), "plan.json", bench.lab).job
     assert wanted is not None

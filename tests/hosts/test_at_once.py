@@ -99,7 +99,7 @@ async def test_hosts_are_logged_in_to_a_few_at_a_time_and_dead_ones_do_not_delay
     monkeypatch.setattr(Channel, "connect", connect)
     monkeypatch.setattr("orchestrator.hosts.channels.PATIENCE_S", 0.01)
     async with Hosts(lab(40), tmp_path, tmp_path, 2) as hosts:
-        answers = await hosts.connect()
+        answers = await hosts.channels.connect()
     assert [name for name, answer in answers.items() if isinstance(answer, Unreachable)] == ["gpu01", "gpu02", "gpu03"]
     assert busy.done == 37 and busy.most <= 2
 

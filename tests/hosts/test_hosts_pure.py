@@ -20,9 +20,10 @@ import pytest
 from optics import Infeasible, Locked, Refused, TestbedError, TimedOut, Unreachable
 from optics.plan import Job
 from orchestrator.fabric.rules import Neighbour, RdmaNeighbour, RdmaRoute, Route, TransitFilter
-from orchestrator.hosts import facts, fleet, launch, render, runner
+from orchestrator.hosts import Hosts, facts, jobs, launch, render, runner
 from orchestrator.hosts.api import Hello
 from orchestrator.hosts.channel import Channel
+from orchestrator.hosts.channels import Channels
 from orchestrator.hosts.failures import one_error
 from orchestrator.hosts.launch import identity
 from tests.hosts.two_hosts import small_lab
@@ -91,19 +92,19 @@ async def test_an_agent_of_an_older_release_is_told_each_route_when_it_refuses_a
     routes = [Route(f"10.255.0.{n}/32", "10.1.0.2", "opt1", "10.255.0.1", 0) for n in range(2, 202) if n != 77]
     told: list[list[list[str]]] = []
 
-    async def ask(self: fleet.Hosts, requests: Mapping[str, Any], *_: object) -> dict[str, dict[str, Any]]:
+    async def ask(self: Channels, requests: Mapping[str, Any], *_: object) -> dict[str, dict[str, Any]]:
         (request,) = json.loads(gzip.decompress(base64.b64decode(requests["gpu01"]["packed"])))
         told.append(request["routes"])
         if any(not row[2] for row in request["routes"]):
             raise Refused("no interface  on this host (it has opt1)")
         return {"gpu01": {"staged": [{"generation": 3, "routes": len(request["routes"]), "table": 7003}]}}
 
-    monkeypatch.setattr(fleet.Hosts, "_ask", ask)
-    async with fleet.Hosts(LAB, tmp_path, tmp_path) as hosts:
+    monkeypatch.setattr(Channels, "ask", ask)
+    async with Hosts(LAB, tmp_path, tmp_path) as hosts:
         with pytest.raises(Refused):
-            await hosts.stage_warm({3: {"gpu01": frozenset(routes)}})
-        hosts.hellos["gpu01"] = Hello("gpu01", True, provision="before")
-        staged = await hosts.stage_warm({3: {"gpu01": frozenset(routes)}})
+            await hosts.routes.stage_warm({3: {"gpu01": frozenset(routes)}})
+        hosts.channels.hellos["gpu01"] = Hello("gpu01", True, provision="before")
+        staged = await hosts.routes.stage_warm({3: {"gpu01": frozenset(routes)}})
     assert staged["gpu01"][3].routes == len(routes) and [len(each) < 20 for each in told] == [True, True, False]
 
 
@@ -231,7 +232,7 @@ def test_of_what_a_host_sends_home_only_plain_files_below_its_folder_are_kept(tm
         link = tarfile.TarInfo("job/link")
         link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
         tar.addfile(link)
-    fleet._unpack(packed.getvalue(), tmp_path / "gpu01")
+    jobs._unpack(packed.getvalue(), tmp_path / "gpu01")
     assert sorted(str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*") if not p.is_dir()) == [
         "gpu01/job/a.txt",
         "gpu01/job/sub/b",

@@ -121,20 +121,20 @@ class Line:
 async def test_every_rank_is_asked_under_the_name_that_it_has_on_its_host(tmp_path: Path) -> None:
     async with Hosts(LAB, tmp_path, tmp_path) as hosts:
         lines = {name: Line(name) for name in LAB.hosts}
-        hosts._channels = lines  # type: ignore[assignment]
+        hosts.channels._channels = lines  # type: ignore[assignment]
         try:
             ranks = job(2).ranks
-            states = await hosts.job_states("ddp.r7", ranks)
+            states = await hosts.jobs.states("ddp.r7", ranks)
             assert list(states) == list(ranks) and [state.host for state in states.values()] == [*["gpu02"] * 2, *["gpu01"] * 2]
-            found = await hosts.prepare_move("ddp.r7", 3, ranks, {"rings": [[0, 1, 2, 3]]}, lease_s=5.0, within_s=1.0)
+            found = await hosts.turns.prepare("ddp.r7", 3, ranks, {"rings": [[0, 1, 2, 3]]}, lease_s=5.0, within_s=1.0)
             assert sorted((s.host, s.rank) for s in found) == [("gpu01", 0), ("gpu01", 1), ("gpu02", 0), ("gpu02", 1)]
             for line in lines.values():
                 assert sorted(each["name"] for each in line.asked) == ["ddp.r7.0"] * 2 + ["ddp.r7.1"] * 2
             with pytest.raises(Refused) as refused:
-                await hosts.hold_job("ddp.r7", 3, ranks, lease_s=5.0, within_s=1.0)
+                await hosts.turns.hold("ddp.r7", 3, ranks, lease_s=5.0, within_s=1.0)
             assert str(refused.value) == "gpu01: no such job\n(1 other host did it)", "once for both of its ranks"
         finally:
-            hosts._channels = {}
+            hosts.channels._channels = {}
 
 
 def test_nccl_needs_a_gpu_for_each_rank() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from orchestrator.hosts.channel import ATTACH
 from orchestrator.hosts.facts import own_agent
-from orchestrator.hosts.fleet import Hosts
+from orchestrator.hosts.plays import Plays
 from orchestrator.hosts.runner import Ansible, Play
 from orchestrator.inventory.lab import Lab, read_lab
 
@@ -50,11 +50,13 @@ def test_a_play_reaches_the_agent_of_each_slice_on_the_machine_of_its_host(lab: 
     names = ["gpu01/a", "gpu02", "gpu01/b", "gpu01"]
 
     async def told() -> tuple[Play, list[list[str]]]:
-        async with Hosts(lab, tmp_path, tmp_path) as hosts:
-            recorder = Recorder()
-            hosts._ansible = cast(Ansible, recorder)
-            variables = {"testbed_agent": hosts._agents(names), "testbed_rules": {name: f"rules of {name}" for name in names}}
-            return await hosts._play("stage_rules.yml", names, variables), recorder.asked
+        plays, recorder = Plays(lab, tmp_path, tmp_path, 1), Recorder()
+        plays._ansible = cast(Ansible, recorder)
+        try:
+            variables = {"testbed_agent": plays.agents(names), "testbed_rules": {name: f"rules of {name}" for name in names}}
+            return await plays.play("stage_rules.yml", names, variables), recorder.asked
+        finally:
+            await plays.close()
 
     play, asked = asyncio.run(told())
     assert asked == [["gpu01", "gpu02"], ["gpu01"], ["gpu01"]], "a machine is in a play once"
@@ -71,17 +73,18 @@ async def test_who_was_cancelled_during_a_play_goes_on_only_once_it_has_ended(la
             may_end.wait()
             return super().play(playbook, names, variables)
 
-    async with Hosts(lab, tmp_path, tmp_path) as hosts:
-        hosts._ansible = cast(Ansible, Slow())
-        variables = {"testbed_agent": hosts._agents(["gpu01"]), "testbed_rules": {"gpu01": "rules"}}
-        play = asyncio.ensure_future(hosts._play("stage_rules.yml", ["gpu01"], variables))
-        await asyncio.to_thread(asked.wait)
-        play.cancel()
-        for _ in range(10):
-            await asyncio.sleep(0)
-        waits = not play.done()
-        may_end.set()
-        await asyncio.wait([play])
+    plays = Plays(lab, tmp_path, tmp_path, 1)
+    plays._ansible = cast(Ansible, Slow())
+    variables = {"testbed_agent": plays.agents(["gpu01"]), "testbed_rules": {"gpu01": "rules"}}
+    play = asyncio.ensure_future(plays.play("stage_rules.yml", ["gpu01"], variables))
+    await asyncio.to_thread(asked.wait)
+    play.cancel()
+    for _ in range(10):
+        await asyncio.sleep(0)
+    waits = not play.done()
+    may_end.set()
+    await asyncio.wait([play])
+    await plays.close()
     assert waits and play.cancelled()
 
 

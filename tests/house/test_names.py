@@ -38,6 +38,7 @@ from orchestrator.verify.power import Point, Reading, keep
 from orchestrator.verify.report import PairSample, Rung
 from tests.house.repository import ROOT
 
+HOSTS = sorted((ROOT / "orchestrator" / "hosts").glob("*.py"))
 PLAYED = sorted(path for path in PLAYBOOKS.glob("*.yml"))
 VARIABLE = re.compile(r"\btestbed_[a-z_]+")
 
@@ -45,11 +46,11 @@ VARIABLE = re.compile(r"\btestbed_[a-z_]+")
 
 
 def given() -> dict[str, set[str]]:
-    """The variables each playbook gets, from the calls of `_play` in the program."""
+    """The variables each playbook gets, from the calls of `Plays.play` in the program."""
     found: dict[str, set[str]] = {}
-    for node in ast.walk(ast.parse((ROOT / "orchestrator" / "hosts" / "fleet.py").read_text())):
+    for node in (node for path in HOSTS for node in ast.walk(ast.parse(path.read_text()))):
         match node:
-            case ast.Call(func=ast.Attribute(attr="_play"), args=[ast.Constant(value=str(name)), _, ast.Dict(keys=keys)]):
+            case ast.Call(func=ast.Attribute(attr="play"), args=[ast.Constant(value=str(name)), _, ast.Dict(keys=keys)]):
                 found.setdefault(name, set()).update(key.value for key in keys if isinstance(key, ast.Constant))  # type: ignore[misc]
     return found
 
@@ -76,8 +77,7 @@ def test_no_playbook_thinks() -> None:
 
 
 def test_the_answers_the_program_reads_are_those_of_tasks_there_are() -> None:
-    source = (ROOT / "orchestrator" / "hosts" / "fleet.py").read_text()
-    read_ = set(re.findall(r'play\.said\[name\]\["([a-z ]+)"\]', source))
+    read_ = {task for path in HOSTS for task in re.findall(r'play\.said\[.+?\]\["([a-z ]+)"\]', path.read_text())}
     tasks = {task["name"] for path in PLAYED for task in yaml.safe_load(path.read_text())[0]["tasks"]}
     assert read_ and read_ <= tasks
 
@@ -87,14 +87,14 @@ def test_the_answers_the_program_reads_are_those_of_tasks_there_are() -> None:
 
 def test_every_request_sent_to_an_agent_is_one_it_knows() -> None:
     sent: set[str] = set()
-    for path in (ROOT / "orchestrator" / "hosts").glob("*.py"):
+    for path in HOSTS:
         for node in ast.walk(ast.parse(path.read_text())):
             match node:
-                case ast.Call(func=ast.Attribute(attr="ask" | "send"), args=[ast.Constant(value=str(op)), *_]):
+                case ast.Call(func=ast.Attribute(attr="ask" | "send" | "notify"), args=[ast.Constant(value=str(op)), *_]):
                     sent.add(op)
-                case ast.Call(func=ast.Attribute(attr="_ask" | "_all"), args=[_, ast.Constant(value=str(op)), *_]):
+                case ast.Call(func=ast.Attribute(attr="ask" | "ask_all" | "failures"), args=[_, ast.Constant(value=str(op)), *_]):
                     sent.add(op)
-                case ast.Call(func=ast.Attribute(attr="_of_job"), args=[_, _, ast.Constant(value=str(op)), *_]):
+                case ast.Call(func=ast.Attribute(attr="ask_ranks"), args=[_, _, ast.Constant(value=str(op)), *_]):
                     sent.add(op)
                 case ast.Dict(keys=[ast.Constant(value="op"), *_], values=[ast.Constant(value=str(op)), *_]):
                     sent.add(op)

@@ -78,7 +78,7 @@ OF_JOBS = (
     Mutant(
         "play-not-awaited",
         "nothing of an interrupted command comes about after whoever goes on has looked",
-        (("orchestrator/hosts/fleet.py", "                    await asyncio.wait([playing])\n", ""),),
+        (("orchestrator/hosts/plays.py", "                    await asyncio.wait([playing])\n", ""),),
         plot="queue",
         most=600,
     ),

@@ -376,7 +376,8 @@ MUTANTS = {
             (
                 (
                     TURNER,
-                    "            await self.watch.hosts.stop_slots([h for h in self.hosts if h in self.watch.hosts.attached()])\n",
+                    "            await self.watch.hosts.slots.stop("
+                    "[h for h in self.hosts if h in self.watch.hosts.channels.attached()])\n",
                     "",
                 ),
             ),

@@ -76,7 +76,7 @@ from orchestrator.engine.schedule.making import begin
 from orchestrator.engine.schedule.process import TURNER
 from orchestrator.engine.schedule.verb import TurnOptions, turn
 from orchestrator.hosts import facts as facts_of
-from orchestrator.hosts import fleet, ssh
+from orchestrator.hosts import plays, ssh
 from orchestrator.hosts.facts import facts
 from orchestrator.hosts.launch import layout
 from orchestrator.hosts.runner import Play
@@ -378,7 +378,7 @@ def replaced(by: StandIns) -> Iterator[None]:
             (facts_of, "facts", _once(facts, _of_one)),
             (keys, "lab_key", _key_once),
             (ssh, "connect", by.login),
-            (fleet, "Ansible", by.ansible),
+            (plays, "Ansible", by.ansible),
             (apply, "undisturbed", lambda expected_s=0.0: nullcontext()),
             (turner, "undisturbed", nullcontext),
             (services, "spawn", lambda settings, words, said: by.spawn(settings, words, said)),

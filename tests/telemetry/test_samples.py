@@ -32,6 +32,7 @@ from orchestrator.engine.change.port_counters import sampled_ports
 from orchestrator.hosts import SAMPLE, AtDown, ClockReading, HostEvent, Hosts, PortCounters, samples
 from orchestrator.settings import load
 from orchestrator.telemetry import Journal, Point, read
+from tests.hosts.parts import OwnParts
 
 ONE, TWO = HostPort("gpu01", 1), HostPort("gpu02", 1)
 LINK = Link(ONE, TWO)
@@ -44,7 +45,7 @@ def batch(host: str, taken: Iterable[tuple[int, int, int]], offset_ns: int = 0, 
     return HostEvent(host, "counters", 10**12 - offset_ns, values | more)
 
 
-class FakeHosts:
+class FakeHosts(OwnParts):
     """Hosts that answer from what they were given."""
 
     def __init__(self) -> None:

@@ -20,6 +20,7 @@ from orchestrator.verify.forwarding import Asked, check_forwarding, drawn, pairs
 from orchestrator.verify.ladder import Ladder
 from orchestrator.verify.report import PairSample, VerifyReport
 from orchestrator.verify.rung import rung
+from tests.hosts.parts import OwnParts
 from tests.properties.labs import lab
 
 NAMES = [f"gpu{n:02d}" for n in range(1, 21)]
@@ -31,7 +32,7 @@ PLAN = Plan(name="ring", links=(), sha256="ab12cd34" * 8)
 DRAWN = [("gpu17", "gpu08"), ("gpu18", "gpu06"), ("gpu19", "gpu15"), ("gpu20", "gpu08")]
 
 
-class Answering:
+class Answering(OwnParts):
     """Hosts that answer at the planned hops of the ring, but for `wrong`."""
 
     def __init__(self, *wrong: tuple[HostName, HostName]) -> None:

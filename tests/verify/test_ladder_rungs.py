@@ -27,6 +27,7 @@ from orchestrator.verify.qualification import Direction, batches, compared, dire
 from orchestrator.verify.report import LinkQuality
 from orchestrator.verify.rung import Finding, rung
 from tests.engine.glasslab import SWITCH, Glass, hosts_yml, joined, read, with_meters
+from tests.hosts.parts import OwnParts
 
 
 def star(hosts: int = 6, ports: int = 2) -> Lab:
@@ -162,7 +163,7 @@ async def test_the_plan_may_ask_for_a_narrower_window_and_for_a_loss_that_is_not
 # --- link
 
 
-class Ears:
+class Ears(OwnParts):
     """Hosts that tell their carriers, and later that one came."""
 
     def __init__(self, up: Mapping[HostPort, bool]) -> None:
@@ -273,7 +274,7 @@ def test_an_all_reduce_is_expected_at_the_rate_of_the_slowest_hop_of_all_rings_t
     assert rings_of(Plan("p", ()), links) == (hosts, (hosts,))
 
 
-class NeverDone:
+class NeverDone(OwnParts):
     """Hosts whose ranks run on."""
 
     stopped = False
@@ -281,10 +282,10 @@ class NeverDone:
     async def launch(self, job: Job, run: str) -> None:
         pass
 
-    async def job_states(self, name: str, ranks: Collection[str]) -> Mapping[str, JobState]:
+    async def states(self, name: str, ranks: Collection[str]) -> Mapping[str, JobState]:
         return {rank: JobState(rank, "running") for rank in ranks}
 
-    async def stop_job(self, name: str, grace_s: float, ranks: Collection[str]) -> None:
+    async def stop(self, name: str, grace_s: float, ranks: Collection[str]) -> None:
         self.stopped = True
 
 

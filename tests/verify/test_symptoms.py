@@ -143,7 +143,7 @@ def test_processors_are_looked_at_for_long_only_where_nothing_is_dark_dead_or_st
     async def clocks(names: list[str]) -> dict[str, Any]:
         return {}
 
-    hosts = SimpleNamespace(load=load, beats=beats, clocks=clocks)
+    hosts = SimpleNamespace(measure=SimpleNamespace(load=load, beats=beats, clocks=clocks))
     session: Any = SimpleNamespace(hosts=hosts, lab=SimpleNamespace(), devices={})
     ranks = HOSTS[:4]
     hellos = {host: SimpleNamespace(installed=host != bare, ports={}) for host in (*ranks, "gpu11")}

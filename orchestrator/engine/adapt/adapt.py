@@ -197,13 +197,13 @@ class Adapter:
             seen = await self.session.observe()
             wanted = {port.host for link in self.current.up.links for port in (link.a, link.b)}
             seen.needing({*wanted, *self.session.devices})
-        await self.hosts.fence(context.run.token, context.hosts())
+        await self.hosts.channels.fence(context.run.token, context.hosts())
         record = await context.jobs.running()
         if record is None:
             raise Missing(f"no job of {self.plan.name} runs, so there is no traffic to follow", hint="testbed job launch")
         self.job, self.ranks = record.spec.on_hosts, ranks_of(record, self.lab)
         self.members = tuple(sorted(wanted | set(hosts_of(self.ranks))))
-        self.macs = self.hosts.macs()
+        self.macs = self.hosts.channels.macs()
         owned = per_device(store.owned(context.slice))
         before = snapshot(seen.settings, owned, self.current, seen.hellos, record, context.foreign_settings())
         target = {"settings": held_data(before.owned), "generation": self.current.generation, "hosts": sorted(wanted)}
@@ -216,15 +216,15 @@ class Adapter:
     async def _demand(self, at: int) -> Mapping[RankName, Demand] | None:
         """What all ranks send in iteration `at` or a later one, once its gates have decided; None if the job has ended.
 
-        Raises: as `Hosts.demand`; NotVerified - its program does not say.
+        Raises: as `Measurements.demand`; NotVerified - its program does not say.
         """
-        if lost := sorted(set(self.members) - set(self.hosts.attached())):
-            for answer in (await self.hosts.connect(lost)).values():
+        if lost := sorted(set(self.members) - set(self.hosts.channels.attached())):
+            for answer in (await self.hosts.channels.connect(lost)).values():
                 if isinstance(answer, TestbedError):
                     raise answer
         first = self.ranks[0]
         while True:
-            found = (await self.hosts.demand(self.job, [first], reach=2 * at + 1, within_s=WAIT_S))[first]
+            found = (await self.hosts.measure.demand(self.job, [first], reach=2 * at + 1, within_s=WAIT_S))[first]
             if found.state != "running":
                 return None
             if found.error and time.monotonic() > self.began + START_S:  # its ranks may still be loading
@@ -236,13 +236,13 @@ class Adapter:
                 await self._mend()
             at = max(at, found.step // 2)
         at = found.step // 2
-        return await self.hosts.demand(self.job, self.ranks, after=max(0, at - 8), reach=2 * at + 1, within_s=WAIT_S)
+        return await self.hosts.measure.demand(self.job, self.ranks, after=max(0, at - 8), reach=2 * at + 1, within_s=WAIT_S)
 
     async def _mend(self) -> None:
         """Take circuits that have lost their light out of use: a job that waits for one would never reach its next gate."""
         carriers = {
             HostPort(host, number): port.carrier
-            for host, hello in (await self.hosts.greet(self.members)).items()
+            for host, hello in (await self.hosts.channels.greet(self.members)).items()
             for number, port in hello.ports.items()
         }
         own, _ = split(self.standing.links, self.regions)
@@ -344,11 +344,11 @@ class Adapter:
     async def _moment(self, iteration: int, times: Pace) -> int:
         """Wait for an iteration, `iteration` or a later one, that has begun so shortly ago that a turn fits; return its number.
 
-        Raises: Abandoned - it did not come; as `Hosts.demand`.
+        Raises: Abandoned - it did not come; as `Measurements.demand`.
         """
         first, reach, until = self.ranks[0], 2 * iteration, time.monotonic() + MOMENT_S
         while time.monotonic() < until:
-            found = (await self.hosts.demand(self.job, [first], reach=reach, within_s=WAIT_S))[first]
+            found = (await self.hosts.measure.demand(self.job, [first], reach=reach, within_s=WAIT_S))[first]
             if found.state != "running" or self.stopping:
                 raise Abandoned("stopped on request" if self.stopping else "the job has ended")
             late_s = (time.monotonic_ns() - found.since_ns) / 1e9
@@ -362,7 +362,9 @@ class Adapter:
     async def _exposed_ms(self, turned: Turned, iteration: int) -> float:
         """How much of the turn fell into the exchanges of its iteration (ms); 0 where the ranks do not tell any more."""
         try:
-            found = await self.hosts.demand(self.job, self.ranks, after=iteration - 1, reach=2 * iteration + 1, within_s=WAIT_S)
+            found = await self.hosts.measure.demand(
+                self.job, self.ranks, after=iteration - 1, reach=2 * iteration + 1, within_s=WAIT_S
+            )
         except TestbedError:
             return 0.0
         gates = [sent.gate_ns for demand in found.values() for sent in demand.sent if sent.iteration == iteration]

@@ -106,37 +106,37 @@ class Turning:
         """Stage and arm. Raises: Unreachable, TimedOut, Refused - a host; it is to be taken back then."""
         self.move.asked.update(self.wanted)
         self.light_s = SETTLED * max(t.settle_s for t in self.context.session.traits.values()) + 1.0
-        await self.hosts.stage_warm({self.drained: self.drain, self.generation: self.wanted})
+        await self.hosts.routes.stage_warm({self.drained: self.drain, self.generation: self.wanted})
 
     async def carry_out(self, moment: Callable[[], Awaitable[None]]) -> Turned:
         """Turn once `moment` returns. Raises: Abandoned - nothing was changed; as devices and hosts; NotVerified - a new circuit
         does not answer. After these `retreat` is to be called."""
         hosts = self.hosts
-        events = hosts.subscribe()
+        events = hosts.channels.subscribe()
         try:
-            await hosts.arm(self.generation, self.rising, revert_after_s=REVERT_S + self.light_s, deadline_s=60.0)
+            await hosts.routes.arm(self.generation, self.rising, revert_after_s=REVERT_S + self.light_s, deadline_s=60.0)
             self._record(self.drained, self.kept)
 
             async def begin() -> None:
                 await moment()
                 self.begun_ns = time.monotonic_ns()
-                await hosts.commit(self.drained, sorted(self.drain))
+                await hosts.routes.commit(self.drained, sorted(self.drain))
 
             outcomes = await self._switch(begin)
             observed = {device: outcome.observed for device, outcome in outcomes.items()}
             self.standing = replace(self.standing, held={**self.standing.held, **observed})
-            answers = await hosts.wait_committed(self.generation, self.rising, self.light_s, events)
+            answers = await hosts.routes.wait_committed(self.generation, self.rising, self.light_s, events)
             late = [str(answer) for answer in answers.values() if not isinstance(answer, Committed)]
             if late:
                 raise NotVerified("\n".join(late))
             committed = [answer for answer in answers.values() if isinstance(answer, Committed)]
         finally:
-            hosts.unsubscribe(events)
+            hosts.channels.unsubscribe(events)
         if others := sorted(self.wanted.keys() - self.rising.keys()):
-            committed += (await hosts.commit(self.generation, others, REVERT_S)).values()
+            committed += (await hosts.routes.commit(self.generation, others, REVERT_S)).values()
         done_ns = max(each.commit_ns for each in committed)
         await self._probe()
-        await hosts.confirm(self.generation, sorted(self.wanted))
+        await hosts.routes.confirm(self.generation, sorted(self.wanted))
         self._record(self.generation, self.goal.links)
         self.standing = replace(self.standing, links=self.goal.links, generation=self.generation)
         sent_ns = min((outcome.sent_ns for outcome in outcomes.values()), default=done_ns)
@@ -164,7 +164,7 @@ class Turning:
             if normal(link) not in kept:
                 for a, b in ((link.a.host, link.b.host), (link.b.host, link.a.host)):
                     asked.setdefault(a, {})[self.lab.hosts[b].lane_address(0)] = 1
-        answers = await self.hosts.probe(asked, timeout_s=PROBE_S)
+        answers = await self.hosts.measure.probe(asked, timeout_s=PROBE_S)
         silent = [f"{host}->{address}" for host, found in answers.items() for address, probe in found.items() if not probe.ok]
         if silent:
             raise NotVerified(f"{len(silent)} ways of new circuits do not answer: {', '.join(silent[:4])}")
@@ -174,7 +174,7 @@ class Turning:
         words = await self.move.retreat()
         await self.context.settled()
         seen = await self.context.session.observe(hosts=False)
-        hellos = {h: a for h, a in (await self.hosts.connect(sorted(self.wanted))).items() if isinstance(a, Hello)}
+        hellos = {h: a for h, a in (await self.hosts.channels.connect(sorted(self.wanted))).items() if isinstance(a, Hello)}
         active = {hello.active for hello in hellos.values()}
         held = {**self.standing.held, **seen.settings}
         self.context.disown_lost(held)

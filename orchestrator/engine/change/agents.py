@@ -17,6 +17,6 @@ async def with_agents(
         return answers
     try:
         await hosts.provision(without)
-        return {**answers, **await hosts.connect(without)}
+        return {**answers, **await hosts.channels.connect(without)}
     except TestbedError as error:
         return {**answers, **dict.fromkeys(without, error)}

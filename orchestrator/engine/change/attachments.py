@@ -8,14 +8,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
-from optics import HostName, Missing, TestbedError
+from optics import HostName, Missing
 from optics.plan import Job
 from orchestrator.engine.change.decision import Decision
 from orchestrator.engine.change.keep_job import is_same
 from orchestrator.extensions import parts
 from orchestrator.hosts.launch import Extra
 from orchestrator.inventory.lab import Lab
-from orchestrator.results import Json
 from orchestrator.session import Session
 from orchestrator.store.job_spec import JobSpec
 from orchestrator.store.records import JobRecord
@@ -30,7 +29,7 @@ Given = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A launch of a job. latest: the job before it. resume: it goes on from checkpoints. restore: from those of an attachment alone.
+    """A launch of a job. latest: the job before it. resume: it goes on from checkpoints. restore: from an attachment's alone.
 
     spared: it is launched without what cannot be started and is not needed. says: told what is waited for.
     """
@@ -176,7 +175,8 @@ def extra(job: Job, spec: JobSpec, lab: Lab) -> Extra:
         fields: dict[str, Any] = {}
         for kind, value in _of(job):
             own, more = kind.extra(value, spec.given.get(kind.key, {}), lab, host)
-            env, fields = env | own, fields | more
+            env |= own
+            fields |= more
         return env, fields
 
     return on

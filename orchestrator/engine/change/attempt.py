@@ -62,7 +62,7 @@ class Attempt:
     async def present(self, asked: Callable[[int], str] | None = None) -> None:
         """See that every rank takes part, and none is in another move. asked: in words, who asked for a move, and when."""
         self._known()
-        states = await self.hosts.rank_states(self.job, self.ranks)
+        states = await self.hosts.turns.states(self.job, self.ranks)
         self._all_there(states)
         if busy := [s for s in states if s.state in BUSY]:
             what = "is paused" if all(s.state == "held" for s in busy) else "has another move under way"
@@ -74,7 +74,7 @@ class Attempt:
     async def prepare(self, layout: Mapping[str, Any], lease_s: float, generation: int | None = None) -> None:
         """Have all ranks connect what `layout` needs (empty: a pause alone); they have passed a boundary when this returns."""
         self._known()
-        found = await self.hosts.prepare_move(
+        found = await self.hosts.turns.prepare(
             self.job, self.move, self.ranks, layout, lease_s=lease_s, within_s=self.boundary_s, generation=generation
         )
         self._judge(found, self.boundary_s, "prepared", "held", "turned")
@@ -85,7 +85,7 @@ class Attempt:
         within_s = HOLD_TAKES * self.boundary_s
         iteration = 0
         for lease_s in (min(MOST_S, longest_s + within_s), longest_s):  # with room to begin; without, once all pause
-            found = await self.hosts.hold_job(self.job, self.move, self.ranks, lease_s=lease_s, within_s=within_s)
+            found = await self.hosts.turns.hold(self.job, self.move, self.ranks, lease_s=lease_s, within_s=within_s)
             self._judge(found, within_s, "held", "turned")
             iteration = max(s.iteration for s in found)
         return iteration
@@ -93,7 +93,7 @@ class Attempt:
     async def go_on(self) -> int:
         """Have the ranks use what they prepared; return the iteration at whose end they do. A pause ends in any case."""
         within_s = GO_TAKES * self.boundary_s
-        found = await self.hosts.go_on(self.job, self.move, self.ranks, within_s=within_s)
+        found = await self.hosts.turns.go_on(self.job, self.move, self.ranks, within_s=within_s)
         self._judge(found, within_s, "turned")
         return self.after
 
@@ -116,7 +116,7 @@ class Attempt:
         until = time.monotonic() + within_s
         while True:
             try:
-                states = await self.hosts.rank_states(self.job, self.ranks)
+                states = await self.hosts.turns.states(self.job, self.ranks)
                 self._all_there(states)
             except Locked:
                 raise
@@ -137,14 +137,14 @@ class Attempt:
 
     async def drop(self) -> None:
         """Have the ranks forget the move unless it was decided; hosts that do not answer leave it to the lease."""
-        there = [rank for rank in self.ranks if host_of_rank(rank) in self.hosts.lab.hosts]
-        asked = (self.hosts.drop_move(self.job, self.move, [rank]) for rank in there)
+        there = [rank for rank in self.ranks if host_of_rank(rank) in self.hosts.channels.lab.hosts]
+        asked = (self.hosts.turns.drop(self.job, self.move, [rank]) for rank in there)
         failed = await asyncio.gather(*asked, return_exceptions=True)
         if fault := next((e for e in failed if e is not None and not isinstance(e, TestbedError)), None):
             raise fault
 
     def _known(self) -> None:
-        if gone := [host for host in hosts_of(self.ranks) if host not in self.hosts.lab.hosts]:
+        if gone := [host for host in hosts_of(self.ranks) if host not in self.hosts.channels.lab.hosts]:
             raise Refused(f"job {self.record.name} runs on {_listed(gone)}, not in the inventory any more")
 
     def _all_there(self, found: Collection[RankState]) -> None:

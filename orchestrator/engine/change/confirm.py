@@ -70,7 +70,7 @@ class Confirming:
         self.made = self.kept.watch(self.made, self.start(context.run.id))
         revert_s = longest_s + REVERT_MARGIN_S
         with context.run.step("host", "all", "wait to be confirmed", {"generation": generation, "revert_after_s": revert_s}):
-            await context.session.hosts.commit(generation, hosts, revert_s)
+            await context.session.hosts.routes.commit(generation, hosts, revert_s)
 
     def give_up(self) -> None:
         """The change failed after all: it is rolled back at once, not at the deadline."""
@@ -85,7 +85,7 @@ async def up_to_the_operator(confirming: Confirming | None, context: Context) ->
         return "is up and stays up", "to roll the change back: testbed rollback"
     made = confirming.made = confirming.kept.count(confirming.made)
     with suppress(TestbedError):  # a host that does not hear of it counts the longer time, which is no harm
-        await context.session.hosts.commit(made.generation, made.hosts, made.left_s() + REVERT_MARGIN_S)
+        await context.session.hosts.routes.commit(made.generation, made.hosts, made.left_s() + REVERT_MARGIN_S)
     at = time.strftime("%H:%M:%S", time.localtime(made.due))
     words = f"is up, and goes back to {made.back or 'no plan'} in {seconds_text(made.left_s())}, at {at}, unless it is confirmed"
     return words, "to keep it: testbed confirm; to roll it back now: testbed rollback"
@@ -103,7 +103,7 @@ async def keep_change(context: Context, kept: Confirmations, run: str) -> Confir
     hosts, notes = context.session.hosts, list[str]()
     again = f"again: testbed confirm; to go back: testbed rollback {run}"
     with context.recorder.phase("confirm") as phase:
-        answers = await hosts.connect([*found.hosts, *found.leaving])
+        answers = await hosts.channels.connect([*found.hosts, *found.leaving])
         if silent := {h: a for h in found.hosts if isinstance(a := answers[h], TestbedError)}:
             one = one_error(silent)
             raise type(one)(f"{one}\nnothing was confirmed", hint=again)
@@ -111,15 +111,15 @@ async def keep_change(context: Context, kept: Confirmations, run: str) -> Confir
         if others := [f"{h} runs generation {hellos[h].active}" for h in found.hosts if hellos[h].active != found.generation]:
             words = "\n".join(others)
             raise NotVerified(f"{words}\nnot the plan's ({found.generation}), so nothing was confirmed", hint=again)
-        await hosts.fence(context.run.token, list(hellos))
+        await hosts.channels.fence(context.run.token, list(hellos))
         with context.run.step("host", "all", "confirm", {"generation": found.generation, "hosts": list(found.hosts)}):
-            await hosts.confirm(found.generation, found.hosts)
+            await hosts.routes.confirm(found.generation, found.hosts)
         kept.close(found, "confirmed", context.run.id)
         own = context.own_generations()
         if gone := [h for h in found.leaving if h in hellos and hellos[h].active in own]:
             try:
                 with context.run.step("host", "all", "clear", {"hosts": gone}):
-                    await hosts.clear(gone, own)
+                    await hosts.routes.clear(gone, own)
             except TestbedError as error:
                 notes.append(f"the routes they had before stay: {error}")
         notes += [f"{h} does not answer and keeps the routes it had" for h in found.leaving if h not in hellos]

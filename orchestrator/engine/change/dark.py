@@ -77,7 +77,7 @@ class Hold:
         """
         self._begin_ns = time.monotonic_ns()
         try:
-            held = await hosts.hold(self.generation, sorted(self.routes), self._revert_after_s)
+            held = await hosts.routes.hold(self.generation, sorted(self.routes), self._revert_after_s)
             self._detail = _words(held)
             waited = await quiet(hosts, darkening, EMPTY_S)
             self._detail += f"; quiet after {waited * 1e3:.0f} ms"

@@ -80,7 +80,7 @@ class Down:
         others = [h for h, hello in seen.hellos.items() if hello.active is not None and hello.active not in own]
         notes = (*said, *unneeded, *((f"routes of other owners stay on {', '.join(others)}",) if others else ()))
         runs = await context.jobs.running()
-        await session.hosts.fence(context.run.token, [*following, *(hosts_of_job(runs, lab) if runs else ())])
+        await session.hosts.channels.fence(context.run.token, [*following, *(hosts_of_job(runs, lab) if runs else ())])
         foreign = context.foreign_settings()
         before = found(observed, owned, store.current(context.slice), seen.hellos, runs, foreign)
         if change or following or runs:
@@ -109,7 +109,7 @@ class Down:
         if following:
             try:
                 with recorder.phase("routes") as phase, context.run.step("host", "all", "clear", {"hosts": following}):
-                    await session.hosts.clear(following, own)
+                    await session.hosts.routes.clear(following, own)
                     phase.detail = f"cleared on {counted(len(following), 'host')}"
             except TestbedError as error:
                 restored -= len(following)
@@ -145,7 +145,8 @@ class Down:
 
     def _staged(self, hellos: Mapping[HostName, Hello], own: Collection[int], notes: list[str]) -> list[HostName]:
         """Hosts that run nothing and have routes of the owner's staged, locked: others may be about to stage theirs beside them."""
-        unprovisioned = self.context.session.hosts.unprovisioned()  # an agent of an older release would clear all that is staged
+        # an agent of an older release would clear all that is staged
+        unprovisioned = self.context.session.hosts.channels.unprovisioned()
         found = []
         for host, hello in hellos.items():
             mine = [number for number in hello.staged if number in own]

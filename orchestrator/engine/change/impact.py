@@ -26,7 +26,7 @@ class Impact:
 
     def __init__(self, hosts: Hosts, devices: Mapping[DeviceName, CircuitSwitch]) -> None:
         self._hosts, self._devices = hosts, devices
-        self._queue = hosts.subscribe()
+        self._queue = hosts.channels.subscribe()
         self._asking: asyncio.Future[list[None]] | None = None
         self._over = False
         self._before: Mapping[HostPort, PortCounters] = {}
@@ -58,7 +58,7 @@ class Impact:
         names = sorted({port.host for link in broken for port in (link.a, link.b)})
         self._before_ns = time.monotonic_ns()
         try:
-            self._before = await self._hosts.counters(names) if names else {}
+            self._before = await self._hosts.measure.counters(names) if names else {}
         except TestbedError:
             self._before = {}
 
@@ -119,7 +119,7 @@ class Impact:
         if not broken:
             return 0
         try:
-            after = await self._hosts.counters(sorted({port.host for link in broken for port in (link.a, link.b)}))
+            after = await self._hosts.measure.counters(sorted({port.host for link in broken for port in (link.a, link.b)}))
         except TestbedError:
             return None
         lost = 0
@@ -146,4 +146,4 @@ class Impact:
         if self._asking is not None:
             self._asking.cancel()
             await asyncio.gather(self._asking, return_exceptions=True)
-        self._hosts.unsubscribe(self._queue)
+        self._hosts.channels.unsubscribe(self._queue)

@@ -49,7 +49,7 @@ async def bring_home(session: Session, name: str, record: JobRecord, run_dir: Pa
     while True:
         offset = local.stat().st_size
         try:
-            piece = await session.hosts.tail(name, first, "iterations.jsonl", offset)
+            piece = await session.hosts.jobs.tail(name, first, "iterations.jsonl", offset)
         except Refused as error:
             refused = str(error)
             break
@@ -86,7 +86,7 @@ TURNS_BYTES = 65536
 
 async def turned_at(session: Session, name: str, first: RankName, move: int) -> int | None:
     """When rank 0 changed over to the rings of `move` (wall time of its host, ns); None where it did not write that down."""
-    piece = await session.hosts.tail(name, first, "turns.jsonl", -TURNS_BYTES)
+    piece = await session.hosts.jobs.tail(name, first, "turns.jsonl", -TURNS_BYTES)
     found = [r for r in sound(piece.text.splitlines(), ("move", "t_wall_ns")) if r["move"] == move]
     return int(found[-1]["t_wall_ns"]) if found else None
 
@@ -100,7 +100,7 @@ def last_before(records: Iterable[Mapping[str, Any]], t_wall_ns: int) -> int:
 async def ahead_ns_of(session: Session, rank: RankName) -> int:
     """The wall clock of a rank's host minus the local one (ns); 0 if the difference is within the measurement error."""
     host = host_of_rank(rank)
-    reading = (await session.hosts.clocks([host]))[host]
+    reading = (await session.hosts.measure.clocks([host]))[host]
     return reading.offset_ns if abs(reading.offset_ns) > reading.round_trip_ns / 2 else 0
 
 

@@ -46,14 +46,14 @@ async def bring_home(session: Session, name: str, job: str, run: str, run_dir: P
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:  # another command writes them down
-            return list((await session.hosts.beats(name, ranks, dict.fromkeys(ranks, NONE_AFTER))).values())
+            return list((await session.hosts.measure.beats(name, ranks, dict.fromkeys(ranks, NONE_AFTER))).values())
         file.seek(0)
         known = _known(file.read())
         due = abs(time.time() - known["at"]) >= AGAIN_S
         after = {rank: known["after"].get(rank, -1) for rank in ranks}
-        found = await session.hosts.beats(name, ranks, after if due else dict.fromkeys(ranks, NONE_AFTER))
+        found = await session.hosts.measure.beats(name, ranks, after if due else dict.fromkeys(ranks, NONE_AFTER))
         if not due and any(beat.state != "running" for beat in found.values()):  # it ends: nobody may ask again
-            due, found = True, await session.hosts.beats(name, ranks, after)
+            due, found = True, await session.hosts.measure.beats(name, ranks, after)
         if any(beat.times for beat in found.values()):
             if abs(time.time() - known["clocks_at"]) >= CLOCKS_S:
                 with suppress(TestbedError):
@@ -81,7 +81,7 @@ def _known(text: str) -> dict[str, Any]:
 
 async def _ahead(session: Session, ranks: Collection[RankName]) -> dict[str, int]:
     """As `iterations.ahead_ns_of`, of all these ranks' hosts."""
-    clocks = await session.hosts.clocks(hosts_of(ranks))
+    clocks = await session.hosts.measure.clocks(hosts_of(ranks))
     return {host: c.offset_ns if abs(c.offset_ns) > c.round_trip_ns / 2 else 0 for host, c in clocks.items()}
 
 

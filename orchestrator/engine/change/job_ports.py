@@ -24,7 +24,7 @@ AGAIN_S = 5.0
 async def keep(session: Session, name: str, ranks: Collection[RankName]) -> None:
     """Have the hosts of a job's ranks sample their ports until it ends. A failure to sample never fails the job."""
     with suppress(TestbedError):
-        await session.hosts.keep_counters(name, EVERY_S, _one_a_host(ranks))
+        await session.hosts.measure.keep_counters(name, EVERY_S, _one_a_host(ranks))
 
 
 def _one_a_host(ranks: Collection[RankName]) -> list[RankName]:
@@ -61,12 +61,12 @@ async def _fetch(
 ) -> None:
     """All samples after those already read; a host that does not answer keeps its samples for the next time."""
     with suppress(TestbedError):
-        clocks = await session.hosts.clocks([host_of_rank(rank) for rank in ranks])
+        clocks = await session.hosts.measure.clocks([host_of_rank(rank) for rank in ranks])
         ahead = {h: c.offset_ns if abs(c.offset_ns) > c.round_trip_ns / 2 else 0 for h, c in clocks.items()}
         with Journal(run_dir, run, session.lab.name) as journal:
             left = list(ranks)
             while left:
-                found = await session.hosts.kept_counters(name, {rank: known.get(rank, 0) for rank in left})
+                found = await session.hosts.measure.kept_counters(name, {rank: known.get(rank, 0) for rank in left})
                 for rank, piece in found.items():
                     _write(journal, host_of_rank(rank), piece, ahead.get(host_of_rank(rank), 0), since)
                     known[rank] = piece.offset

@@ -85,7 +85,7 @@ class Jobs:
         """
         name, wanted = record.spec.on_hosts, record.spec.wanted
         ranks = ranks_of(record, self.session.lab)
-        states = await self.session.hosts.job_states(name, ranks)
+        states = await self.session.hosts.jobs.states(name, ranks)
         records = await bring_home(self.session, name, record, self._run_dir(record)) if ranks else Sound()
         beats = await self.beats(record) if beats is None and ranks else beats or ()
         state, detail = state_of(record, states, len(records) + records.bad)
@@ -144,7 +144,7 @@ class Jobs:
         """The state of a job that was paused, and until when; one that goes on is recorded as running."""
         pause = record.pause
         assert pause is not None
-        states = await self.session.hosts.rank_states(name, ranks)
+        states = await self.session.hosts.turns.states(name, ranks)
         if any(s.state == "held" and s.move == pause.move for s in states):
             return "paused", f"until {time.strftime('%H:%M:%S', time.localtime(pause.until))}; to go on: testbed job resume"
         now = self.store.job(record.id) or record  # it may have turned meanwhile
@@ -169,7 +169,7 @@ class Jobs:
             return None
         name, ranks = record.spec.on_hosts, ranks_of(record, self.session.lab)
         try:
-            states = await self.session.hosts.job_states(name, ranks)
+            states = await self.session.hosts.jobs.states(name, ranks)
         except TestbedError:
             return record
         return record if any(s.state == "running" for s in states.values()) else None
@@ -278,14 +278,14 @@ class Jobs:
         await self.stop_left(latest)
         new = new_hosts(job, latest) if resume else []
         with recorder.phase("launch", f"{what} on {len(job.hosts)} hosts, through Ansible") as phase:
-            launch = Launch(self.session, job, run, latest, resume, restore, spared, partial(recorder.progress.update, "launch", 0, 1))
-            lab = self.session.lab
+            lab, says = self.session.lab, partial(recorder.progress.update, "launch", 0, 1)
+            launch = Launch(self.session, job, run, latest, resume, restore, spared, says)
             spec = dataclasses.replace(spec_of(job, lab, run), given=await attachments.reserve(job, lab, run))
             number = self.store.add_job(self.slice, run, job.name, spec)
             try:
                 spec = await attachments.begin(launch, spec, partial(self.store.set_job_spec, number))
                 more = {"fresh": new} if new else {}
-                await self.session.hosts.launch(job, run, resume=resume, extra=attachments.extra(job, spec, lab), **more)
+                await self.session.hosts.jobs.launch(job, run, resume=resume, extra=attachments.extra(job, spec, lab), **more)
             except TestbedError as error:
                 now = self.store.job(number)
                 assert now is not None
@@ -297,7 +297,7 @@ class Jobs:
             self.store.set_job(number, "running")
             if sample:
                 await job_ports.keep(self.session, spec.on_hosts, job.ranks)
-            phase.detail = f"{what}, {len(job.ranks)} ranks, {spec.backend}" + "".join(f"; {words}" for words in attachments.without(spec))
+            phase.detail = "; ".join((f"{what}, {len(job.ranks)} ranks, {spec.backend}", *attachments.without(spec)))
         record = self.store.latest_job(self.slice)
         assert record is not None
         starts = f"waiting for {counted(len(job.ranks), 'rank')} to start and meet, then for {FIRST_ITERATIONS} iterations"
@@ -329,7 +329,7 @@ class Jobs:
     async def _last_words(self, name: str, record: JobRecord) -> str:
         """The last line of each rank that failed, at most three of them."""
         hosts, found = self.session.hosts, []
-        for rank, state in (await hosts.job_states(name, ranks_of(record, self.session.lab))).items():
+        for rank, state in (await hosts.jobs.states(name, ranks_of(record, self.session.lab))).items():
             if state.code or state.state == "killed":
                 found.append(f"  {rank}: {await last_line(hosts, name, rank) or 'no output'}")
         return "\n".join(found[:3])
@@ -339,7 +339,7 @@ class Jobs:
         record = stopping(self.store, record, why)
         if (pause := record.pause) is not None:  # ranks write their checkpoints at the end of an iteration
             await Attempt(self.session.hosts, record, pause.move, GRACE_S).drop()
-        ended = await self.session.hosts.stop_job(record.spec.on_hosts, GRACE_S, ranks_of(record, self.session.lab))
+        ended = await self.session.hosts.jobs.stop(record.spec.on_hosts, GRACE_S, ranks_of(record, self.session.lab))
         if still := [rank for rank, s in ended.items() if s.state == "running"]:
             raise Refused(f"job {record.name}: {', '.join(still)} did not stop", hint="testbed job stop again, or check the host")
         await attachments.stop(self.session, record)
@@ -361,7 +361,7 @@ class Jobs:
             return
         name, ranks = record.spec.on_hosts, ranks_of(record, self.session.lab)
         near = [rank for rank in ranks if host_of_rank(rank) not in lost]
-        ended = await self.session.hosts.stop_job(name, BROKEN_GRACE_S, near) if near else {}
+        ended = await self.session.hosts.jobs.stop(name, BROKEN_GRACE_S, near) if near else {}
         if still := [rank for rank, s in ended.items() if s.state == "running"]:
             raise Refused(f"job {record.name}: {', '.join(still)} did not stop", hint="check the host")
         await attachments.stop(self.session, record)
@@ -375,7 +375,7 @@ class Jobs:
 
         Raises: Unreachable - a host of the job does not answer.
         """
-        states = await self.session.hosts.job_states(record.spec.on_hosts, ranks_of(record, self.session.lab))
+        states = await self.session.hosts.jobs.states(record.spec.on_hosts, ranks_of(record, self.session.lab))
         return tuple(rank for rank, state in states.items() if state.state == "running")
 
     async def _give_back(self, job: int) -> None:
@@ -387,7 +387,7 @@ class Jobs:
         """Stop what is `left` of an ended job, so that it holds no GPU and no port. A host that does not answer stays as it is."""
         with suppress(TestbedError):
             if record is not None and record.ended is not None and (left := await self.left(record)):
-                await self.session.hosts.stop_job(record.spec.on_hosts, GRACE_S, left)
+                await self.session.hosts.jobs.stop(record.spec.on_hosts, GRACE_S, left)
         if record is not None and record.ended is not None:
             await attachments.stop(self.session, record)
 

@@ -77,9 +77,9 @@ def own_turner(lab: Lab, settings: Settings, store: Store) -> Lock | None:
 async def obeyed(session: Session, run: Run, names: Collection[HostName], turner: Lock | None) -> None:
     """Have these hosts obey `run`. Beside a turner they keep its run: they would obey it no more once they know a newer one."""
     if turner is None:
-        await session.hosts.fence(run.token, names)
+        await session.hosts.channels.fence(run.token, names)
     else:
-        session.hosts.token = turner.token
+        session.hosts.channels.token = turner.token
 
 
 @asynccontextmanager

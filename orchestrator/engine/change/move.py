@@ -103,7 +103,7 @@ class Move:
         ) as phase:
             step = context.run.step("host", "all", "stage", {"generations": sorted(generations)}, {"clear": sorted(generations)})
             with step:
-                staged = await self.hosts.stage(generations)
+                staged = await self.hosts.routes.stage(generations)
                 step.result({"hosts": sorted(staged)})
             held = sum(found[self.generation].routes for found in staged.values() if self.generation in found)
             as_prefixes = f" as {held} prefixes" if held < count else ""
@@ -157,19 +157,19 @@ class Move:
         what = {"generation": generation}
         if not goal.late:
             with recorder.phase("routes") as phase, context.run.step("host", "all", "commit", what):
-                times.committed = dict(await hosts.commit(generation, wanted, policy.revert_after_s))
+                times.committed = dict(await hosts.routes.commit(generation, wanted, policy.revert_after_s))
                 phase.detail = f"committed on {counted(len(times.committed), 'host')}"
             await turn.change_over()
             return times
         # A device that an earlier run left settling may have finished while routes were staged: no new carrier event would come.
         now = (await context.session.observe(hosts=False)).held
         rising = goal.rising(now)
-        events = hosts.subscribe()  # before the light moves: a host may commit before it is asked
+        events = hosts.channels.subscribe()  # before the light moves: a host may commit before it is asked
         with recorder.phase("arm") as phase, context.run.step("host", "all", "arm", what):
             # The first host may commit long before a robot has made its last move, or before a driver gives up on its device.
             revert_s = policy.revert_after_s + self.longest_s(goal)
             cross = aftermath.neighbours(rising, goal.links, self.lab, self.plan.routes, self.plan.rings)
-            await hosts.arm(generation, rising, revert_after_s=revert_s, deadline_s=context.timeout_s, cross=cross)
+            await hosts.routes.arm(generation, rising, revert_after_s=revert_s, deadline_s=context.timeout_s, cross=cross)
             gc.collect()  # from here on every millisecond counts, first of a detour and then of darkness
             each = "1 host commits" if len(rising) == 1 else f"{len(rising)} hosts commit"
             phase.detail = f"{each} generation {generation} when the light arrives"
@@ -189,7 +189,7 @@ class Move:
                 slow = dark_time_scale(goal.late, context.session.traits, self.lab)
                 phase.detail += f"   {scaled_text(self.switching_s, slow)} expected"
         with recorder.phase("link") as phase:
-            answers = await hosts.wait_committed(generation, rising, patience, events)
+            answers = await hosts.routes.wait_committed(generation, rising, patience, events)
             late = [str(a) for a in answers.values() if isinstance(a, TestbedError)]
             if late:
                 raise TimedOut("\n".join([*late, *await self._dark(goal)]), hint="testbed verify measures the light again")
@@ -197,7 +197,7 @@ class Move:
             phase.detail = f"{counted(sum(map(len, rising.values())), 'port')} up, {counted(len(rising), 'host')} committed"
         if others := [h for h in wanted if h not in rising]:
             with recorder.phase("routes") as phase, context.run.step("host", "all", "commit", what):
-                times.committed |= await hosts.commit(generation, others, policy.revert_after_s)
+                times.committed |= await hosts.routes.commit(generation, others, policy.revert_after_s)
                 phase.detail = f"committed on {counted(len(others), 'more host')}"
         await turn.change_over()
         return times
@@ -214,14 +214,14 @@ class Move:
         context, hosts, gone = self.context, self.hosts, goal.broken_links
         what = {"generation": self.drained}
         with context.recorder.phase("drain") as phase, context.run.step("host", "all", "drain", what):
-            await hosts.commit(self.drained, sorted(self.drain), self.plan.transition.revert_after_s)
+            await hosts.routes.commit(self.drained, sorted(self.drain), self.plan.transition.revert_after_s)
             # Confirm while the queues drain: once the light moves, the previous routes are worse than these.
-            waited, _ = await asyncio.gather(quiet(hosts, receivers(gone)), hosts.confirm(self.drained, sorted(self.drain)))
+            waited, _ = await asyncio.gather(quiet(hosts, receivers(gone)), hosts.routes.confirm(self.drained, sorted(self.drain)))
             phase.detail = f"traffic off {counted(len(gone), 'link')}; quiet after {waited * 1e3:.0f} ms"
 
     async def _dark(self, goal: Target) -> list[str]:
         """Which ports got no light, and where it was lost, as far as the switches' meters show."""
-        hellos = {h: a for h, a in (await self.hosts.connect()).items() if isinstance(a, Hello)}
+        hellos = {h: a for h, a in (await self.hosts.channels.connect()).items() if isinstance(a, Hello)}
         _, _, ports = await check_link(hellos, goal.links)
         _, _, lost = await check_light(self.context.session, goal.circuits)
         return [*ports, *lost]
@@ -231,7 +231,7 @@ class Move:
 
         If no host was confirmed, they revert. If one was, the change had been verified, and the others follow.
         """
-        answers = await self.hosts.connect(sorted(self.asked))  # the others may be armed by another owner
+        answers = await self.hosts.channels.connect(sorted(self.asked))  # the others may be armed by another owner
         hellos = {h: a for h, a in answers.items() if isinstance(a, Hello)}
         trouble = [str(a).splitlines()[0] for a in answers.values() if not isinstance(a, Hello)]
         own = {self.generation, self.drained, self.hold and self.hold.generation} - {None}
@@ -244,14 +244,14 @@ class Move:
         try:
             if any(hello.active == self.generation and hello.pending_s is None for hello in hellos.values()):
                 words = "on the new routes"
-                await self.hosts.confirm(self.generation, counting)
+                await self.hosts.routes.confirm(self.generation, counting)
             else:
-                await self.hosts.disarm(hellos)
+                await self.hosts.routes.disarm(hellos)
                 # One that was armed may have committed since it answered.
-                again = await self.hosts.connect(hellos)
+                again = await self.hosts.channels.connect(hellos)
                 late = {h for h, a in again.items() if isinstance(a, Hello) and a.active == self.generation}
                 if back := sorted({*counting, *late}):
-                    await self.hosts.revert(back)
+                    await self.hosts.routes.revert(back)
         except TestbedError as error:
             trouble.append(str(error).splitlines()[0])
         if trouble:

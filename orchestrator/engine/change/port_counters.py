@@ -89,23 +89,23 @@ async def sampled_ports(
         yield
         return
     counters = Counters(journal, circuits)
-    queue = hosts.subscribe()
+    queue = hosts.channels.subscribe()
     task = asyncio.create_task(_take(queue, counters))
     try:
         with suppress(TestbedError):
-            await hosts.stream_counters(1 / hz)
+            await hosts.measure.stream_counters(1 / hz)
         try:
             yield
         except BaseException:
-            hosts.leave_counters()
+            hosts.measure.leave_counters()
             raise
         with suppress(TestbedError):
-            await hosts.stream_counters(None)  # the replies arrive after the last samples
-            record_clocks(journal, await hosts.clocks(within_s=CLOCKS_S))
+            await hosts.measure.stream_counters(None)  # the replies arrive after the last samples
+            record_clocks(journal, await hosts.measure.clocks(within_s=CLOCKS_S))
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-        hosts.unsubscribe(queue)
+        hosts.channels.unsubscribe(queue)
         while not queue.empty():
             _heard(queue.get_nowait(), counters)
         counters.rates()
@@ -155,10 +155,10 @@ async def quiet(hosts: Hosts, ports: Collection[HostPort], patience_s: float = P
     """
     begin = time.monotonic()
     names = sorted({p.host for p in ports})
-    before = await hosts.counters(names)
+    before = await hosts.measure.counters(names)
     while time.monotonic() - begin < patience_s:
         await asyncio.sleep(QUIET_S)
-        now = await hosts.counters(names)
+        now = await hosts.measure.counters(names)
         if all(now[p].rx_bytes - before[p].rx_bytes < QUIET_BYTES for p in ports if p in now and p in before):
             break
         before = now

@@ -7,8 +7,8 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from optics import HandsNeeded, Link, Locked, TestbedError
-from orchestrator.engine.change.context import Context
 from orchestrator.engine.change.attachments import check
+from orchestrator.engine.change.context import Context
 from orchestrator.engine.change.goal import goal_hosts
 from orchestrator.engine.change.job_record import launched
 from orchestrator.engine.change.rollback import Rollback

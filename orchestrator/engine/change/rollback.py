@@ -138,7 +138,7 @@ class Rollback:
 
     async def _hellos(self) -> dict[HostName, Hello]:
         """The hosts that answer; one that was changed and does not answer needs manual repair."""
-        answers = await self.hosts.connect(self.alive if self.alive is not None else list(self.generations))
+        answers = await self.hosts.channels.connect(self.alive if self.alive is not None else list(self.generations))
         answers = await with_agents(self.hosts, answers, self.asked)
         for host in sorted(self.asked):
             answer = answers.get(host)
@@ -153,15 +153,15 @@ class Rollback:
         own = self.context.own_generations()
         try:
             if armed := [h for h, hello in hellos.items() if hello.armed in own]:
-                await self._ask("disarm", armed, partial(self.hosts.disarm, armed))
-                hellos |= {h: a for h, a in (await self.hosts.connect(armed)).items() if isinstance(a, Hello)}
+                await self._ask("disarm", armed, partial(self.hosts.routes.disarm, armed))
+                hellos |= {h: a for h, a in (await self.hosts.channels.connect(armed)).items() if isinstance(a, Hello)}
             back = [
                 h
                 for h, hello in hellos.items()
                 if hello.pending_s is not None and hello.active in own and hello.active != self.generations[h]
             ]
             if back:
-                await self._ask("revert", back, partial(self.hosts.revert, back))
+                await self._ask("revert", back, partial(self.hosts.routes.revert, back))
             return f"{counted(len(back), 'host')} taken back" if back else "none had changed"
         except Locked:
             raise
@@ -220,13 +220,13 @@ class Rollback:
             if what == "stage":
                 gone += names
             elif what == "disarm":
-                await self._ask("disarm", names, partial(self.hosts.disarm, names))
+                await self._ask("disarm", names, partial(self.hosts.routes.disarm, names))
             elif what == "clear" or was is None:
-                await self._ask("clear", names, partial(self.hosts.clear, names, own))
+                await self._ask("clear", names, partial(self.hosts.routes.clear, names, own))
             elif what == "confirm":
-                await self._ask("confirm", names, partial(self.hosts.confirm, was, names))
+                await self._ask("confirm", names, partial(self.hosts.routes.confirm, was, names))
             else:
-                await self._ask("commit", names, partial(self.hosts.commit, was, names))
+                await self._ask("commit", names, partial(self.hosts.routes.commit, was, names))
         if gone:
             await self._stage_anew(gone, hellos)
 
@@ -238,11 +238,11 @@ class Rollback:
         if any(not hello.installed for hello in hellos.values()):
             await self.hosts.provision([h for h, hello in hellos.items() if not hello.installed])
         plan = stored_plan(current.plan_text, current.plan_name, current.up.slots, lab)
-        wanted: Mapping[HostName, Rules] = rules(current.up.links, lab, self.hosts.macs(), plan.routes, plan.rings)
+        wanted: Mapping[HostName, Rules] = rules(current.up.links, lab, self.hosts.channels.macs(), plan.routes, plan.rings)
         number = self.context.next_generation()
         names = [h for h in wanted if h in hellos]
-        await self._ask("stage", names, partial(self.hosts.stage, {number: {h: wanted[h] for h in names}}))
-        await self._ask("commit", names, partial(self.hosts.commit, number, names))
+        await self._ask("stage", names, partial(self.hosts.routes.stage, {number: {h: wanted[h] for h in names}}))
+        await self._ask("commit", names, partial(self.hosts.routes.commit, number, names))
         self.generations |= dict.fromkeys(names, number)
         self.to = replace(self.to, current=replace(current, generation=number))
 

@@ -238,7 +238,7 @@ class ChangeRun:
                         deadline(self.command.timeout_s, self.verb, firm=firm) as limit,
                         open_session(lab, self.command.inventory, run_dir, settings.bounds) as session,
                     ):
-                        session.hosts.token = run.token
+                        session.hosts.channels.token = run.token
                         tags = Tagouts(self.store, key, who(settings))
                         context = Context(
                             session,

@@ -85,7 +85,7 @@ class Stall:
         """
         context = self.context
         seen = await self._observe()
-        before_rules = rules(self.links, self.lab, self.hosts.macs(), self.plan.routes, self.plan.rings)
+        before_rules = rules(self.links, self.lab, self.hosts.channels.macs(), self.plan.routes, self.plan.rings)
         subject = choose(self.links, self.circuits, self.lab, context.session.traits, seen.settings, before_rules)
         changes = {device: Change(device, held) for device, held in subject.held.items()}
         await context.allowed(changes, seen.settings)
@@ -98,7 +98,7 @@ class Stall:
         )
         try:
             await self._stage()
-            await self.hosts.watch_links(subject.names)
+            await self.hosts.measure.watch_links(subject.names)
             for dark_s in self.dark_s:
                 with context.recorder.phase("dark", f"{link_text(subject.link)}, {_dark_text(dark_s)}") as phase:
                     for _ in range(REPEATS):
@@ -147,9 +147,9 @@ class Stall:
                 f"{current.plan_name} is not up as planned, so its stall curve would show something else:\n" + "\n".join(lost),
                 hint="testbed status; testbed restore",
             )
-        if old := sorted(set(self.named) & set(self.hosts.unprovisioned())):
+        if old := sorted(set(self.named) & set(self.hosts.channels.unprovisioned())):
             raise Missing(f"the agents of {', '.join(old)} are not those of this version", hint="testbed restore")
-        await self.hosts.fence(context.run.token, context.hosts())
+        await self.hosts.channels.fence(context.run.token, context.hosts())
         return seen
 
     def _prepare(self, subject: Subject, before: Mapping[HostName, Rules]) -> tuple[str, ...]:
@@ -164,7 +164,7 @@ class Stall:
         if not subject.other_path:
             self.notes.append(f"drained: not measured, as {' and '.join(subject.names)} have no other path in this plan")
             return MODES[1:]
-        drain = drain_rules(self.links, kept, self.lab, self.hosts.macs(), self.plan.routes, self.plan.rings)
+        drain = drain_rules(self.links, kept, self.lab, self.hosts.channels.macs(), self.plan.routes, self.plan.rings)
         self.drain = {name: wanted for name, wanted in drain.items() if wanted != before.get(name)}
         self.drain_generation = self.context.next_generation()
         return MODES
@@ -182,7 +182,7 @@ class Stall:
         with self.context.recorder.phase("stage") as phase:
             self.touched = True
             with self.context.run.step("host", "all", "stage", {"generations": numbers}, {"clear": numbers}):
-                staged = await self.hosts.stage_warm(generations)
+                staged = await self.hosts.routes.stage_warm(generations)
             phase.detail = f"routes to hold and to drain, on {counted(len(staged), 'host')}"
 
     # --- one measurement
@@ -191,7 +191,7 @@ class Stall:
         """Darken the link once. Raises: ChangeFailed, TimedOut, Refused - something did not come about."""
         hosts, seconds = self.hosts, self._seconds(dark_s, subject)
         ends = {name: self.lab.hosts[name].lane_address(0) for name in subject.names}
-        token = await hosts.stream(ends, seconds)
+        token = await hosts.measure.stream(ends, seconds)
         await asyncio.sleep(LEAD_S)
         since_ns, at = time.monotonic_ns(), time.time()
         with self._events() as carriers, self._events() as commits:
@@ -204,28 +204,28 @@ class Stall:
             await self._apply({d: Change(d, add=held) for d, held in subject.held.items()}, "make")
             dark_ns = await self._lit(subject, carriers)
             if mode == "held":
-                answers = await hosts.wait_committed(self.current.generation, subject.names, self.patience_s, commits)
+                answers = await hosts.routes.wait_committed(self.current.generation, subject.names, self.patience_s, commits)
                 if late := [str(answer) for answer in answers.values() if isinstance(answer, TestbedError)]:
                     raise TimedOut("\n".join(late))
             if mode == "drained":
                 with self.context.run.step("host", "all", "revert", {"generation": self.drain_generation}):
-                    await hosts.revert(sorted(self.drain))
-        streams = await hosts.streamed(token, subject.names, seconds + EXCESS_S)
+                    await hosts.routes.revert(sorted(self.drain))
+        streams = await hosts.measure.streamed(token, subject.names, seconds + EXCESS_S)
         return self._point(subject, mode, dark_s, at, since_ns, dark_ns / 1e6, streams)
 
     @contextmanager
     def _events(self) -> Iterator[asyncio.Queue[HostEvent]]:
-        queue = self.hosts.subscribe()
+        queue = self.hosts.channels.subscribe()
         try:
             yield queue
         finally:
-            self.hosts.unsubscribe(queue)
+            self.hosts.channels.unsubscribe(queue)
 
     async def _drain(self, subject: Subject, dark_s: float) -> None:
         """Move traffic to other paths; hosts go back by themselves if this program dies."""
         self.asked.update(self.drain)
         with self.context.run.step("host", "all", "drain", {"generation": self.drain_generation}):
-            await self.hosts.commit(self.drain_generation, sorted(self.drain), self._revert_s(subject, dark_s))
+            await self.hosts.routes.commit(self.drain_generation, sorted(self.drain), self._revert_s(subject, dark_s))
         await quiet(self.hosts, subject.ports)
 
     async def _armed(self, subject: Subject, dark_s: float) -> Before:
@@ -234,10 +234,10 @@ class Stall:
         generation = self.current.generation
         with self.context.run.step("host", "all", "arm", {"generation": generation}):
             when_up = {port.host: [port.number] for port in subject.ports}
-            await self.hosts.arm(generation, when_up, deadline_s=self._revert_s(subject, dark_s) + self.patience_s)
+            await self.hosts.routes.arm(generation, when_up, deadline_s=self._revert_s(subject, dark_s) + self.patience_s)
 
         async def begin() -> None:
-            await self.hosts.hold(self.hold_generation, subject.names, self._revert_s(subject, dark_s))
+            await self.hosts.routes.hold(self.hold_generation, subject.names, self._revert_s(subject, dark_s))
             await quiet(self.hosts, subject.ports, EMPTY_S)
 
         return begin

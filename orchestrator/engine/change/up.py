@@ -20,11 +20,11 @@ from optics import (
 )
 from optics.plain import counted
 from optics.plan import Plan
+from orchestrator.engine.change import attachments
 from orchestrator.engine.change.confirm import Confirming, up_to_the_operator
 from orchestrator.engine.change.context import Context
 from orchestrator.engine.change.decision import LIVE
 from orchestrator.engine.change.equalise import equalise_plan
-from orchestrator.engine.change import attachments
 from orchestrator.engine.change.goal import as_saved, goal_hosts, lacking, rules_sha, settings_word
 from orchestrator.engine.change.impact import Impact
 from orchestrator.engine.change.keep_job import as_asked, ended, together
@@ -93,7 +93,7 @@ class Up:
             # It may refuse: before the store names another owner.
             await self._choose(goal, launch=launch_job, dark=lacking(self.current, self.lab, seen.settings))
             self._take_over(goal, seen)
-            macs = self.hosts.macs()
+            macs = self.hosts.channels.macs()
             wanted = rules(goal.links, self.lab, macs, self.plan.routes, self.plan.rings)
             sha = rules_sha(wanted)
             kept, removed, made = (sum(map(len, h.values())) for h in (goal.change.kept, goal.change.removed, goal.change.made))
@@ -125,11 +125,11 @@ class Up:
                         leaving = []  # they keep their routes, too, until the change is confirmed
                     else:
                         with context.run.step("host", "all", "confirm", {"generation": generation}):
-                            await self.hosts.confirm(generation, wanted)
+                            await self.hosts.routes.confirm(generation, wanted)
                     if leaving:
                         self.move.asked.update(leaving)
                         with context.run.step("host", "all", "clear", {"hosts": leaving}):
-                            await self.hosts.clear(leaving, own)
+                            await self.hosts.routes.clear(leaving, own)
         except (Exception, asyncio.CancelledError) as error:
             await self.turn.give_up()
             if not self.move.touched:
@@ -272,7 +272,7 @@ class Up:
         """See that the devices have the ports, and decide what becomes of the running job.
 
         Raises: Interlock - it goes on, and the plan disconnects hosts of it; else as `check_ports`, `attachments.check`,
-        `Turn.choose` and `Hosts.make_ready`.
+        `Turn.choose` and `Jobs.make_ready`.
         """
         await check_ports(self.context.session, goal.change.made)
         self.notes += as_asked(self.running, self.plan, self.asked.job)
@@ -282,7 +282,7 @@ class Up:
             together(self.running, self.plan, self.asked.job)
         if launch and self.plan.job is not None:
             await attachments.ready(self.plan.job, self.context.session)
-            await self.hosts.make_ready(self.plan.job)
+            await self.hosts.jobs.make_ready(self.plan.job)
 
     def _now_held(self, goal: Target, times: Timeline) -> Held:
         """What the devices hold after the change, by their own last reports."""
@@ -296,17 +296,17 @@ class Up:
         """Ask all devices and hosts; install the agent through Ansible where hosts lack it or have an older one."""
         recorder, session = self.context.recorder, self.context.session
         if self.current is None or self.current.plan_sha != self.plan.sha256:  # routes are likely to be staged
-            self.hosts.expect_play()
+            self.hosts.routes.expect_play()
         with recorder.phase("observe") as phase:
             seen = await session.observe()
             phase.detail = f"{counted(len(seen.settings), 'device')}, {counted(len(seen.hellos), 'host')}"
         locked = set(self.context.hosts())
-        if stale := [host for host in self.hosts.unready() if host in locked]:
+        if stale := [host for host in self.hosts.channels.unready() if host in locked]:
             with recorder.phase("provision", f"{counted(len(stale), 'host')}, through Ansible") as phase:
                 phase.detail = f"{counted(len(await self.hosts.provision(stale)), 'host')}, through Ansible"
-                seen = replace(seen, hellos=dict(self.hosts.hellos))
+                seen = replace(seen, hellos=dict(self.hosts.channels.hellos))
         self.notes += announce(self.context, seen)
-        await self.hosts.fence(self.context.run.token, self.context.hosts())
+        await self.hosts.channels.fence(self.context.run.token, self.context.hosts())
         return seen
 
     def _hosts_follow(self, hellos: Mapping[HostName, Hello], wanted: Mapping[HostName, Rules], sha: str) -> bool:
@@ -374,7 +374,7 @@ class Up:
         """Climb the ladder. Raises: NotVerified - with every failed rung's evidence."""
         session, recorder = self.context.session, self.context.recorder
         with recorder.phase("verify") as phase:
-            hellos = await self.hosts.greet(sorted(goal_hosts(goal)))
+            hellos = await self.hosts.channels.greet(sorted(goal_hosts(goal)))
             fresh = {device: outcome.observed for device, outcome in times.outcomes.items()}  # the other devices are read again
             job = self.context.store.latest_job(self.context.slice)
             busy = f"job {job.name} runs" if job is not None and job.ended is None else ""

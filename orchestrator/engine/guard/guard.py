@@ -163,7 +163,7 @@ class Guard:
 
     async def watch(self) -> None:
         """Watch until the plan is taken down."""
-        self.queue = self.hosts.subscribe()
+        self.queue = self.hosts.channels.subscribe()
         try:
             await self._connect(tuple(self.lab.hosts))
             if not await self._tick():
@@ -176,7 +176,7 @@ class Guard:
             while going:
                 going = await self._turn()
         finally:
-            self.hosts.unsubscribe(self.queue)
+            self.hosts.channels.unsubscribe(self.queue)
 
     async def _turn(self) -> bool:
         """Wait for the next event and handle it. False: there is nothing left to guard."""
@@ -367,7 +367,7 @@ class Guard:
 
     async def _connect(self, names: Collection[HostName]) -> None:
         """Connect and subscribe to carriers; hosts that do not answer are retried in the background."""
-        answers = await self.hosts.connect(names, self.patience_s)
+        answers = await self.hosts.channels.connect(names, self.patience_s)
         there = [name for name, answer in answers.items() if isinstance(answer, Hello) and answer.installed]
         for name, answer in answers.items():
             if name not in there:
@@ -375,10 +375,10 @@ class Guard:
 
         async def watch_links(name: HostName) -> None:
             with suppress(TestbedError):  # a host lost meanwhile sends an event, and is reconnected
-                self.carriers |= await self.hosts.watch_links([name])
+                self.carriers |= await self.hosts.measure.watch_links([name])
 
         await asyncio.gather(*map(watch_links, there))
-        self.macs |= self.hosts.macs()
+        self.macs |= self.hosts.channels.macs()
 
     async def _reconnect(self, host: HostName, why: str) -> None:
         """Report that a host does not answer, and reconnect when it does."""
@@ -392,16 +392,16 @@ class Guard:
         self._state(self.file.state.state)
         for tries in count():
             await asyncio.sleep(RECONNECT_S[min(tries, len(RECONNECT_S) - 1)])
-            answer = (await self.hosts.connect([host], self.patience_s))[host]
+            answer = (await self.hosts.channels.connect([host], self.patience_s))[host]
             if not isinstance(answer, Hello) or not answer.installed:
                 continue
             try:
-                found = await self.hosts.watch_links([host])
+                found = await self.hosts.measure.watch_links([host])
             except TestbedError:
                 continue
             break
         self.carriers |= found
-        self.macs |= self.hosts.macs()
+        self.macs |= self.hosts.channels.macs()
         del self.silent[host]
         self.applied = None
         self.say("host back", f"{host} answers again", host=host)

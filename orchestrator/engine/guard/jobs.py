@@ -128,13 +128,14 @@ class JobWatch:
         if self.plan is None or self.plan[0] != (current.run, current.generation):
             self.plan = (current.run, current.generation), read_plan(current.plan_text, current.plan_name, self.session.lab)
         plan = self.plan[1]
-        attached = set(self.session.hosts.attached())
+        attached = set(self.session.hosts.channels.attached())
         sight = await self.sight(record, attached)
         if any(not one.outcome for one in recoveries(store, self.slice)):
             close_left(store, self.slice, self.locks.who)
         past = [Attempt(one.job, one.hosts, one.age_s, one.idle_s, one.outcome) for one in recoveries(store, self.slice)]
         tags = Tagouts(store, lab_of(self.slice), self.locks.who).listed()
-        bare = {name for name, hello in self.session.hosts.hellos.items() if not hello.installed}  # `up` installs the agent there
+        # `up` installs the agent there
+        bare = {name for name, hello in self.session.hosts.channels.hellos.items() if not hello.installed}
         spares = usable(plan, self.session.lab, attached | bare, tags) if plan.schedule is None else ()  # as `rewritten` refuses
         action, by = decide(sight, past, self.budget, spares), None
         # An adapter whose job has lost its first rank takes that for the job's end.
@@ -175,7 +176,7 @@ class JobWatch:
         """What the hosts say of the job's ranks now. One that was switched off keeps its channel for a while but is silent."""
         name, ranks, now = record.spec.on_hosts, ranks_of(record, self.session.lab), time.monotonic()
         near = [here for host, here in by_host(ranks).items() if host in attached]
-        asked = [self.session.hosts.job_states(name, here) for here in near]
+        asked = [self.session.hosts.jobs.states(name, here) for here in near]
         states: dict[RankName, JobState] = {}
         for answer in await asyncio.gather(*asked, return_exceptions=True):
             if isinstance(answer, BaseException) and not isinstance(answer, TestbedError):
@@ -197,7 +198,7 @@ class JobWatch:
 
         0 while a rank holds or has no beat, and while one starts, ends or writes a checkpoint that others do not wait for too long.
         """
-        beats = await self.session.hosts.beats(name, ranks, self.latest or None)
+        beats = await self.session.hosts.measure.beats(name, ranks, self.latest or None)
         for rank, beat in beats.items():
             self.longest_s = max(self.longest_s, _longest_s(beat.times, self.latest.get(rank) or None))
             self.latest[rank] = max(self.latest.get(rank, 0), *(one.iteration for one in beat.times), 0)
@@ -222,7 +223,7 @@ class JobWatch:
         self.say("recovering", f"{record.name}: {what}: {action.why}", job=record.name, action=action.kind, hosts=[*action.hosts])
         try:
             if by:
-                lost = [host for host in by if host not in self.session.hosts.attached()]
+                lost = [host for host in by if host not in self.session.hosts.channels.attached()]
                 report = await evict(
                     replace(self.command, progress=Silent()),
                     by,

@@ -9,8 +9,8 @@ from typing import cast
 from optics import BadFile, HostName, Infeasible, Interlock, Locked, Missing, TestbedError, Unreachable
 from optics.plan import Plan
 from orchestrator.deadline import deadline
-from orchestrator.engine.change.expiry import settled
 from orchestrator.engine.change.attachments import check
+from orchestrator.engine.change.expiry import settled
 from orchestrator.engine.change.interlock import Moves, tagged
 from orchestrator.engine.change.job_record import hosts_of_job, launched
 from orchestrator.engine.change.jobs import Jobs
@@ -194,7 +194,7 @@ def tagged_out(host: HostName, lab: Lab, tags: Iterable[Tagout]) -> list[str]:
 async def _silent(command: Command, lab: Lab, settings: Settings, names: Collection[HostName]) -> dict[HostName, str]:
     """Which of these hosts do not answer, and why. Raises: Interlock - one that does carries another owner's plan."""
     async with command.opened(lab, "job evict") as session:
-        answers = await session.hosts.connect(names)
+        answers = await session.hosts.channels.connect(names)
     active = {name: answer.active for name, answer in answers.items() if isinstance(answer, Hello)}
     if lines := taken_hosts(sorted(active), active, generation_owners(command.store, key_of(lab)), {settings.owner}):
         raise Interlock("\n".join(lines), hint="another --spare: a host carries one plan at a time")
@@ -206,7 +206,7 @@ async def still_silent(command: Command, lab: Lab, names: Collection[HostName]) 
     if not (asked := sorted(set(names) & set(lab.hosts))):
         return []
     async with command.opened(lab, "resume") as session:
-        answers = await session.hosts.connect(asked)
+        answers = await session.hosts.channels.connect(asked)
     return [name for name, answer in answers.items() if isinstance(answer, TestbedError)]
 
 

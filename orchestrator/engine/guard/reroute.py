@@ -106,8 +106,8 @@ class Rerouter:
                 return None
             if (waiting := Confirmations(self.store, self.slice, self.locks.who).pending()) is not None:
                 raise Locked(str(waiting))  # the hosts have a revert pending; confirming other routes would cancel it
-            reached = sorted(watched.hosts & set(hosts.attached()))
-            hellos = await hosts.greet(reached)
+            reached = sorted(watched.hosts & set(hosts.channels.attached()))
+            hellos = await hosts.channels.greet(reached)
             self._not_others(watched, hellos)
             names = sorted(map(link_text, out))
             there = current.generation if not out else state.generation if list(state.around) == names else None
@@ -133,7 +133,7 @@ class Rerouter:
             )
             held.bind(run)
             with run, Journal(self.command.settings.run_dir(run.id), run.id, self.lab.name) as journal:
-                await hosts.fence(run.token, reached)
+                await hosts.channels.fence(run.token, reached)
                 recorder = Recorder(Silent(), journal)
                 generation = (
                     next_generation(self.store, lab_of(self.slice), self.locks.who.owner, run.id) if out else current.generation
@@ -192,10 +192,10 @@ class _Move:
             if staging:
                 step = self.run.step("host", "all", "stage", what, {"clear": [generation]})
                 with self.recorder.phase("stage", f"{counted(len(staging), 'host')}, over the channel"), step:
-                    await hosts.stage_warm({generation: staging})
+                    await hosts.routes.stage_warm({generation: staging})
             step = self.run.step("host", "all", "commit", what, back)
             with self.recorder.phase("routes", f"generation {generation} on {counted(len(reached), 'host')}"), step:
-                done = await hosts.commit(generation, reached, self.revert_after_s)
+                done = await hosts.routes.commit(generation, reached, self.revert_after_s)
             committed_ns = max(c.commit_ns for c in done.values())
             with self.recorder.phase("verify") as phase:
                 silent, asked = await self._silent_pairs(routing, reached)
@@ -204,7 +204,7 @@ class _Move:
                 if silent and len(silent) >= lost:
                     raise NotVerified(f"on the new routes {words}")
             with self.recorder.phase("confirm"), self.run.step("host", "all", "confirm", what):
-                await hosts.confirm(generation, reached)
+                await hosts.routes.confirm(generation, reached)
         except BaseException:
             await self._take_back(reached)
             raise
@@ -214,7 +214,7 @@ class _Move:
         silent, asked = [], 0
         for lane, targets in enumerate(questions(routing, self.session.lab, reached)):
             if targets:
-                answers = await self.session.hosts.probe(targets, timeout_s=PROBE_S)
+                answers = await self.session.hosts.measure.probe(targets, timeout_s=PROBE_S)
                 asked += sum(map(len, targets.values()))
                 unanswered = ((host, at) for host, found in answers.items() for at, probe in found.items() if not probe.ok)
                 silent += [f"{host}->{address} (lane {lane})" for host, address in unanswered]
@@ -224,6 +224,6 @@ class _Move:
         """Hosts that committed revert now; those that cannot be reached revert on their own, unconfirmed."""
         hosts = self.session.hosts
         with suppress(TestbedError):
-            hellos = await hosts.greet(sorted(set(reached) & set(hosts.attached())))
+            hellos = await hosts.channels.greet(sorted(set(reached) & set(hosts.channels.attached())))
             if counting := [h for h, hello in hellos.items() if hello.active == self.generation and hello.pending_s is not None]:
-                await hosts.revert(counting)
+                await hosts.routes.revert(counting)

@@ -139,7 +139,7 @@ class OnLab:
     async def _find_silent(self, hosts: Collection[HostName]) -> list[HostName]:
         """The hosts that do not answer; they are left out for a while."""
         async with self._opened() as session:
-            answers = await session.hosts.connect(hosts)
+            answers = await session.hosts.channels.connect(hosts)
         until = time.monotonic() + SILENT_S
         silent = [host for host, answer in answers.items() if isinstance(answer, TestbedError)]
         self.silent |= dict.fromkeys(silent, until)
@@ -152,8 +152,8 @@ class OnLab:
                 async with self._opened() as session:
                     jobs = Jobs(session, self.store, job.key, self.command.settings.runs_dir)
                     if (record := self.store.latest_job(job.key)) is not None:
-                        await session.hosts.connect(hosts_of_job(record, self.lab))
-                    events = session.hosts.subscribe()
+                        await session.hosts.channels.connect(hosts_of_job(record, self.lab))
+                    events = session.hosts.channels.subscribe()
                     while (record := self.store.latest_job(job.key)) is not None:
                         status = await jobs.status(record)
                         if status.state not in ALIVE:

@@ -109,7 +109,7 @@ async def seed_hosts(session: Session, lab: Lab, read: Reading) -> None:
     """Provision the twin's hosts whose counterparts are provisioned. Raises: as `Hosts.provision`."""
     done = [name for name, hello in read.hellos.items() if hello.provision == facts(lab.hosts[name])["sha"]]
     if done:
-        await session.hosts.connect()
+        await session.hosts.channels.connect()
         await session.hosts.provision(sorted(done))
 
 

@@ -94,7 +94,7 @@ async def _undo(command: Command, lab: Lab, made: list[UpReport], why: str, erro
 async def begin(command: Command, *, job: bool) -> TurnState:
     """Turn the slots of the plan that is up, in the background. job: launch its job meanwhile.
 
-    Raises: as `scheduled`, `Kind.start`; Refused - they turn already, so that this would not launch the job; as `attachments.check`.
+    Raises: as `scheduled`, `Kind.start`; Refused - they turn already, so that this would not launch the job; as `check`.
     """
     lab = load_lab(command.inventory)
     there = TURNER.running(command.settings, slice_of(lab, command.settings))

@@ -174,7 +174,7 @@ class Turner:
         finally:
             boundary.cancel()
         self.origin_ns = time.monotonic_ns() + int(self.times.guard_s * 1e9) - self.count * self.period_ns
-        await self.watch.hosts.turn_slots(self.hosts, self.count, 1.0)
+        await self.watch.hosts.slots.turn(self.hosts, self.count, 1.0)
 
     async def _turned(self, goal: SlotGoal, changes: Mapping[DeviceName, Change]) -> None:
         """One turn: at the time of its end, or left out."""
@@ -334,7 +334,7 @@ class Turner:
             await self._rested(self.stored)
         with suppress(Locked):
             await self._arrived()
-            await self.watch.hosts.stop_slots([h for h in self.hosts if h in self.watch.hosts.attached()])
+            await self.watch.hosts.slots.stop([h for h in self.hosts if h in self.watch.hosts.channels.attached()])
 
     async def _rested(self, stored: StoredSlots) -> None:
         """Have devices that turn by themselves rest in a whole slot, and the hosts be in it."""
@@ -357,7 +357,7 @@ class Turner:
         give_up = time.monotonic() + self.times.night_s + self.times.late_s + ARRIVE_S
         while time.monotonic() < give_up and self.watch.overtaken is None:
             await self._told()
-            asked = (self.watch.hosts.slots([host]) for host in self.watch.hosts.attached() if host in self.hosts)
+            asked = (self.watch.hosts.slots.states([host]) for host in self.watch.hosts.channels.attached() if host in self.hosts)
             answers = await asyncio.gather(*asked, return_exceptions=True)
             seen = [one for answer in answers if not isinstance(answer, BaseException) for one in answer.values()]
             if all(not one["loaded"] or (one["count"] == self.count and one["state"] != "dark") for one in seen):

@@ -139,7 +139,7 @@ async def _running(command: Command, lab: Lab, plan: Plan) -> AsyncIterator[Cont
         run_dir = settings.run_dir(run.id)
         with run, Journal(run_dir, run.id, lab.name) as journal:
             async with open_session(lab, command.inventory, run_dir, settings.bounds) as session:
-                session.hosts.token = run.token
+                session.hosts.channels.token = run.token
                 interlocks = Interlocks(lab, session.devices, Tagouts(store, key_of(lab), who(settings)))
                 recorder, slice_ = Recorder(Silent(), journal), slice_of(lab, settings)
                 context = Context(
@@ -173,7 +173,7 @@ async def _prepared(
     goals = slot_goals(plan, schedule, lab, foreign)
     settings = every(goal.wanted for goal in goals)
     seen.needing({s.ingress.device for s in settings | owned} | set(names))
-    if stale := [h for h in session.hosts.unprovisioned() if h in names]:
+    if stale := [h for h in session.hosts.channels.unprovisioned() if h in names]:
         raise Missing(f"{', '.join(stale)}: the agent is not this program's", hint="testbed up with the plan installs it")
     context.reserve(settings)
     times = times_of(schedule, goals, session.traits, lab)
@@ -181,11 +181,11 @@ async def _prepared(
     slot = min(range(len(goals)), key=lambda k: _distance(change_to(seen.settings, goals[k], settings | owned)))
     days = tuple(context.next_generation() for _ in goals)
     nights = tuple(context.next_generation() for _ in goals)
-    macs = session.hosts.macs()
+    macs = session.hosts.channels.macs()
     generations = {days[k]: slot_rules(goal, lab, macs, names) for k, goal in enumerate(goals)}
     after = [*goals[1:], goals[0]]
     generations |= {nights[k]: hold_rules(goal, after[k], lab, macs, names) for k, goal in enumerate(goals)}
-    await session.hosts.fence(context.run.token, names)
+    await session.hosts.channels.fence(context.run.token, names)
     requests = host_requests(goals, days, nights, times, schedule, lab, names, slot)
     job_hosts = plan.job.hosts if plan.job else ()
     watch = HostWatch(session.hosts, names, generations, requests, context.recorder.journal, plan.name, job_hosts)
@@ -207,7 +207,7 @@ def _distance(changes: Mapping[DeviceName, Change]) -> int:
 async def _turned(turner: Turner, plan: Plan, options: TurnOptions, command: Command) -> None:
     """Turn until cancelled or done; the job is launched meanwhile."""
     hosts = turner.context.session.hosts
-    events = hosts.subscribe()
+    events = hosts.channels.subscribe()
     tasks = [asyncio.create_task(turner.watch.listen(events))]
     try:
         with suppress(asyncio.CancelledError):
@@ -225,7 +225,7 @@ async def _turned(turner: Turner, plan: Plan, options: TurnOptions, command: Com
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await turner.watch.leave()
-        hosts.unsubscribe(events)
+        hosts.channels.unsubscribe(events)
 
 
 async def _launched(turner: Turner, job: Job, command: Command) -> None:

@@ -48,19 +48,19 @@ class HostWatch:
         self._boundary = asyncio.Condition()
 
     async def load(self, names: Collection[HostName]) -> None:
-        """Stage every generation over the channels, and load the schedule. Raises: as `Hosts.stage_warm`, `Hosts.load_slots`."""
+        """Stage every generation over the channels, and load the schedule. Raises: as `Routes.stage_warm`, `Slots.load`."""
         if self.networks:
-            await self.hosts.load_networks({host: self.networks[host] for host in names})
+            await self.hosts.slots.load_networks({host: self.networks[host] for host in names})
         numbers = sorted(self.generations)
         for at in range(0, len(numbers), BATCH):
             chosen = {n: {h: r for h, r in self.generations[n].items() if h in names} for n in numbers[at : at + BATCH]}
-            await self.hosts.stage_warm(chosen, 15.0, congctl=PER_NETWORK if self.networks else CONGCTL)
-        await self.hosts.load_slots({h: {**self.requests[h], "count": self.count} for h in names})
+            await self.hosts.routes.stage_warm(chosen, 15.0, congctl=PER_NETWORK if self.networks else CONGCTL)
+        await self.hosts.slots.load({h: {**self.requests[h], "count": self.count} for h in names})
 
     async def tell(self, count: int, ends_s: float | None, lease_s: float, timeout_s: float) -> None:
         """Tell all hosts which slot it is; those that do not answer are brought back in the background."""
         self.count = count
-        failed = await self.hosts.tick_slots(self.names, count, ends_s, lease_s, timeout_s)
+        failed = await self.hosts.slots.tick(self.names, count, ends_s, lease_s, timeout_s)
         self.silent = {host: str(error).splitlines()[0] for host, error in failed.items()}
         for host, error in failed.items():
             if isinstance(error, Locked):
@@ -71,10 +71,10 @@ class HostWatch:
     async def _back(self, host: HostName) -> None:
         """A host's agent died, or the host did: it goes on by itself if it still has the schedule, else it is given it again."""
         with suppress(TestbedError):
-            hello = (await self.hosts.connect([host], RECONNECT_S))[host]
+            hello = (await self.hosts.channels.connect([host], RECONNECT_S))[host]
             if not isinstance(hello, Hello) or not hello.installed:
                 return
-            if not (await self.hosts.slots([host]))[host].get("loaded"):
+            if not (await self.hosts.slots.states([host]))[host].get("loaded"):
                 await self.load([host])
 
     async def listen(self, events: asyncio.Queue[HostEvent]) -> None:

@@ -133,7 +133,7 @@ async def released(command: Command) -> list[str]:
         for tenant in found:
             with suppress(TestbedError):
                 await connect(session, [tenant])
-                await session.hosts.unpace(tenant.on_hosts, tenant.ranks)
+                await session.hosts.turns.unpace(tenant.on_hosts, tenant.ranks)
                 await _control(session, command.store, tenant)
                 told.append(tenant.name)
     return told
@@ -268,7 +268,7 @@ class Coordinator:
             job = self._job(one.tenant)
             if not job.paced_ms:
                 continue
-            told = await self.session.hosts.pace(
+            told = await self.session.hosts.turns.pace(
                 one.tenant.on_hosts,
                 one.tenant.ranks,
                 epoch_ns=self.epoch_ns,
@@ -288,7 +288,7 @@ class Coordinator:
         period_ms = min(60e3, 2 * longest)
         self.epoch_ns = time.monotonic_ns()
         for one in self.seen:
-            await self.session.hosts.pace(
+            await self.session.hosts.turns.pace(
                 one.tenant.on_hosts,
                 one.tenant.ranks,
                 epoch_ns=self.epoch_ns,
@@ -310,7 +310,7 @@ class Coordinator:
             return ""
         for one in self.seen:
             job = self._job(one.tenant)
-            beats = await self.session.hosts.beats(one.tenant.on_hosts, one.tenant.ranks)
+            beats = await self.session.hosts.measure.beats(one.tenant.on_hosts, one.tenant.ranks)
             rows = iterations(list(beats.values()))[-EVERY:]
             if not job.paced_ms or len(rows) < EVERY or one.source != "records":
                 continue
@@ -340,4 +340,4 @@ class Coordinator:
         """Tell those that can be reached that nobody is paced; the others go on when their lease ends."""
         for one in self.seen:
             with suppress(TestbedError):
-                await self.session.hosts.unpace(one.tenant.on_hosts, one.tenant.ranks, self.by)
+                await self.session.hosts.turns.unpace(one.tenant.on_hosts, one.tenant.ranks, self.by)

@@ -122,7 +122,7 @@ def shared(seen: Sequence[Seen]) -> list[SharedLink]:
 
 async def connect(session: Session, found: Sequence[Tenant]) -> None:
     """Connect to the hosts of these jobs. Raises: as the first host that does not answer."""
-    for answer in (await session.hosts.connect(_hosts(found))).values():
+    for answer in (await session.hosts.channels.connect(_hosts(found))).values():
         if isinstance(answer, TestbedError):
             raise answer
 
@@ -140,28 +140,28 @@ async def measured(session: Session, found: Sequence[Tenant], seconds: float = S
 
     paced: their iterations begin when they are told, so what is between two is no time of their own.
     """
-    told = [await session.hosts.beats(t.on_hosts, t.ranks) for t in found]
+    told = [await session.hosts.measure.beats(t.on_hosts, t.ranks) for t in found]
     slow = max((now for beats in told if (now := _between(beats.values())[0])), default=0.0)
     seconds = min(MOST_S, max(seconds, LONGER * slow / 1e3))
     curves = await _sampled(session, _hosts(found), seconds)
     since = [{rank: beat.times[-1].iteration for rank, beat in beats.items() if beat.times} for beats in told]
-    told = [await session.hosts.beats(t.on_hosts, t.ranks, after) for t, after in zip(found, since, strict=True)]
+    told = [await session.hosts.measure.beats(t.on_hosts, t.ranks, after) for t, after in zip(found, since, strict=True)]
     return [_seen(tenant, list(beats.values()), curves, paced) for tenant, beats in zip(found, told, strict=True)]
 
 
 async def _sampled(session: Session, names: Collection[HostName], seconds: float) -> dict[HostPort, Array]:
     """What each port sent, in steps of STEP_MS over the same time."""
     hosts = session.hosts
-    queue = hosts.subscribe()
+    queue = hosts.channels.subscribe()
     events: list[HostEvent] = []
     try:
-        await hosts.stream_counters(STEP_MS / 1e3, names)
+        await hosts.measure.stream_counters(STEP_MS / 1e3, names)
         await asyncio.sleep(seconds)
-        await hosts.stream_counters(None, names)
+        await hosts.measure.stream_counters(None, names)
         while not queue.empty():
             events.append(queue.get_nowait())
     finally:
-        hosts.unsubscribe(queue)
+        hosts.channels.unsubscribe(queue)
     rows: dict[HostPort, list[tuple[int, int]]] = {}
     for event in events:
         if event.kind == "counters":

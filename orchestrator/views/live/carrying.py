@@ -61,7 +61,7 @@ class Carrying:
         return [(str(mark["name"]), str(mark["words"]), bool(mark["bad"])) for mark in self._marks(ended=ended)]
 
     def json(self, *, ended: bool) -> Json:
-        """As viewers receive it: marks, each with `share` (of a bar, 0 to 1) or `cells` (of iterations), and what is copied where."""
+        """As viewers receive it: marks (`made_mark`), and which hosts' packets are copied to where."""
         kinds = [(view, points) for view in views() if not ended and (points := self._attached[view.measurement])]
         to, hosts = next((copies for view, points in kinds if (copies := view.copies(points))[0]), ("", []))
         return {"marks": cast(Json, self._marks(ended=ended)), "copied": {"to": to, "from": cast(Json, hosts)}}

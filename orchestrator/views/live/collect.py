@@ -50,7 +50,7 @@ async def _attached(watcher: Watcher) -> None:
     settings = watcher.settings
     lab = replace(watcher.picture.lab, devices={}, secrets={}, trunks=())
     async with open_session(lab, settings.inventory, settings.cache_dir / "ansible", settings.bounds) as session:
-        answers = await session.hosts.connect()
+        answers = await session.hosts.channels.connect()
         there = [h for h, a in answers.items() if isinstance(a, Hello) and a.installed]
         silent = {h: a for h, a in answers.items() if not isinstance(a, Hello)}
         if silent:
@@ -70,11 +70,11 @@ async def _attached(watcher: Watcher) -> None:
 
 async def _events(watcher: Watcher, session: Session, there: list[HostName], *, again: bool) -> None:
     picture, hosts = watcher.picture, session.hosts
-    queue = hosts.subscribe()
+    queue = hosts.channels.subscribe()
     anchor_ns = time.time_ns() - time.monotonic_ns()
-    for port, lit in (await hosts.watch_links(there)).items():
+    for port, lit in (await hosts.measure.watch_links(there)).items():
         picture.carrier(str(port), time.time() * 1e3, lit)
-    await hosts.stream_counters(1 / HZ, there, batch_s=BATCH_S)
+    await hosts.measure.stream_counters(1 / HZ, there, batch_s=BATCH_S)
     give_up = time.monotonic() + 6 * AGAIN_S if again else float("inf")
     while time.monotonic() < give_up:
         with suppress(TimeoutError):

@@ -59,7 +59,8 @@ class RegionBench(Bench):
         """A turn from what devices hold and what the store says, as an adapter begins."""
         context: Context = self.context_
         standing = Standing(self.held(), self.current.up.links, self.current.generation)
-        return Turning(context, self.plan, self.current, standing, [*electrical(), *links], [REGION], cast(Any, self.fleet).macs())
+        macs = cast(Any, self.fleet).channels.macs()
+        return Turning(context, self.plan, self.current, standing, [*electrical(), *links], [REGION], macs)
 
     async def turn(self, links: tuple[Link, ...]) -> Turned:
         turning = self.turning(links)

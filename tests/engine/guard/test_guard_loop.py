@@ -34,6 +34,7 @@ from orchestrator.store.scope import Scope, reach
 from orchestrator.store.store import Store
 from orchestrator.telemetry.progress import Silent
 from tests.engine.glasslab import Glass
+from tests.hosts.parts import OwnParts
 from tests.properties.labs import lab, macs, name
 
 HERE = lab(4, 4)
@@ -46,7 +47,7 @@ TEXT = (
 )
 
 
-class Committers:
+class Committers(OwnParts):
     """Hosts that keep generations and carriers."""
 
     def __init__(self) -> None:

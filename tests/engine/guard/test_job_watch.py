@@ -8,6 +8,7 @@ import json
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -77,16 +78,16 @@ class Hosts(Ranks):
     async def fence(self, token: int, names: Collection[str]) -> None:
         self.fenced = token
 
-    async def job_states(self, name: str, hosts: Any) -> dict[str, JobState]:
+    async def states(self, name: str, hosts: Any) -> dict[str, JobState]:
         if gone := {host_of_rank(rank) for rank in hosts} & self.gone:
             raise Unreachable(f"{min(gone)}: no route to host")
-        said = {rank: self.ends.get((name, rank), self.jobs.get(name, "absent")) for rank in hosts}
+        said = {rank: self.ends.get((name, rank), self.ran.get(name, "absent")) for rank in hosts}
         return {r: JobState(r, "exited" if s.isdigit() else s, int(s) if s.isdigit() else None) for r, s in said.items()}
 
-    async def stop_job(self, name: str, grace_s: float, hosts: Any) -> dict[str, JobState]:
+    async def stop(self, name: str, grace_s: float, hosts: Any) -> dict[str, JobState]:
         self.grace.append(grace_s)
-        self.ends |= {(name, rank): "killed" for rank in hosts if self.ends.get((name, rank), self.jobs.get(name)) == "running"}
-        return await self.job_states(name, hosts)
+        self.ends |= {(name, rank): "killed" for rank in hosts if self.ends.get((name, rank), self.ran.get(name)) == "running"}
+        return await self.states(name, hosts)
 
     async def kept_counters(self, job: str, offsets: Mapping[RankName, int]) -> Mapping[RankName, Any]:
         raise Unreachable("nothing was kept")
@@ -594,9 +595,8 @@ async def test_on_a_new_host_a_rank_is_launched_fresh_and_the_others_resume(benc
 
 async def test_a_job_with_a_shadow_is_restarted_from_the_newest_state_that_either_kept(bench: Bench) -> None:
     assert bench.job is not None
-    bench.job = replace(bench.job, shadow=Shadow("gpu06"))
-    began: list[dict[str, Any]] = []
-    ended: list[str] = []
+    bench.job = replace(bench.job, attached={"shadow": Shadow("gpu06")}, aside=("gpu06",))
+    began, ended = list[dict[str, Any]](), list[str]()
 
     async def launch(job: Any, run: str, *, resume: bool = False, alone: Any = None, says: Any = None, **more: Any) -> None:
         began.append(more)
@@ -608,8 +608,8 @@ async def test_a_job_with_a_shadow_is_restarted_from_the_newest_state_that_eithe
         ended.append(job)
         raise Unreachable("gpu06: no route to host")
 
-    bench.hosts.launch = launch  # type: ignore[method-assign]
-    bench.hosts.shadow_records = bench.hosts.end_shadow = silent  # type: ignore[attr-defined]
+    bench.hosts.jobs.launch = launch
+    bench.hosts.shadow = SimpleNamespace(records=silent, end=silent)  # type: ignore[attr-defined]
     await bench.launch()
     bench.end(gpu02="killed", gpu01="75")
     assert await bench.look() == "restart"
@@ -630,7 +630,7 @@ async def test_a_job_with_a_shadow_is_restarted_from_the_newest_state_that_eithe
     await jobs.stop(record, "")
     assert not ended, "nobody waits for the end of a shadow that was not started"
     assert _lacking(replace(status, state="stopped")) == []
-    elsewhere = replace(bench.job, shadow=Shadow("gpu05"))
+    elsewhere = replace(bench.job, attached={"shadow": Shadow("gpu05")}, aside=("gpu05",))
     await jobs.start("r3", elsewhere, Recorder(Silent()), resume=True)
     await jobs.start("r4", elsewhere, Recorder(Silent()), resume=True)
     assert began[2:] == [{}, {"restore": "newest"}], "a host that kept nothing of this training, or of an older one, is not asked"

@@ -32,6 +32,7 @@ from orchestrator.store.keys import key_of, slice_of
 from orchestrator.store.store import Store
 from orchestrator.telemetry.progress import Silent
 from tests.engine.fleet import Killed
+from tests.hosts.parts import OwnParts
 from tests.properties.labs import lab, macs
 
 HERE = lab(4, 1)
@@ -150,14 +151,14 @@ class Switch:
         return Outcome(self.name, self.held, sent, sent, sent, time.monotonic_ns(), len(change.remove) + len(change.add), {})
 
 
-class Fabric:
+class Fabric(OwnParts):
     """All of it, with the part of `Hosts` that the turner uses."""
 
     def __init__(self) -> None:
         self.queue: asyncio.Queue[HostEvent] = asyncio.Queue()
         self.hosts = {name: Host(name, self) for name in HERE.hosts}
         self.devices = {name: Switch(name, self) for name in HERE.devices}
-        self.token = 0
+        self.token, self.slots = 0, self
         self.gone: set[str] = set()
         self.light_s = 0.0  # carriers come so much later than the device says
         self.networks: Mapping[str, Mapping[str, Any]] = {}
@@ -217,13 +218,13 @@ class Fabric:
             for host, rules in hosts.items():
                 self.hosts[host].staged[number] = rules
 
-    async def load_slots(self, requests: Mapping[str, Mapping[str, Any]]) -> None:
+    async def load(self, requests: Mapping[str, Mapping[str, Any]]) -> None:
         for name, request in requests.items():
             self.point()
             self.alive()
             self.hosts[name].load(request)
 
-    async def tick_slots(
+    async def tick(
         self, names: Collection[str], count: int, ends_s: float | None, lease_s: float, timeout_s: float
     ) -> Mapping[str, TestbedError]:
         failed: dict[str, TestbedError] = {}
@@ -238,7 +239,7 @@ class Fabric:
             machine.tick(count, None if ends_s is None else now + int(ends_s * 1e9), now + int(lease_s * 1e9))
         return failed
 
-    async def turn_slots(self, names: Collection[str], count: int, timeout_s: float) -> Mapping[str, TestbedError]:
+    async def turn(self, names: Collection[str], count: int, timeout_s: float) -> Mapping[str, TestbedError]:
         for name in names:
             machine = self.hosts[name].machine
             assert machine is not None and machine.count == count
@@ -250,7 +251,7 @@ class Fabric:
         for name in self.hosts:
             self.queue.put_nowait(HostEvent(name, "boundary", time.monotonic_ns(), {"iteration": iteration}))
 
-    async def stop_slots(self, names: Collection[str], timeout_s: float = 5.0) -> Mapping[str, TestbedError]:
+    async def stop(self, names: Collection[str], timeout_s: float = 5.0) -> Mapping[str, TestbedError]:
         self.alive()
         for name in names:
             machine, self.hosts[name].machine = self.hosts[name].machine, None
@@ -261,7 +262,7 @@ class Fabric:
     async def connect(self, names: Collection[str], timeout_s: float = 1.0) -> Mapping[str, Hello | TestbedError]:
         return {n: Unreachable(f"{n}: gone") if n in self.gone else Hello(n, True) for n in names}
 
-    async def slots(self, names: Collection[str]) -> Mapping[str, Mapping[str, Any]]:
+    async def states(self, names: Collection[str]) -> Mapping[str, Mapping[str, Any]]:
         found: dict[str, Mapping[str, Any]] = {}
         for name in names:
             machine = self.hosts[name].machine

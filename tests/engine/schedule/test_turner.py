@@ -135,7 +135,7 @@ def test_a_turner_that_is_stopped_while_it_starts_has_not_died(bench: Bench, mon
         loading.set()
         await asyncio.sleep(60)
 
-    monkeypatch.setattr(bench.fabric, "load_slots", slow)
+    monkeypatch.setattr(bench.fabric.slots, "load", slow)
 
     async def starts(_: object) -> None:
         await loading.wait()

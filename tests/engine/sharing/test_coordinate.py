@@ -29,6 +29,7 @@ from orchestrator.store.keys import key_of, slice_key
 from orchestrator.store.store import Store
 from planner.operate.phases import Phases
 from tests.engine.schedule.fabric import HERE
+from tests.hosts.parts import OwnParts
 from tests.house.repository import ROOT
 from tests.jobs import spec
 
@@ -146,12 +147,12 @@ def test_the_picture_has_an_arc_for_every_burst_on_the_circle() -> None:
     assert "no two jobs" in phasestext.svg(PhasesReport("lab", ()))
 
 
-class Hosts:
+class Hosts(OwnParts):
     """Writes down what it is asked; `down`: it fails."""
 
     def __init__(self) -> None:
         self.told: list[tuple[str, dict[str, Any]]] = []
-        self.down = False
+        self.down, self.turns = False, self
         self.rows: list[tuple[float, float, float]] = [(108, 60, 48)] * 12
 
     async def connect(self, names: Collection[str]) -> Mapping[str, object]:
@@ -211,7 +212,7 @@ def test_by_windows_only_jobs_that_share_links_get_another_congestion_control_an
     async def set_congestion(job: str, ranks: Collection[str], wanted: Any) -> None:
         given.append((job, wanted))
 
-    made.hosts.set_congestion = set_congestion
+    made.hosts.congestion = SimpleNamespace(set=set_congestion)
 
     @asynccontextmanager
     async def opened(*_: object) -> AsyncIterator[Any]:

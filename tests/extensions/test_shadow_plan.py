@@ -7,17 +7,19 @@ from typing import Any
 
 import pytest
 
+from extensions.shadow.hosts import tapped
+from extensions.shadow.plan import Shadow, shadow_of
 from optics import BadFile, HostPort, Infeasible
-from optics.plan import Job, Plan, Shadow
+from optics.plan import Plan
 from orchestrator.engine.change.decision import differing
 from orchestrator.engine.change.locking import plan_hosts
-from orchestrator.hosts.shadow import tapped
+from orchestrator.extensions import job_of
 from orchestrator.inventory.lab import Lab
+from orchestrator.plan.attached import check_placed
 from orchestrator.plan.evict import why_no_spare
 from orchestrator.plan.interchangeable import relabelled_text
 from orchestrator.plan.ports import assign_ports
 from orchestrator.plan.reader import read_plan
-from orchestrator.plan.shadow import seen_taps
 from orchestrator.plan.written import document_of
 from orchestrator.results import to_json
 from tests.plan.test_plan_cases import lab_of
@@ -50,10 +52,10 @@ def problem(lab: Lab, shadow: object, **job: object) -> str:
 def test_a_shadow_is_read_written_and_read_again_and_kept_with_the_job(lab: Lab) -> None:
     for raw, taps in (({"host": "gpu07"}, "auto"), ({"host": "gpu07", "taps": ["gpu01:p1", "gpu03:p2"]}, None)):
         plan = read(lab, raw)
-        assert plan.job is not None and plan.job.shadow is not None
-        assert plan.job.shadow == Shadow("gpu07", taps or (HostPort("gpu01", 1), HostPort("gpu03", 2)))  # type: ignore[arg-type]
+        assert plan.job is not None
+        assert shadow_of(plan.job) == Shadow("gpu07", taps or (HostPort("gpu01", 1), HostPort("gpu03", 2)))  # type: ignore[arg-type]
         assert read_plan(json.dumps(document_of(plan)), "again.json", lab).job == plan.job
-        assert Job.of(json.loads(json.dumps(to_json(plan.job)))) == plan.job
+        assert job_of(json.loads(json.dumps(to_json(plan.job)))) == plan.job
         assert plan_hosts(plan) == {*HOSTS, "gpu07"} == set(plan.job.needed)
         assert "in use by p already" in why_no_spare("gpu01", "gpu07", plan, lab)
 
@@ -113,11 +115,11 @@ def test_a_tap_at_a_port_that_is_not_chosen_for_any_link_is_refused(lab: Lab) ->
     plan = read_plan(json.dumps(body), "plan.json", lab)
     links = assign_ports(plan.links, lab)
     with pytest.raises(Infeasible) as refused:
-        seen_taps(plan, links)
+        check_placed(plan, links)
     words = "job.shadow.taps[0]: the links of p do not end at gpu01:p4, so nothing arrives there (they end at gpu01:p"
     assert str(refused.value).startswith(words) and "auto" in refused.value.hint
     taps = [next(str(end) for link in links for end in (link.a, link.b) if end.host == host) for host in ("gpu01", "gpu02")]
     body["job"]["shadow"]["taps"] = taps
-    seen_taps(read_plan(json.dumps(body), "plan.json", lab), links)
+    check_placed(read_plan(json.dumps(body), "plan.json", lab), links)
     body["job"]["shadow"]["taps"] = "auto"
-    seen_taps(read_plan(json.dumps(body), "plan.json", lab), links)
+    check_placed(read_plan(json.dumps(body), "plan.json", lab), links)

@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 
+from extensions.congestion.plan import Congestion
 from optics import BadFile
-from optics.plan import Congestion, Job, Plan
+from optics.plan import Job, Plan
+from optics.ranks import RankName
+from orchestrator.engine.change.attachments import adjust, extra
 from orchestrator.engine.change.decision import Decision, decide
-from orchestrator.engine.change.job_congestion import follow
 from orchestrator.engine.change.job_record import launched, spec_of
 from orchestrator.hosts.launch import requests
 from orchestrator.inventory.lab import Lab
@@ -66,7 +68,7 @@ def test_a_congestion_control_is_read_written_and_read_again_and_kept_with_the_j
 ) -> None:
     plan = read(lab, raw)
     assert plan.job is not None
-    assert plan.job.congestion == wanted
+    assert plan.job.attached.get("congestion") == wanted
     assert read_plan(json.dumps(document_of(plan)), "again.json", lab).job == plan.job
     assert record(lab, plan.job).spec.wanted == plan.job
 
@@ -92,31 +94,37 @@ def test_one_that_is_none_is_refused_where_it_stands(lab: Lab, raw: object, word
     assert words in line
 
 
+def started(lab: Lab, congestion: object) -> dict[RankName, dict[str, Any]]:
+    job = job_of(lab, congestion)
+    return requests(job, lab, "r1", extra=extra(job, spec_of(job, lab, "r1"), lab))
+
+
 def test_hosts_are_told_it_when_the_job_starts(lab: Lab) -> None:
-    found = requests(job_of(lab, {"control": "mltcp", "slope": 4}), lab, "r1")
+    found = started(lab, {"control": "mltcp", "slope": 4})
     parameters = {"slope": 4.0, "intercept": 0.25, "bytes": "auto", "gap_ms": "auto"}
     assert all(request["congestion"] == {"control": "mltcp", "parameters": parameters} for request in found.values())
-    assert requests(job_of(lab, "reno"), lab, "r1")["gpu01"]["congestion"] == {"control": "reno", "parameters": {}}
-    assert "congestion" not in requests(job_of(lab, None), lab, "r1")["gpu01"]
+    assert started(lab, "reno")["gpu01"]["congestion"] == {"control": "reno", "parameters": {}}
+    assert "congestion" not in started(lab, None)["gpu01"]
 
 
 def test_a_running_job_gets_another_one_without_a_restart_and_the_old_one_back(lab: Lab) -> None:
     before, after = job_of(lab, None), job_of(lab, "mltcp")
     running = record(lab, before)
     assert decide(running, after, "prefer") == Decision("keep")
-    told: list[tuple[Any, ...]] = []
+    told: list[dict[str, dict[str, Any]]] = []
 
-    async def set_congestion(*what: Any) -> None:
-        told.append(what)
+    async def ask(requests: dict[str, dict[str, Any]], op: str, timeout_s: float) -> None:
+        assert op == "congestion"
+        told.append(requests)
 
-    session: Any = SimpleNamespace(hosts=SimpleNamespace(set_congestion=set_congestion), lab=lab)
-    said = asyncio.run(follow(session, Decision("keep"), running, after))
+    session: Any = SimpleNamespace(hosts=SimpleNamespace(channels=SimpleNamespace(ask=ask)), lab=lab)
+    said = asyncio.run(adjust(session, Decision("keep"), running, after))
     assert said == ["the congestion control of j's connections is mltcp now"]
-    assert told == [("j.r", tuple(HOSTS), Congestion("mltcp"))]
-    asyncio.run(follow(session, Decision("restart"), running, after))
-    asyncio.run(follow(session, Decision("keep"), running, replace(before, predicted={"iteration_ms": 1.0})))
+    assert [*told[0]] == HOSTS and told[0]["gpu02"].items() >= {"job": "j.r", "control": "mltcp"}.items() and len(told) == 1
+    asyncio.run(adjust(session, Decision("restart"), running, after))
+    asyncio.run(adjust(session, Decision("keep"), running, replace(before, predicted={"iteration_ms": 1.0})))
     assert len(told) == 1, "one that is launched anew is told when it is launched, and nothing is told twice"
     back = launched(record(lab, after), lab, running.spec.wanted)
-    assert back.congestion is None
-    asyncio.run(follow(session, Decision("keep"), record(lab, after), back))
-    assert told[-1] == ("j.r", tuple(HOSTS), None)
+    assert not back.attached
+    asyncio.run(adjust(session, Decision("keep"), record(lab, after), back))
+    assert told[-1]["gpu01"] == {"job": "j.r", "control": "cubic", "back": True}

@@ -5,32 +5,35 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
+from extensions.shadow.hosts import ShadowHosts
+from extensions.shadow.plan import Shadow
+from extensions.shadow.view import VIEW
 from optics import HostPort, Missing, Refused, Unreachable
-from optics.plan import Job, Shadow
+from optics.plan import Job
 from orchestrator.engine import job_verbs
-from orchestrator.engine.change import job_shadow
+from orchestrator.engine.change.attachments import Look, status, stop
 from orchestrator.engine.change.job_record import spec_of
 from orchestrator.engine.change.jobs import Jobs
-from orchestrator.hosts.api import Tail
-from orchestrator.hosts.shadow import Shadows
+from orchestrator.hosts.channels import Channels
 from orchestrator.results import JobStatus
 from orchestrator.session import Session
 from orchestrator.store.store import Store
 from orchestrator.telemetry.reader import read as read_journal
-from orchestrator.views.carried import shadow_words
 from tests.engine.glasslab import SWITCH, hosts_yml, read
 
 THREE = ("gpu01", "gpu02", "gpu03")
-JOB = Job("mlp", "train", THREE, (THREE,), {"iterations": 0}, shadow=Shadow("gpu04"))
+JOB = Job("mlp", "train", THREE, (THREE,), {"iterations": 0}, attached={"shadow": Shadow("gpu04")}, aside=("gpu04",))
+FAILED = JobStatus("mlp", "failed")
 FIBRES = [f'name: f{h}, host: gpu{h:02d}, port: 1, device: ocs1, enters: "{h}", leaves: "{100 + h}"' for h in range(1, 5)]
 
 
-class Asked(Shadows):
+class Asked(Channels):
     """Agents that say what they are told to."""
 
     def __init__(self) -> None:
@@ -48,7 +51,7 @@ class Asked(Shadows):
     async def connect(self, names: Any = None, timeout_s: float = 10.0) -> dict[str, Any]:
         return {name: Unreachable(self.unreachable) for name in names}
 
-    async def _ask(self, requests: Mapping[str, Mapping[str, Any]], op: str, timeout_s: float = 5.0) -> dict[str, dict[str, Any]]:
+    async def ask(self, requests: Mapping[str, Mapping[str, Any]], op: str, timeout_s: float = 5.0, **_: Any) -> dict[str, Any]:
         self.asked.append((op, {name: dict(fields) for name, fields in requests.items()}))
         if op in self.silent:
             raise Unreachable(self.silent[op])
@@ -62,7 +65,7 @@ class Asked(Shadows):
 
 async def test_the_shadow_comes_first_then_its_taps_and_the_key_stands_in_no_start_of_a_rank() -> None:
     hosts = Asked()
-    await hosts.start_shadow(JOB, "2026-11-23-0001", restore="")
+    await ShadowHosts(hosts).start(JOB, "2026-11-23-0001", restore="")
     assert [(op, list(to)) for op, to in hosts.asked] == [
         ("job.start", ["gpu04"]),
         ("tap", ["gpu01", "gpu02"]),
@@ -77,7 +80,7 @@ async def test_the_shadow_comes_first_then_its_taps_and_the_key_stands_in_no_sta
         ("mlp.2026-11-23-0001", met["key"], met["address"], met["port"])
     }
     hosts.asked.clear()
-    await hosts.start_shadow(JOB, "2026-11-23-0002", restore="newest")
+    await ShadowHosts(hosts).start(JOB, "2026-11-23-0002", restore="newest")
     assert list(hosts.asked[2][1]) == [*THREE], "every rank is to know that it begins from what rank 0 gets"
     again = json.loads(hosts.asked[0][1]["gpu04"]["env"]["TESTBED_SHADOW"])
     assert again["key"] != met["key"] and again["restore"] == "newest"
@@ -87,15 +90,15 @@ async def test_a_tap_that_cannot_begin_ends_the_shadow() -> None:
     hosts = Asked()
     hosts.tap_error = "no such device"
     with pytest.raises(Refused, match="could not begin on gpu01: no such device; gpu02: no such device"):
-        await hosts.start_shadow(JOB, "r1", restore="")
+        await ShadowHosts(hosts).start(JOB, "r1", restore="")
     assert [op for op, _ in hosts.asked] == ["job.start", "tap", "job.status", "job.stop", "tap.stop"], "no rank waits for it"
 
 
 async def test_a_shadow_that_starts_for_long_is_waited_for_and_said_to_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("orchestrator.hosts.shadow.LOOK_S", 0.0)
+    monkeypatch.setattr("extensions.shadow.hosts.LOOK_S", 0.0)
     hosts, said = Asked(), list[str]()
     hosts.starts = 3
-    await hosts.start_shadow(JOB, "r1", restore="", says=said.append)
+    await ShadowHosts(hosts).start(JOB, "r1", restore="", says=said.append)
     asked = [op for op, _ in hosts.asked]
     assert asked[:5] == ["job.start", "tap", *["job.status"] * 3] and asked[-1] == "job.secret"
     assert said and all(words.startswith("the shadow on gpu04 still starts, for ") for words in said)
@@ -106,47 +109,47 @@ async def test_a_shadow_that_starts_for_long_is_waited_for_and_said_to_start(mon
 async def test_a_shadow_that_ends_as_it_starts_is_waited_for_no_longer_and_its_last_words_are_told(
     monkeypatch: pytest.MonkeyPatch, starts: int
 ) -> None:
-    monkeypatch.setattr("orchestrator.hosts.shadow.LOOK_S", 0.0)
+    monkeypatch.setattr("extensions.shadow.hosts.LOOK_S", 0.0)
     hosts = Asked()
     hosts.starts, hosts.shadow, hosts.log = starts, "exited", "Traceback\nOSError: address already in use\n"
     hosts.tap_error = "the job's shadow closed the connection"
     words = r"the shadow of job mlp on gpu04 ended as it started \(exit 1\): OSError: address already in use"
     with pytest.raises(Refused, match=words):
-        await hosts.start_shadow(JOB, "r1", restore="")
+        await ShadowHosts(hosts).start(JOB, "r1", restore="")
     assert [op for op, _ in hosts.asked][-2:] == ["job.stop", "tap.stop"]
 
 
 async def test_a_command_whose_time_is_over_leaves_neither_shadow_nor_taps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("orchestrator.hosts.shadow.LOOK_S", 0.0)
+    monkeypatch.setattr("extensions.shadow.hosts.LOOK_S", 0.0)
     hosts = Asked()
     hosts.starts = 10**9
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.05):
-            await hosts.start_shadow(JOB, "r1", restore="")
+            await ShadowHosts(hosts).start(JOB, "r1", restore="")
     assert [op for op, _ in hosts.asked][-2:] == ["job.stop", "tap.stop"]
 
 
 async def test_a_job_that_may_do_without_its_shadow_is_told_why_and_no_rank_knows_of_one() -> None:
-    hosts, why = Asked(), list[str]()
+    hosts = Asked()
     hosts.unreachable = "gpu04: ssh 10.254.0.4:22: no answer"
     with pytest.raises(Unreachable, match=r"gpu04: ssh 10\.254\.0\.4:22: no answer"):
-        await hosts.start_shadow(JOB, "r1", restore="newest")
-    await hosts.start_shadow(JOB, "r1", restore="newest", alone=why.append)
-    assert why == ["gpu04: ssh 10.254.0.4:22: no answer"] and hosts.asked == []
-    gone = Job("mlp", "train", THREE, (THREE,), shadow=Shadow("gpu09"))
-    await hosts.start_shadow(gone, "r1", restore="newest", alone=why.append)
-    assert why[1:] == ["gpu09, where the shadow of job mlp is to be, is not in the inventory any more"]
+        await ShadowHosts(hosts).start(JOB, "r1", restore="newest")
+    why = await ShadowHosts(hosts).start(JOB, "r1", restore="newest", spared=True)
+    assert why == "gpu04: ssh 10.254.0.4:22: no answer" and hosts.asked == []
+    gone = Job("mlp", "train", THREE, (THREE,), attached={"shadow": Shadow("gpu09")}, aside=("gpu09",))
+    why = await ShadowHosts(hosts).start(gone, "r1", restore="newest", spared=True)
+    assert why == "gpu09, where the shadow of job mlp is to be, is not in the inventory any more"
     hosts.unreachable, hosts.tap_error = "", "no such device"
-    await hosts.start_shadow(JOB, "r1", restore="newest", alone=why.append)
-    assert "could not begin on gpu01: no such device" in why[2] and "job.secret" not in [op for op, _ in hosts.asked]
+    why = await ShadowHosts(hosts).start(JOB, "r1", restore="newest", spared=True)
+    assert "could not begin on gpu01: no such device" in why and "job.secret" not in [op for op, _ in hosts.asked]
 
 
 async def test_ranks_are_not_launched_where_only_some_know_that_they_begin_from_the_shadow() -> None:
-    hosts, why = Asked(), list[str]()
+    hosts = Asked()
     hosts.silent = {"job.secret": "gpu02: no answer", "job.stop": "gpu04: no answer"}
     with pytest.raises(Unreachable, match="gpu02: no answer"):
-        await hosts.start_shadow(JOB, "r1", restore="newest", alone=why.append)
-    assert [op for op, _ in hosts.asked][-2:] == ["job.stop", "tap.stop"] and why == []
+        await ShadowHosts(hosts).start(JOB, "r1", restore="newest", spared=True)
+    assert [op for op, _ in hosts.asked][-2:] == ["job.stop", "tap.stop"]
 
 
 class Bench:
@@ -157,8 +160,9 @@ class Bench:
         self.store, self.folder = store, folder
         self.session = Session(self.lab, folder, {}, cast(Any, self))
         self.jobs = Jobs(self.session, store, "lab/ann", folder)
+        self.channels = self
         self.connects = 0
-        self.text, self.there, self.ended, self.status = "", True, list[str](), JobStatus("mlp", "failed")
+        self.text, self.there, self.ended, self.status = "", True, list[str](), FAILED
 
     def launched(self, job: Job) -> None:
         self.store.add_job("lab/ann", "r1", job.name, spec_of(job, self.lab, "r1"))
@@ -170,14 +174,23 @@ class Bench:
         assert list(names) == ["gpu04"] and timeout_s <= 5
         self.connects += 1
 
-    async def shadow_records(self, job: str, host: str, offset: int) -> Tail:
-        assert (job, host) == ("mlp.r1", "gpu04")
+    async def ask(self, requests: Mapping[str, Mapping[str, Any]], op: str, timeout_s: float = 5.0) -> dict[str, dict[str, Any]]:
+        [(host, fields)] = requests.items()
+        assert (fields["name"], host) == ("mlp.r1", "gpu04")
+        if op == "job.stop":
+            self.ended.append(host)
+            return {host: {"state": "exited"}}
         if not self.there:
             raise Unreachable("gpu04: no answer")
-        return Tail(self.text[offset:], len(self.text), len(self.text), "running")
+        data = self.text[fields["offset"] :]
+        return {host: {"data": data, "offset": len(self.text), "size": len(self.text), "state": "running"}}
 
-    async def end_shadow(self, job: str, host: str) -> None:
-        self.ended.append(host)
+    async def look(self, folder: Path) -> dict[str, Any] | None:
+        """What is known of the shadow of the latest job."""
+        record = self.store.latest_job("lab/ann")
+        assert record is not None
+        found = (await status(Look(self.session, self.store, record, folder, alive=True))).get("shadow", ())
+        return dict(found[0]) if found else None
 
 
 @pytest.fixture
@@ -193,84 +206,84 @@ def line(iteration: int, equal: int, checkpoint: int) -> str:
 
 async def test_verdicts_are_brought_home_once_and_counted(bench: Bench, tmp_path: Path) -> None:
     bench.launched(JOB)
-    record = bench.store.latest_job("lab/ann")
-    assert record is not None
     bench.text = line(1, 1, 1) + line(2, 0, 1) + "nonsense\n" + line(3, 1, 3)[:20]
-    found = await job_shadow.status(bench.session, record, tmp_path / "run")
+    found = await bench.look(tmp_path / "run")
     followed = {"iterations": 2, "equal": 1, "fetched": 0, "checkpoint": 1, "lost": 3, "lag_ms": 1.5}
     assert found == {"host": "gpu04", "taps": "gpu01 gpu02", "state": "running", **followed}
     bench.text = bench.text[:-20] + line(3, 1, 3)
-    found = await job_shadow.status(bench.session, record, tmp_path / "run")
+    found = await bench.look(tmp_path / "run")
     assert found is not None and (found["iterations"], found["equal"], found["checkpoint"]) == (3, 2, 3)
     points = [point for point in read_journal(tmp_path / "run") if point.measurement == "shadow"]
     assert [point.fields["iter"] for point in points] == [1, 2, 3] and points[0].tags["job"] == "mlp"
     assert (points[0].fields["host"], points[0].fields["taps"]) == ("gpu04", "gpu01 gpu02")
     bench.text += line(4, 0, 3).replace("4,", "4.5,", 1) + line(4, 0, 3).replace(": 4}", ": 9.99e18}")
-    assert await job_shadow.status(bench.session, record, tmp_path / "run") == found, "these are no records"
+    assert await bench.look(tmp_path / "run") == found, "these are no records"
     bench.there = False
-    found = await job_shadow.status(bench.session, record, tmp_path / "run")
+    found = await bench.look(tmp_path / "run")
     assert found is not None and (found["state"], found["checkpoint"]) == ("silent", 3)
     words = "shadow on gpu04: 2 of 3 iterations equal, checkpoint of iteration 3, 1.5 ms behind; 0 states fetched, 3 packets lost"
-    assert shadow_words(found) == f"{words}; taps on gpu01, gpu02; it is silent"
+    assert VIEW.words(found) == f"{words}; taps on gpu01, gpu02; it is silent"
 
 
 async def test_a_shadow_s_host_that_does_not_answer_is_not_waited_for_at_each_look(bench: Bench, tmp_path: Path) -> None:
     bench.launched(JOB)
     record = bench.store.latest_job("lab/ann")
-    assert record is not None
     bench.there = False
     for _ in range(3):
-        found = await job_shadow.status(bench.session, record, tmp_path / "run")
+        found = await bench.look(tmp_path / "run")
         assert found is not None and found["state"] == "silent"
-    await job_shadow.end(bench.session, record)
+    await stop(bench.session, record)
     assert bench.connects == 1 and bench.ended == []
     bench.session.away["gpu04"] = 0.0
-    await job_shadow.end(bench.session, record)
+    await stop(bench.session, record)
     assert bench.connects == 2
     bench.there = True
-    found = await job_shadow.status(bench.session, record, tmp_path / "run")
+    found = await bench.look(tmp_path / "run")
     assert found is not None and found["state"] == "running", "it is attached again by somebody else"
 
 
 async def test_only_a_job_that_has_one_is_asked_for_its_shadow(bench: Bench, tmp_path: Path) -> None:
     bench.launched(Job("mlp", "train", THREE))
     record = bench.store.latest_job("lab/ann")
-    assert record is not None and await job_shadow.status(bench.session, record, tmp_path) is None
-    await job_shadow.end(bench.session, record)
-    await job_shadow.end(bench.session, None)
+    assert await bench.look(tmp_path) is None
+    await stop(bench.session, record)
+    await stop(bench.session, None)
     assert bench.ended == []
     bench.launched(JOB)
-    await job_shadow.end(bench.session, bench.store.latest_job("lab/ann"))
+    await stop(bench.session, bench.store.latest_job("lab/ann"))
     assert bench.ended == ["gpu04"]
 
 
 async def test_what_cannot_be_restored_is_refused_before_anything_is_launched(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def status(_jobs: Jobs, _record: object) -> JobStatus:
+    async def said_to_be(_jobs: Jobs, _record: object) -> JobStatus:
         return bench.status
 
-    monkeypatch.setattr(Jobs, "status", status)
+    monkeypatch.setattr(Jobs, "status", said_to_be)
     with pytest.raises(Missing, match="no job was ever launched"):
         await job_verbs._restorable(bench.jobs, JOB)
     bench.launched(JOB)
     kept = {"host": "gpu04", "state": "exited", "checkpoint": 7}
+    lacking = {"checkpoint": 0, "lacks": "launched without: gpu04"}
+    other = Job("mlp", "train", THREE, args={"seed": 5}, attached=JOB.attached, aside=JOB.aside)
+    elsewhere = Job("mlp", "train", THREE, attached={"shadow": Shadow("gpu05")}, aside=("gpu05",))
     for job, said, kind, words in (
-        (Job("mlp", "train", THREE), JobStatus("mlp", "failed"), Missing, "has no shadow in this plan"),
-        (Job("mlp", "train", THREE, args={"seed": 5}, shadow=JOB.shadow), JobStatus("mlp", "failed"), Missing, "another training"),
-        (Job("mlp", "train", THREE, shadow=Shadow("gpu05")), JobStatus("mlp", "failed"), Missing, "no shadow on gpu05"),
-        (JOB, JobStatus("mlp", "running", shadow=kept), Refused, "nothing to restore"),
-        (JOB, JobStatus("mlp", "failed"), Missing, "had no iteration equal"),
-        (JOB, JobStatus("mlp", "failed", shadow={"checkpoint": 0, "lacks": "launched without: gpu04"}), Missing, "without: gpu04"),
-        (JOB, JobStatus("mlp", "failed", shadow={**kept, "checkpoint": 0}), Missing, "had no iteration equal"),
+        (Job("mlp", "train", THREE), FAILED, Missing, "has no shadow in this plan"),
+        (other, FAILED, Missing, "another training"),
+        (elsewhere, FAILED, Missing, "no shadow on gpu05"),
+        (JOB, JobStatus("mlp", "running", attached={"shadow": (kept,)}), Refused, "nothing to restore"),
+        (JOB, FAILED, Missing, "had no iteration equal"),
+        (JOB, replace(FAILED, attached={"shadow": (lacking,)}), Missing, "without: gpu04"),
+        (JOB, replace(FAILED, attached={"shadow": ({**kept, "checkpoint": 0},)}), Missing, "had no iteration equal"),
     ):
         bench.status = said
         with pytest.raises(kind, match=words):
             await job_verbs._restorable(bench.jobs, job)
-    bench.status = JobStatus("mlp", "failed", shadow={**kept, "state": "killed"})
+    bench.status = JobStatus("mlp", "failed", attached={"shadow": ({**kept, "state": "killed"},)})
     with pytest.raises(Missing, match="was killed, and wrote nothing: its checkpoint of iteration 7 is lost"):
         await job_verbs._restorable(bench.jobs, JOB)
-    bench.status = JobStatus("mlp", "failed", shadow=kept)
+    bench.status = JobStatus("mlp", "failed", attached={"shadow": (kept,)})
     await job_verbs._restorable(bench.jobs, JOB)
     taps = Shadow("gpu04", (HostPort("gpu01", 1), HostPort("gpu02", 1)))
-    await job_verbs._restorable(bench.jobs, Job("mlp", "train", THREE, shadow=taps))
+    await job_verbs._restorable(bench.jobs, Job("mlp", "train", THREE, attached={"shadow": taps}, aside=("gpu04",)))

@@ -15,29 +15,36 @@ from unittest import mock
 import pytest
 
 from drivers.functions import FunctionSwitch
+from extensions.switch_functions import leases
+from extensions.switch_functions import operator as functions
+from extensions.switch_functions.operator import keeper_of, leases_of, wanted
+from extensions.switch_functions.plan import Function, functions_of
+from extensions.switch_functions.view import VIEW
 from optics import HostPort, Infeasible, Interlock, Missing, Refused, Unreachable
-from optics.plan import Function, Job
-from orchestrator.engine.change import functions, leases
+from optics.plan import Job
+from orchestrator.engine.change.attachments import check, elsewhere
 from orchestrator.engine.change.attempt import MOST_S
-from orchestrator.engine.change.functions import check, wanted
 from orchestrator.engine.change.jobs import Jobs
-from orchestrator.engine.status import _uses
 from orchestrator.hosts.launch import requests
 from orchestrator.inventory.lab import Lab
 from orchestrator.inventory.segments import Segment
 from orchestrator.processes import Daemon
 from orchestrator.session import Session
+from orchestrator.store.records import JobRecord
 from orchestrator.store.store import Store
 from orchestrator.telemetry import read
-from orchestrator.views.carried import function_words
 from tests.engine.test_jobs import KEY, Bench, Ranks
 from tests.jobs import spec
 from tests.workloads.packetswitch import Switch, switch
 
 FOUR = tuple(f"gpu0{n}" for n in range(1, 5))
-ADDS = Job("mlp", "train", FOUR, (), {"exchange": "aggregate"}, functions=(Function("ideal", "aggregate"),))
+ADDS = Job("mlp", "train", FOUR, (), {"exchange": "aggregate"}, attached={"functions": (Function("ideal", "aggregate"),)})
 
 NOBODY = Daemon(0, "")
+
+
+def given(record: JobRecord) -> Any:
+    return record.spec.given["functions"]
 
 
 class Keeping(Ranks):
@@ -46,8 +53,8 @@ class Keeping(Ranks):
     told: dict[str, dict[str, Any]]
     refuse = False
 
-    async def launch(self, job: Job, run: str, *, resume: bool = False, leases: Any = ()) -> None:
-        env = {rank: request["env"] for rank, request in requests(job, self.lab, run, leases=leases).items()}
+    async def launch(self, job: Job, run: str, *, resume: bool = False, extra: Any = None) -> None:
+        env = {rank: request["env"] for rank, request in requests(job, self.lab, run, extra=extra).items()}
         self.told = {rank: json.loads(each["TESTBED_FUNCTIONS"]) for rank, each in env.items()}
         if self.refuse:
             raise Refused("gpu04: no user")
@@ -94,8 +101,8 @@ async def test_a_job_has_its_slots_while_it_runs_and_a_process_renews_them(place
     assert (grant["device"], grant["size"], grant["each_bytes"]) == (place.lab.hosts["gpu02"].ports[1].interface, 8, 1024)
     assert await until(lambda: place.left_s[0] > 30)
     record = place.store.latest_job(KEY)
-    assert record is not None and record.spec.wanted == ADDS and record.spec.leases[0].token == grant["token"]
-    keeper = record.spec.keeper
+    assert record is not None and record.spec.wanted == ADDS and leases_of(given(record))[0].token == grant["token"]
+    keeper = keeper_of(given(record))
     assert keeper is not None and keeper.alive
     await place.jobs.stop(record, "stopped")
     assert place.left_s == [] and not keeper.alive
@@ -108,17 +115,17 @@ async def test_what_the_switch_counted_is_in_the_status_and_the_journal_while_it
     await place.bring(ADDS)
     record = place.store.latest_job(KEY)
     assert record is not None
-    [lent] = (await place.jobs.status(record)).functions
+    [lent] = (await place.jobs.status(record)).attached["functions"]
     assert {"segment": "ideal", "state": "leased", "size": 8, "total": 16, "packets_in": 0}.items() <= lent.items()
     points = [each for each in read(place.folder / record.run) if each.measurement == "function"]
     assert points and points[-1].tags["function"] == "aggregate" and points[-1].fields["size"] == 8
-    lease = record.spec.leases[0]
+    lease = leases_of(given(record))[0]
     place.at.ask(op="release", allocation=lease.allocation, token=lease.token)
-    [lent] = (await place.jobs.status(record)).functions
-    assert lent["state"] == "gone" and "the switch has it no more" in function_words(lent)
+    [lent] = (await place.jobs.status(record)).attached["functions"]
+    assert lent["state"] == "gone" and "the switch has it no more" in VIEW.words(lent)
     await place.jobs.stop(record, "stopped")
     record = place.store.latest_job(KEY)
-    assert record is not None and (await place.jobs.status(record)).functions == ()
+    assert record is not None and "functions" not in (await place.jobs.status(record)).attached
 
 
 async def test_a_packet_switch_is_asked_once_for_a_job_and_for_everybody_who_uses_it(
@@ -133,10 +140,12 @@ async def test_a_packet_switch_is_asked_once_for_a_job_and_for_everybody_who_use
         return await counters(at)
 
     monkeypatch.setattr(FunctionSwitch, "counters", counted)
-    asked = functions.Asked()
+    asked: dict[object, Any] = {}
     assert record is not None
-    [lent], [use] = (await place.jobs.status(record, asked=asked)).functions, await _uses(place.lab, asked)
-    assert questions == ["ideal"] and (lent["allocation"], lent["size"]) == (use.allocation, use.size)
+    attached = (await place.jobs.status(record, asked=asked)).attached
+    assert await elsewhere(place.lab, attached, asked) == [] and questions == ["ideal"]
+    (others,) = await elsewhere(place.lab, {}, asked)
+    assert others.startswith("function aggregate of segment ideal: 8 slots for mlp.r1, lease ") and questions == ["ideal"]
     await place.jobs.status(record)
     assert questions == ["ideal"] * 2, "the next look asks anew"
 
@@ -161,21 +170,21 @@ async def test_slots_are_given_back_however_a_job_ends(place: Place, monkeypatch
 async def test_a_switch_without_room_or_of_another_segment_refuses_before_anything_moves(place: Place) -> None:
     await check(None, place.lab, None)
     await check(ADDS, place.lab, None)
-    taken = await functions.take(ADDS, place.lab, "r1")
-    place.store.add_job(KEY, "r1", "mlp", spec(leases=taken))
+    taken = await functions.take(functions_of(ADDS), ADDS, place.lab, "r1")
+    place.store.add_job(KEY, "r1", "mlp", spec(given={"functions": functions._given(taken)}))
     place.at.ask(op="allocate", function="aggregate", job="b", workers=["10.0.0.1"], slots=1, lease_s=60)
     with pytest.raises(Infeasible, match="segment ideal: aggregate for mlp needs 8 slots; 7 are free, and no job more") as refused:
         await check(ADDS, place.lab, None)
     assert refused.value.hint == "they are with mlp.r1 (8), b (1), until these jobs end"
     await check(ADDS, place.lab, place.store.latest_job(KEY))  # which gives back its own
     other_function = (replace(taken[0], function="cache"),)
-    cached = place.store.add_job(KEY, "r2", "store", spec(name="store", leases=other_function))
+    cached = place.store.add_job(KEY, "r2", "store", spec(name="store", given={"functions": functions._given(other_function)}))
     with pytest.raises(Infeasible, match="7 are free"):  # entries given back make no slots
         await check(ADDS, place.lab, place.store.job(cached))
     await functions.give_back(taken)
     other = replace(place.lab, segments={"rail1": replace(place.lab.segments["ideal"], name="rail1")})
     with pytest.raises(Interlock, match=r"segment rail1: what answers at .* is the packet switch of segment ideal"):
-        await check(replace(ADDS, functions=(Function("rail1", "aggregate"),)), other, None)
+        await check(replace(ADDS, attached={"functions": (Function("rail1", "aggregate"),)}), other, None)
     with socket.create_server(("127.0.0.1", 0)) as gone:
         away = with_switch(place.lab, f"127.0.0.1:{gone.getsockname()[1]}")
     with pytest.raises(Unreachable, match="functions of ideal"):
@@ -191,7 +200,7 @@ async def test_a_relaunch_by_an_inventory_without_its_switch_is_refused_and_noth
         ({"ideal": replace(segment, ports=ports)}, "segment ideal: gpu02 of job mlp is not at it, by what is in fibres.yml"),
     ):
         with pytest.raises(Missing) as refused:
-            await functions.take(ADDS, replace(place.lab, segments=segments), "r1")
+            await functions.take(functions_of(ADDS), ADDS, replace(place.lab, segments=segments), "r1")
         assert str(refused.value) == said and place.left_s == []
 
 
@@ -207,7 +216,7 @@ def test_a_job_asks_for_its_part_and_for_no_more_than_a_buffer_holds(place: Plac
 
 
 async def test_nobody_renews_a_lease_that_a_silent_switch_could_not_take_back(place: Place) -> None:
-    (taken,) = await functions.take(ADDS, place.lab, "r1")
+    (taken,) = await functions.take(functions_of(ADDS), ADDS, place.lab, "r1")
     keeper = functions.keep([taken])
     assert keeper.alive
     with socket.create_server(("127.0.0.1", 0)) as gone:
@@ -224,7 +233,7 @@ def test_a_paused_job_keeps_its_lease() -> None:
 
 async def test_a_lease_is_renewed_until_it_is_over(place: Place) -> None:
     async def ended(work: Awaitable[Any] | None, **times: float) -> str:
-        (taken,) = await functions.take(ADDS, place.lab, "r1")
+        (taken,) = await functions.take(functions_of(ADDS), ADDS, place.lab, "r1")
         renewing = asyncio.ensure_future(leases.renew(taken, every_s=0.01, **times))
         await asyncio.sleep(0.05)
         if work is not None:
@@ -255,26 +264,26 @@ async def test_who_looks_at_a_job_that_nobody_renews_for_has_it_renewed(place: P
     await place.bring(ADDS)
     record = place.store.latest_job(KEY)
     assert record is not None
-    first = record.spec.keeper
+    first = keeper_of(given(record))
     assert first is not None
     assert await until(lambda: place.left_s[0] > 30)
     first.end(5, signal.SIGKILL)
-    (use,) = (await place.jobs.status(record)).functions
+    (use,) = (await place.jobs.status(record)).attached["functions"]
     assert {"segment": "ideal", "function": "aggregate", "size": 8, "state": "leased"}.items() <= use.items()
     now = place.store.latest_job(KEY)
-    assert now is not None and now.spec.keeper == first, "its lease is long enough to be another's"
-    taken = record.spec.leases[0]
+    assert now is not None and keeper_of(given(now)) == first, "its lease is long enough to be another's"
+    taken = leases_of(given(record))[0]
     place.at.ask(op="renew", allocation=taken.allocation, token=taken.token, lease_s=10)
     await place.jobs.status(record)
     now = place.store.latest_job(KEY)
-    assert now is not None and now.spec.keeper is not None
-    second = now.spec.keeper
+    assert now is not None and keeper_of(given(now)) is not None
+    second = keeper_of(given(now))
     assert second != first and second.alive and await until(lambda: place.left_s[0] > 30)
     place.at.order(do="restart")
-    (use,) = (await place.jobs.status(record)).functions
+    (use,) = (await place.jobs.status(record)).attached["functions"]
     assert use["state"] == "gone"
     place.end("75")
     failed = await place.jobs.status(record)
     ended = "aggregate of segment ideal: its lease has ended, or the packet switch restarted"
-    assert failed.state == "failed" and ended in failed.detail and failed.functions == ()
+    assert failed.state == "failed" and ended in failed.detail and not failed.attached
     assert not second.alive

@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from emulators.generate.command import main
+from extensions.switch_functions.plan import Function, functions_of
 from optics import BadFile
-from optics.plan import Function, Job, Plan
+from optics.plan import Plan
+from orchestrator.extensions import job_of
 from orchestrator.inventory.lab import Lab, read_lab
 from orchestrator.plan.reader import read_plan
 from orchestrator.plan.written import document_of
@@ -35,16 +37,19 @@ def read(lab: Lab, *segments: dict[str, Any], ranks: list[str] = HOSTS, args: di
 
 def test_a_function_belongs_to_the_job_and_is_written_again(lab: Lab) -> None:
     plan = read(lab, {"name": "ideal", "functions": ["aggregate"]})
-    assert plan.functions == (Function("ideal", "aggregate"),) and plan.segments == ("ideal",)
+    assert plan.job is not None and functions_of(plan.job) == (Function("ideal", "aggregate"),)
+    assert plan.segments == ("ideal",)
     document = json.loads(json.dumps(document_of(plan)))
     assert document["segments"][0]["functions"] == ["aggregate"] and "functions" not in document["job"]
     assert read_plan(json.dumps(document), "again.json", lab).job == plan.job
-    assert plan.job is not None and Job.of(json.loads(json.dumps(to_json(plan.job)))) == plan.job
+    assert job_of(json.loads(json.dumps(to_json(plan.job)))) == plan.job
 
 
 def test_a_function_that_no_job_uses_is_said_and_not_taken(lab: Lab) -> None:
     plan = read(lab, {"name": "ideal", "functions": ["aggregate"]}, args={})
-    assert plan.functions == () and "aggregate is for train with args.exchange aggregate" in plan.warnings[0]
+    assert (
+        plan.job is not None and not plan.job.attached and "aggregate is for train with args.exchange aggregate" in plan.warnings[0]
+    )
     assert "segments[0].functions[0]: no job of this plan uses it, so nothing of it is taken" in plan.warnings[0]
 
 
