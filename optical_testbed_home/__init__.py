@@ -17,10 +17,10 @@ from types import ModuleType
 HOME = Path(__file__).resolve().parent.parent
 """The directory of the packages: the repository, or site-packages."""
 PACKAGES = (
-    "optics", "drivers", "conformance", "orchestrator", "emulators", "planner", "workloads", "agent", "playbooks", "inventory",
+    "optics", "extensions", "drivers", "conformance", "orchestrator", "emulators", "planner", "workloads", "agent", "playbooks", "inventory",
     "dashboards",
 )  # fmt: skip
-IMPORTED = ("optics", "drivers", "conformance", "orchestrator", "planner", "workloads", "agent")
+IMPORTED = ("optics", "extensions", "drivers", "conformance", "orchestrator", "planner", "workloads", "agent")
 """Those that the program itself imports."""
 
 

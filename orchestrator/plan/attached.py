@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
@@ -36,7 +37,7 @@ class Site:
     notes: Problems
 
 
-class Planned(Generic[V]):
+class Planned(ABC, Generic[V]):
     """One kind of attachment in a plan; `V`: what is read of it, a frozen dataclass or a tuple of them."""
 
     key: ClassVar[str]
@@ -55,13 +56,13 @@ class Planned(Generic[V]):
         """The place in a plan file that problems with all of it are reported at."""
         return (self.place.partition("[")[0],) if self.place else ("job", self.key)
 
+    @abstractmethod
     def read(self, at: Site) -> V | None:
         """What the plan wants; None: nothing. What is wrong is added to the problems."""
-        raise NotImplementedError
 
+    @abstractmethod
     def of(self, data: Any) -> V:
         """What `data` (`to_json` of one) describes."""
-        raise NotImplementedError
 
     def write(self, value: V, document: dict[str, Any]) -> None:
         """Add to the content of a plan file what reads as this value."""

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, create_model
 
+from orchestrator.extensions import parts
 from orchestrator.inventory.edges import Name
 from orchestrator.inventory.schema import END, LINE, OPTION, PORT, VARIABLE, Edge
-from orchestrator.plan.attached import planned
 
 SCHEMA_ID = "testbed.plan/1"
 MOST_SLOTS = 64
@@ -162,7 +162,7 @@ class JobEdge(Edge):
 
 
 if not TYPE_CHECKING:
-    sections = {kind.key: (kind.section, None) for kind in planned() if kind.section is not None}
+    sections = {kind.key: (kind.section, None) for kind in parts("plan", "PLANNED") if kind.section is not None}
     JobEdge = create_model("JobEdge", __base__=JobEdge, __doc__=JobEdge.__doc__, **sections)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
@@ -16,7 +17,7 @@ Figures = Mapping[str, int | float | str]
 Mark = dict[str, Json]
 
 
-class View:
+class View(ABC):
     """One kind."""
 
     key: ClassVar[str]
@@ -26,9 +27,9 @@ class View:
     outlives: ClassVar[bool] = False
     """Whether it is shown of a job that has ended."""
 
+    @abstractmethod
     def words(self, found: Figures) -> str:
         """In a line, what is known of it; `found`: as in `JobStatus.attached`."""
-        raise NotImplementedError
 
     def marks(self, points: Sequence[Point]) -> Sequence[Mark]:
         """What viewers show of it; points: the latest, at least one."""
@@ -40,6 +41,7 @@ class View:
 
     def section(self, c: Context, made: Section, where: str) -> None:
         """Add to the report what is known of it, if anything. where: the condition in SQL for its points."""
+        return
 
 
 def views() -> tuple[View, ...]:

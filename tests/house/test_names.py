@@ -182,7 +182,7 @@ def test_what_the_engine_records_is_declared_and_what_is_declared_is_recorded(tm
 def test_every_measurement_the_source_names_is_declared_and_every_one_declared_is_written_somewhere() -> None:
     named: set[str] = set()
     fields: dict[str, set[str]] = defaultdict(set)
-    for path in (ROOT / "orchestrator").rglob("*.py"):
+    for path in (*(ROOT / "orchestrator").rglob("*.py"), *(ROOT / "extensions").rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             match node:
                 case ast.Call(func=ast.Attribute(attr="samples"), args=[ast.Constant(value=str(name)), *_]):

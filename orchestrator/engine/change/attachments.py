@@ -84,8 +84,8 @@ class Attachment(Generic[V]):
         return {}, {}
 
     async def adjust(self, session: Session, record: JobRecord, value: V | None) -> str:
-        """Have a running job take over another value. Returns what there is to say. Raises: Refused, Unreachable."""
-        raise NotImplementedError
+        """Have a running job take over another value, of a kind that `adjusts`; what there is to say. Raises: Refused, Unreachable."""
+        return ""
 
     async def tend(self, given: Given, look: Look) -> Sequence[str]:
         """Keep a job that has not ended in what it was given. Returns what of it is lost."""

@@ -284,8 +284,9 @@ class Jobs:
             number = self.store.add_job(self.slice, run, job.name, spec)
             try:
                 spec = await attachments.begin(launch, spec, partial(self.store.set_job_spec, number))
-                more = {"fresh": new} if new else {}
-                await self.session.hosts.jobs.launch(job, run, resume=resume, extra=attachments.extra(job, spec, lab), **more)
+                more: dict[str, Any] = {"fresh": new} if new else {}
+                more |= {"extra": attachments.extra(job, spec, lab)} if job.attached else {}
+                await self.session.hosts.jobs.launch(job, run, resume=resume, **more)
             except TestbedError as error:
                 now = self.store.job(number)
                 assert now is not None

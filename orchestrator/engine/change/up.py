@@ -282,7 +282,8 @@ class Up:
             together(self.running, self.plan, self.asked.job)
         if launch and self.plan.job is not None:
             await attachments.ready(self.plan.job, self.context.session)
-            await self.hosts.jobs.make_ready(self.plan.job)
+            if self.plan.job.program:
+                await self.hosts.jobs.make_ready(self.plan.job)
 
     def _now_held(self, goal: Target, times: Timeline) -> Held:
         """What the devices hold after the change, by their own last reports."""

@@ -8,7 +8,7 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-PACKAGES = ("optics", "drivers", "planner", "orchestrator", "agent", "workloads", "emulators")
+PACKAGES = ("optics", "extensions", "drivers", "planner", "orchestrator", "agent", "workloads", "emulators")
 _HOME = Path(__file__).resolve().parents[3]
 
 
