@@ -17,8 +17,8 @@ from types import ModuleType
 HOME = Path(__file__).resolve().parent.parent
 """The directory of the packages: the repository, or site-packages."""
 PACKAGES = (
-    "optics", "extensions", "drivers", "conformance", "orchestrator", "emulators", "planner", "workloads", "agent", "playbooks", "inventory",
-    "dashboards",
+    "optics", "extensions", "drivers", "conformance", "orchestrator", "emulators", "planner", "workloads", "agent", "playbooks",
+    "inventory", "dashboards",
 )  # fmt: skip
 IMPORTED = ("optics", "extensions", "drivers", "conformance", "orchestrator", "planner", "workloads", "agent")
 """Those that the program itself imports."""

@@ -1,4 +1,4 @@
-"""A mechanism is a folder: a new attachment is read from a plan, given, adjusted, shown and taken away, and nothing else changes."""
+"""A mechanism is a folder: a new attachment is read from a plan, given, shown and taken away, and nothing else changes."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ class Attachment(Generic[V]):
         return {}, {}
 
     async def adjust(self, session: Session, record: JobRecord, value: V | None) -> str:
-        """Have a running job take over another value, of a kind that `adjusts`; what there is to say. Raises: Refused, Unreachable."""
+        """Have a running job take over another value (`Planned.adjusts`); what there is to say. Raises: Refused, Unreachable."""
         return ""
 
     async def tend(self, given: Given, look: Look) -> Sequence[str]:
