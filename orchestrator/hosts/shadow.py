@@ -58,7 +58,7 @@ class Shadows(Channels):
         except TestbedError as error:
             if alone is None:
                 raise
-            alone(str(error).splitlines()[0])
+            alone(error.line)
             return
         try:
             secret = {rank: {"name": on_host(name, rank), "env": {"TESTBED_SHADOW": met}} for rank in job.ranks}
