@@ -9,8 +9,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -145,6 +145,16 @@ def try_lock(fd: int, how: int = fcntl.LOCK_EX, patience_s: float = 0.0) -> bool
             time.sleep(0.01)
         else:
             return True
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[bool]:
+    """Lock this file, which is created if missing, while it lasts: whether it is locked. Raises: OSError - it cannot be opened."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        yield try_lock(fd)
+    finally:
+        os.close(fd)
 
 
 def lock_holder(fd: int) -> Daemon | None:

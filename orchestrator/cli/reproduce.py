@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import signal
 import tempfile
 import time
@@ -160,6 +159,7 @@ def _own_lab(call: Call, scenario: Scenario, wanted: WantedLab, *, check: bool) 
     from optics.errors import Locked
     from orchestrator import emulated
     from orchestrator.engine.scenario import lab
+    from orchestrator.processes import locked
     from orchestrator.settings import private_dir
 
     if call.inventory is not None:
@@ -169,11 +169,9 @@ def _own_lab(call: Call, scenario: Scenario, wanted: WantedLab, *, check: bool) 
             yield replace(call, inventory=str(lab.prepare(Path(name) / scenario.name, wanted)))
         return
     place = private_dir(call.settings.state_dir / "scenarios")
-    with (place / f"{scenario.name}.lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise Locked(f"{scenario.name} is being reproduced by another command", hint="wait until it has ended") from None
+    with locked(place / f"{scenario.name}.lock") as own:
+        if not own:
+            raise Locked(f"{scenario.name} is being reproduced by another command", hint="wait until it has ended")
         inventory = lab.prepare(place / scenario.name, wanted)
         try:
             yield replace(call, inventory=str(inventory))
