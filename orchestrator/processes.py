@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO, Any
 
 import optical_testbed_home
 from orchestrator.settings import Settings
@@ -133,7 +134,7 @@ def process_alive(pid: int, mark: str) -> bool:
     return True
 
 
-def try_lock(fd: int, how: int = fcntl.LOCK_EX, patience_s: float = 0.0) -> bool:
+def try_lock(fd: int | IO[Any], how: int = fcntl.LOCK_EX, patience_s: float = 0.0) -> bool:
     """Lock an open file by flock(2); False if another process has it for longer than `patience_s` (s): it may be stopped."""
     give_up = time.monotonic() + patience_s
     while True:

@@ -8,7 +8,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from optics import HostName, TestbedError, Unreachable
-from orchestrator.engine.change.iterations import LATEST, MOST_BYTES, append, whole_lines
+from orchestrator.engine.change.follow import MOST_BYTES, append, whole_lines
+from orchestrator.engine.change.iterations import LATEST
 from orchestrator.engine.change.job_record import shadow_host, tapped_hosts
 from orchestrator.engine.change.rank_records import sound
 from orchestrator.session import Session
