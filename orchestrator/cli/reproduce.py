@@ -232,6 +232,7 @@ def _sleep(seconds: float) -> None:
 
 
 def _result(call: Call, kept: Record, out: Path | None) -> Result:
+    from orchestrator.cli.text import columns
     from orchestrator.engine.scenario.judging import reproduced
     from orchestrator.results import path_text, to_json
     from orchestrator.views.report.measured import complete, findings
@@ -244,10 +245,9 @@ def _result(call: Call, kept: Record, out: Path | None) -> Result:
     kept.data["findings"] = to_json([{"name": f.compared.name, "found": f.found, "holds": f.holds, "why": f.why} for f in judged])
     kept.save()
     name = str(kept.data["scenario"]["name"])
-    width = max(len(f.compared.name) for f in judged)
     stalled = sum(slot["state"] == "stalled" for slot in kept.slots)
     lines = [f"{name}: {outcome}   {kept.name}, {progress_of(kept)}" + (f", {stalled} stalled" if stalled else "")]
-    lines += [f"  {f.compared.name:<{width}}  {f.words}" for f in judged]
+    lines += columns((f"  {f.compared.name}", f.words) for f in judged)
     lines += [f"  lab        left {kept.data['left']}", f"  report     {path_text(page)}"]
     data: Mapping[str, Any] = {
         "name": name,
