@@ -35,6 +35,8 @@ from pathlib import Path
 
 import yaml
 
+from optics.errors import first_line
+
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.bench_lab import TESTBED, BenchLab, write
 from benchmarks.bursts import drifting, gaps, together, took
@@ -250,7 +252,7 @@ def main() -> int:
             try:
                 found |= PARTS[part](lab)
             except RuntimeError as error:
-                failed[part] = str(error).splitlines()[0]
+                failed[part] = first_line(error)
                 print(f"  {part}: {error}", flush=True)
                 for load in ("one", "two", "three"):
                     lab.call("job", "stop", "--as", load, check=False)

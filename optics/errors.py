@@ -19,6 +19,11 @@ class TestbedError(Exception):
         super().__init__(message)
         self.hint = hint
 
+    @property
+    def line(self) -> str:
+        """The first line of the message: what of it fits into a table, a note or another message."""
+        return first_line(self)
+
 
 class Usage(TestbedError, ValueError):
     """The command line or a call is wrong: an option, an argument or an environment variable, which the message names."""
@@ -156,3 +161,13 @@ class Missing(TestbedError):
 
     code = "E-MISSING"
     exit_code = 2
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's message, or the name of its class if it has none."""
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def unplanned(error: BaseException) -> str:
+    """Return the first line of an error that may be of any class; before it the name of a class that is none of the above."""
+    return first_line(error) if isinstance(error, TestbedError) else f"{type(error).__name__}: {first_line(error)}"

@@ -9,10 +9,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO, Any
 
 import optical_testbed_home
 from orchestrator.settings import Settings
@@ -133,7 +134,7 @@ def process_alive(pid: int, mark: str) -> bool:
     return True
 
 
-def try_lock(fd: int, how: int = fcntl.LOCK_EX, patience_s: float = 0.0) -> bool:
+def try_lock(fd: int | IO[Any], how: int = fcntl.LOCK_EX, patience_s: float = 0.0) -> bool:
     """Lock an open file by flock(2); False if another process has it for longer than `patience_s` (s): it may be stopped."""
     give_up = time.monotonic() + patience_s
     while True:
@@ -145,6 +146,16 @@ def try_lock(fd: int, how: int = fcntl.LOCK_EX, patience_s: float = 0.0) -> bool
             time.sleep(0.01)
         else:
             return True
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[bool]:
+    """Lock this file, which is created if missing, while it lasts: whether it is locked. Raises: OSError - it cannot be opened."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        yield try_lock(fd)
+    finally:
+        os.close(fd)
 
 
 def lock_holder(fd: int) -> Daemon | None:

@@ -127,7 +127,7 @@ class Observation:
         """Devices and hosts that do not answer and are not needed, in words. Raises: as `complete`, of those in `names`."""
         replace(self, errors={n: e for n, e in self.errors.items() if n in names}).complete()
         unused = {n: "and so can take no host's place now" if n in spares else "and is not needed" for n in self.errors}
-        return [f"{n} does not answer {unused[n]}: {str(e).splitlines()[0]}" for n, e in self.errors.items()]
+        return [f"{n} does not answer {unused[n]}: {e.line}" for n, e in self.errors.items()]
 
 
 @dataclass

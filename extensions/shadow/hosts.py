@@ -58,7 +58,7 @@ class ShadowHosts:
         except TestbedError as error:
             if not spared:
                 raise
-            return str(error).splitlines()[0]
+            return error.line
         try:
             secret = {rank: {"name": on_host(name, rank), "env": {"TESTBED_SHADOW": met}} for rank in job.ranks}
             await self.channels.ask(secret if restore else {job.ranks[0]: secret[job.ranks[0]]}, "job.secret")

@@ -6,14 +6,16 @@ import statistics
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from extensions.shadow.hosts import ShadowHosts, tapped
 from extensions.shadow.plan import PlannedShadow, Shadow, shadow_of
 from optics import HostName, Missing, TestbedError, Unreachable
 from optics.plan import Job
+from orchestrator.engine.change import follow
 from orchestrator.engine.change.attachments import Attachment, Figures, Given, Launch, Look
-from orchestrator.engine.change.iterations import LATEST, MOST_BYTES, append, whole_lines
+from orchestrator.engine.change.iterations import LATEST
 from orchestrator.engine.change.rank_records import sound
 from orchestrator.hosts.launch import identity
 from orchestrator.inventory.lab import Lab
@@ -72,23 +74,20 @@ class ShadowOfJob(Attachment[Shadow]):
 
     async def _fetch(self, host: HostName, places: Figures, local: Path, look: Look) -> str:
         """Append the records that are new to a file of this machine and to the journal; the state of the shadow."""
-        session, record, state = look.session, look.record, "silent"
+        session, record = look.session, look.record
+
+        def take(lines: list[bytes], _: int) -> None:
+            with Journal(look.run_dir, record.run, session.lab.name) as journal:
+                for found in sound(lines, NEEDED):
+                    values = {key: found.get(key) for key in FIELDS}
+                    at_ns = int(found["t_wall_ns"]) - journal.anchor_ns
+                    journal.point("shadow", {"job": record.name}, {**values, **places}, at_ns)
+
         with suppress(TestbedError):
             await _connected(session, host)
-            while True:
-                offset = local.stat().st_size
-                piece = await ShadowHosts(session.hosts.channels).records(record.spec.on_hosts, host, offset)
-                state = piece.state
-                whole = whole_lines(piece, offset)
-                if whole and append(local, offset, whole):
-                    with Journal(look.run_dir, record.run, session.lab.name) as journal:
-                        for found in sound(whole.splitlines(), NEEDED):
-                            values = {key: found.get(key) for key in FIELDS}
-                            at_ns = int(found["t_wall_ns"]) - journal.anchor_ns
-                            journal.point("shadow", {"job": record.name}, {**values, **places}, at_ns)
-                if not whole or offset + len(whole) >= min(piece.size, MOST_BYTES):
-                    break
-        return state
+            records = partial(ShadowHosts(session.hosts.channels).records, record.spec.on_hosts, host)
+            return (await follow.lines(session, host, local, records, take)).state
+        return "silent"
 
     async def stop(self, value: Shadow, given: Given, session: Session, record: JobRecord) -> None:
         """It writes its checkpoint. A silent host is left alone."""

@@ -45,7 +45,7 @@ async def _counters(segment: str, control: str) -> Sequence[Mapping[str, Any]] |
     try:
         return await switch.counters()
     except TestbedError as error:
-        return str(error).splitlines()[0]
+        return error.line
     finally:
         await switch.close()
 

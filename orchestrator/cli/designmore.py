@@ -44,20 +44,20 @@ def predicted(call: Call, run: str) -> Result:
         try:
             running = call.work(engine.job_status).state == "running"  # fetches the newest iterations
         except TestbedError as error:
-            call.note(f"its newest iterations could not be fetched: {str(error).splitlines()[0]}")
+            call.note(f"its newest iterations could not be fetched: {error.line}")
     found = versus(*of_run)
     if running and any(one.figure == "bandwidth tax" and one.predicted and one.measured is None for one in found.figures):
         try:
             call.work(job_profile, iterations=COUNTED)
             found = versus(*of_run)
         except TestbedError as error:
-            call.note(f"its ports' counters could not be read: {str(error).splitlines()[0]}")
+            call.note(f"its ports' counters could not be read: {error.line}")
     try:
         if call.work(count_hops, record.id):
             found = versus(*of_run)
     except TestbedError as error:
         found = versus(*of_run)
-        call.note(f"hops between its hosts could not be counted: {str(error).splitlines()[0]}")
+        call.note(f"hops between its hosts could not be counted: {error.line}")
     data: dict[str, Any] = {
         **found.to_json(),
         "limit": found.limit,

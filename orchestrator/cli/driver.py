@@ -219,11 +219,8 @@ def _result(call: Call, report: Report, *, part: bool = False) -> Result:
 
     tones = {"confirmed": "green", "not confirmed": "red", "not tried": "yellow"}
     rows = [row for row in standings(report) if not part or row[1] != "not tried"]
-    width = max((len(standing) for _, standing, _ in rows), default=0)
     lines = [f"{report.driver} on {report.device}: {report.identity}"]
-    lines += columns(
-        (f"  {name}", paint(f"{standing:<{width}}", tones[standing], call.colour), means) for name, standing, means in rows
-    )
+    lines += columns((f"  {name}", paint(standing, tones[standing], call.colour), means) for name, standing, means in rows)
     if report.emulated and not part:
         lines += ["", markdown(MATRIX_HEAD, [matrix_row(report)])]
     data: Any = as_json(report)

@@ -165,7 +165,7 @@ async def _ask(device: CircuitSwitch) -> tuple[list[str], str]:
                     await question()
                     asked.append(name)
                 except TestbedError as error:
-                    asked.append(f"{name}: {error}".splitlines()[0])
+                    asked.append(f"{name}: {error.line}")
     finally:
         await device.close()
     return asked, f"{identity.vendor} {identity.model} {identity.firmware}"

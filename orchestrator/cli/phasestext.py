@@ -43,11 +43,10 @@ def text(report: PhasesReport) -> str:
         lines.append(f"{link.name}: {shares}; score {link.score:.3f} on a circle of {link.perimeter_ms:g} ms")
     if shown := [job for job in report.jobs if job.paced_ms]:
         longest = max((link.perimeter_ms for link in report.links), default=0.0)
-        wide = max(len(job.name) for job in shown)
         lines.append(
             f"Who sends when, {longest:g} ms from left to right ('#' sends, '-' for less than half of the time, '.' computes):"
         )
-        lines += [f"  {job.name.ljust(wide)}  {strip(job, longest)}  +{job.shift_ms:g} of {job.paced_ms:g} ms" for job in shown]
+        lines += columns((f"  {job.name}", strip(job, longest), f"+{job.shift_ms:g} of {job.paced_ms:g} ms") for job in shown)
     lines.append(report.words)
     return "\n".join(lines)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import signal
 import tempfile
 import time
@@ -160,6 +159,7 @@ def _own_lab(call: Call, scenario: Scenario, wanted: WantedLab, *, check: bool) 
     from optics.errors import Locked
     from orchestrator import emulated
     from orchestrator.engine.scenario import lab
+    from orchestrator.processes import locked
     from orchestrator.settings import private_dir
 
     if call.inventory is not None:
@@ -169,11 +169,9 @@ def _own_lab(call: Call, scenario: Scenario, wanted: WantedLab, *, check: bool) 
             yield replace(call, inventory=str(lab.prepare(Path(name) / scenario.name, wanted)))
         return
     place = private_dir(call.settings.state_dir / "scenarios")
-    with (place / f"{scenario.name}.lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise Locked(f"{scenario.name} is being reproduced by another command", hint="wait until it has ended") from None
+    with locked(place / f"{scenario.name}.lock") as own:
+        if not own:
+            raise Locked(f"{scenario.name} is being reproduced by another command", hint="wait until it has ended")
         inventory = lab.prepare(place / scenario.name, wanted)
         try:
             yield replace(call, inventory=str(inventory))
@@ -234,6 +232,7 @@ def _sleep(seconds: float) -> None:
 
 
 def _result(call: Call, kept: Record, out: Path | None) -> Result:
+    from orchestrator.cli.text import columns
     from orchestrator.engine.scenario.judging import reproduced
     from orchestrator.results import path_text, to_json
     from orchestrator.views.report.measured import complete, findings
@@ -246,10 +245,9 @@ def _result(call: Call, kept: Record, out: Path | None) -> Result:
     kept.data["findings"] = to_json([{"name": f.compared.name, "found": f.found, "holds": f.holds, "why": f.why} for f in judged])
     kept.save()
     name = str(kept.data["scenario"]["name"])
-    width = max(len(f.compared.name) for f in judged)
     stalled = sum(slot["state"] == "stalled" for slot in kept.slots)
     lines = [f"{name}: {outcome}   {kept.name}, {progress_of(kept)}" + (f", {stalled} stalled" if stalled else "")]
-    lines += [f"  {f.compared.name:<{width}}  {f.words}" for f in judged]
+    lines += columns((f"  {f.compared.name}", f.words) for f in judged)
     lines += [f"  lab        left {kept.data['left']}", f"  report     {path_text(page)}"]
     data: Mapping[str, Any] = {
         "name": name,

@@ -185,6 +185,7 @@ def show(
         typer.Option("--value", metavar="NAME", help="Show this value; may be repeated; the first few by default."),
     ] = None,
 ) -> Result:
+    from orchestrator.cli.text import columns
     from orchestrator.engine.sweep import record
     from orchestrator.results import path_text, to_json
     from orchestrator.views.sweep import asked, drawn, rows_of, table
@@ -206,8 +207,8 @@ def show(
     waiting = len(found.trials) - len(results)
     words = f"{found.name}: {states['done']} of {len(found.trials)} trials done, {states['failed']} failed, {waiting} waiting"
     data: dict[str, Json] = _data(found) | states | {"waiting": waiting, "rows": to_json([row.to_json() for row in rows])}
-    lines = [words, *table(rows, wanted)]
-    lines += _failures(results)
+    cells, meaning = table(rows, wanted)
+    lines = [words, *(f"  {line}" for line in filter(None, (*columns(cells), meaning))), *_failures(results)]
     if figure is not None:
         place = out or found.folder / "figure.svg"
         drawn(asked(figure, found, known), rows, found, place, call.settings.cache_dir)

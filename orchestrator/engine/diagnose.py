@@ -61,7 +61,7 @@ async def job_diagnose(command: Command, *, traffic: bool = True) -> DiagnosisRe
                         await lock.enter_async_context(holding(lab, command, scope, "job diagnose"))
                     except Locked as error:
                         traffic = False
-                        signals = replace(signals, unread=(*signals.unread, f"no test traffic: {str(error).splitlines()[0]}"))
+                        signals = replace(signals, unread=(*signals.unread, f"no test traffic: {error.line}"))
                 signals = await look_closer(session, found, signals, answering, command.progress, traffic=traffic)
         all_found = verdicts(signals)
         command.progress.done("diagnose", said(all_found[0]))

@@ -105,7 +105,7 @@ async def _answering(hosts: Hosts, lab: Lab, timeout_s: float) -> tuple[list[Hos
     answers = await hosts.channels.connect(timeout_s=min(timeout_s, 10.0))
     old = set(hosts.channels.unprovisioned())
     names = [name for name, answer in answers.items() if isinstance(answer, Hello) and answer.installed and name not in old]
-    notes = [str(answer).splitlines()[0] for answer in answers.values() if isinstance(answer, TestbedError)]
+    notes = [answer.line for answer in answers.values() if isinstance(answer, TestbedError)]
     if behind := [name for name in lab.hosts if name in old]:
         notes.append(f"{counted(len(behind), 'host')} not provisioned by this release ({', '.join(behind[:3])}): not sampled")
     if not names:
@@ -165,7 +165,7 @@ class Sampling:
             self.light += record_light(await measure(devices, self._session.lab, self._circuits), self._journal)
         except TestbedError as error:
             self._meters = False
-            self._notes.append(f"light is not measured any more: {str(error).splitlines()[0]}")
+            self._notes.append(f"light is not measured any more: {error.line}")
 
     async def _listen(self) -> None:
         while True:

@@ -187,7 +187,7 @@ async def verify(
                 except Locked as error:
                     if explicit:
                         raise
-                    busy = str(error).splitlines()[0]
+                    busy = error.line
                 running = await _running(session, store, key, settings, seen)
                 if running and explicit and not beside_job:
                     raise Interlock(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import stat
 import tempfile
 from contextlib import suppress
 from pathlib import Path
+
+from orchestrator.processes import try_lock
 
 LOCK = ".lock"
 """A file, not the folder: NFS locks only what is open for writing (flock(2))."""
@@ -57,8 +58,7 @@ def _locked(folder: Path) -> int:
     except OSError:
         return -1
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if os.path.samestat(os.fstat(fd), (folder / LOCK).lstat()):
+        if try_lock(fd) and os.path.samestat(os.fstat(fd), (folder / LOCK).lstat()):
             return fd
     except OSError:
         pass

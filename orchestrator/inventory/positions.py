@@ -13,6 +13,7 @@ from typing import Any, NoReturn, TypeAlias
 import yaml
 
 from optics import BadFile
+from optics.errors import first_line
 
 Path: TypeAlias = tuple[str | int, ...]
 Spot: TypeAlias = tuple[int, int]
@@ -276,7 +277,7 @@ def read_yaml(text: str, name: str) -> Document:
         line, col = (mark.line + 1, mark.column + 1) if mark else (1, 1)
         raise BadFile([f"{name}:{line}:{col}: not YAML: {words}"]) from None
     except (yaml.YAMLError, RecursionError, ValueError) as error:
-        raise BadFile([f"{name}:1:1: not YAML: {str(error).splitlines()[0]}"]) from None
+        raise BadFile([f"{name}:1:1: not YAML: {first_line(error)}"]) from None
     reader = _YamlReader(name)
     value = None if root is None else reader.value(root, ())
     if reader.found:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
-from optics.errors import NotVerified, TestbedError
+from optics.errors import NotVerified, TestbedError, first_line
 from optics.plain import counted
 from orchestrator.deadline import endless
 from orchestrator.results import Json
@@ -37,7 +37,7 @@ def serving(file: StateFile[S]) -> Iterator[StateFile[S]]:
         except asyncio.CancelledError:
             raise
         except BaseException as failure:
-            error = str(failure).partition("\n")[0] or type(failure).__name__
+            error = first_line(failure)
             raise
         finally:  # only what kills it leaves another state there
             file.now(state="ended", error=error)

@@ -17,6 +17,7 @@ from types import TracebackType
 
 from optics.errors import Locked, Missing, Untrusted
 from orchestrator.files.trust import SHARED, group_name, user_name
+from orchestrator.processes import try_lock
 
 GROUP = "testbed"
 """Root assigns `SHARED` to this group, if it exists (docs/decisions/0023-who-may-lock-a-lab.md)."""
@@ -66,11 +67,11 @@ class StoreClaim:
     def _shared(self, fd: int) -> bool:
         """Whether the file is shared now. Raises: Locked - it names another store."""
         try:
-            if _lock(fd, fcntl.LOCK_EX):  # no holder
+            if try_lock(fd, fcntl.LOCK_EX):  # no holder
                 os.ftruncate(fd, 0)
                 os.pwrite(fd, json.dumps(asdict(self.keeper)).encode(), 0)
             # Converting one kind of lock to the other is not atomic (flock(2)): another may have written in between.
-            if not _lock(fd, fcntl.LOCK_SH):
+            if not try_lock(fd, fcntl.LOCK_SH):
                 return False
         except OSError as error:
             raise _closed(self.path, error) from error
@@ -112,14 +113,6 @@ def who_locks(folder: Path) -> str:
     if found.st_mode & stat.S_IWGRP:
         return f"{folder}: root and group {group_name(found.st_gid)}"
     return f"{folder}: {user_name(found.st_uid)} alone"
-
-
-def _lock(fd: int, kind: int) -> bool:
-    try:
-        fcntl.flock(fd, kind | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def _open(path: Path) -> int:

@@ -7,6 +7,7 @@ from asyncio import CancelledError
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from optics.errors import first_line
 from orchestrator.results import PartTime, PhaseTime
 from orchestrator.telemetry.journal import Journal
 from orchestrator.telemetry.progress import Progress
@@ -47,7 +48,7 @@ class Recorder:
             yield phase
         except BaseException as error:
             interrupted = isinstance(error, (CancelledError, KeyboardInterrupt))
-            phase.detail = "interrupted" if interrupted else (str(error).splitlines() or [type(error).__name__])[0]
+            phase.detail = "interrupted" if interrupted else first_line(error)
             self._close(phase, ok=False)
             raise
         self._close(phase, ok=True)

@@ -36,7 +36,7 @@ async def sides(
     try:
         readings = await measure(devices, lab, circuits)
     except TestbedError as error:
-        return {}, f"the meters cannot be asked: {str(error).splitlines()[0]}"
+        return {}, f"the meters cannot be asked: {error.line}"
     return {reading.circuit: why for reading in readings if (why := where(reading, lab))}, ""
 
 

@@ -141,7 +141,7 @@ async def look(session: Session, subject: Subject, seen: Observation) -> Signals
         clocks = await hosts.measure.clocks(answering)
     except TestbedError as error:
         clocks = {}
-        unread.append(f"clocks: {str(error).splitlines()[0]}")
+        unread.append(f"clocks: {error.line}")
     if trouble:
         unread.append(trouble)
     if without := [rank for rank in ranks if rank not in beats]:
@@ -236,7 +236,7 @@ async def look_closer(
     try:
         signals = await ask_ends(session, subject, signals, answering)
     except TestbedError as error:
-        signals = replace(signals, unread=(*signals.unread, f"the ends of the fibres: {str(error).splitlines()[0]}"))
+        signals = replace(signals, unread=(*signals.unread, f"the ends of the fibres: {error.line}"))
     if explained(signals):
         return signals
     links = [wire.link for wire in signals.wires if {p.host for p in wire.ports} <= set(answering)]
@@ -253,7 +253,7 @@ async def look_closer(
             try:
                 found = await measured(session, signals, part, beside, found)
             except TestbedError as error:
-                signals = replace(signals, unread=(*signals.unread, f"test traffic: {str(error).splitlines()[0]}"))
+                signals = replace(signals, unread=(*signals.unread, f"test traffic: {error.line}"))
                 break
         signals = replace(signals, quality=found, beside=beside)
         if (

@@ -99,21 +99,18 @@ def chosen(rows: Sequence[Row], wanted: Sequence[str]) -> list[str]:
     return list(wanted) or sorted(known, key=lambda name: FIRST.index(name) if name in FIRST else len(FIRST))[:SHOWN]
 
 
-def table(rows: Sequence[Row], wanted: Sequence[str]) -> list[str]:
-    """Aligned lines: parameters, number of trials, and of each value the median with its interval."""
+def table(rows: Sequence[Row], wanted: Sequence[str]) -> tuple[list[list[str]], str]:
+    """Rows of cells: parameters, number of trials, and of each value the median with its interval; and what its brackets mean."""
     names = list(dict.fromkeys(name for row in rows for name in row.labels))
     values = chosen(rows, wanted)
     if not rows:
-        return []
+        return [], ""
     cells = [[*names, "trials", *values]]
     cells += [
         [*(str(row.labels.get(name, "")) for name in names), str(row.trials), *(_words(row.values.get(value)) for value in values)]
         for row in rows
     ]
-    widths = [max(len(line[at]) for line in cells) for at in range(len(cells[0]))]
-    lines = [("  " + "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True))).rstrip() for line in cells]
-    said = legend(row.values[value] for row in rows for value in values if value in row.values)
-    return [*lines, *([f"  {said}"] if said else [])]
+    return cells, legend(row.values[value] for row in rows for value in values if value in row.values)
 
 
 def _words(found: Middle | None) -> str:

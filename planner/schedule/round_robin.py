@@ -90,11 +90,3 @@ def fewest_slots(n: int, planes: int) -> int:
 def duty(dwell_s: float, dark_s: float, guard_s: float = 0.0) -> float:
     """Share of the time that hosts may send: `guard_s` of each dwell they do not, `dark_s` between two slots they cannot."""
     return (dwell_s - guard_s) / (dwell_s + dark_s)
-
-
-def dark_between(slots: Slots) -> tuple[frozenset[int], ...]:
-    """For each slot, the planes that are dark before it: those that show another matching than in the slot before."""
-    return tuple(
-        frozenset(plane for plane, (was, now) in enumerate(zip(before, slot, strict=True)) if was != now)
-        for before, slot in zip((slots[-1], *slots[:-1]), slots, strict=True)
-    )

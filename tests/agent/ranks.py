@@ -6,12 +6,11 @@ Environment: RANKS, how many; MODE: `prompt`, `cannot` (all but rank 0) or `mute
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from tests.agent.space import Peer, Space
+from tests.kit.waiting import until
 
 RANK = """
 import json, os, socket, sys, threading, time
@@ -65,15 +64,6 @@ while not os.path.exists(folder + "/end"):
     time.sleep(0.02)
 """
 PROGRAM = ["/usr/bin/env", "python3", "-S", "-E", "-c", RANK]
-
-
-def until(question: Callable[[], Any], limit_s: float = 20.0) -> Any:
-    """The first true answer. Raises: AssertionError - there is none in time."""
-    give_up = time.monotonic() + limit_s
-    while not (found := question()):
-        assert time.monotonic() < give_up, "waited in vain"
-        time.sleep(0.005)
-    return found
 
 
 class Job:

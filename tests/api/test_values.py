@@ -18,7 +18,6 @@ from optical_testbed import BadFile, Designed, Infeasible, Lab, Missing, Rows
 from optical_testbed.plans import source
 from optics import LinkKind
 from optics.plan import Acceptance, Avoid, Plan, TransitionPolicy, WantedLink
-from orchestrator.inventory.lab import read_lab
 from orchestrator.plan.edges import json_schema
 from orchestrator.plan.reader import read_plan
 from orchestrator.plan.written import document_of
@@ -27,14 +26,10 @@ from orchestrator.store.notes import annotate
 from orchestrator.store.store import Store
 from orchestrator.telemetry import Journal
 from tests.house.repository import ROOT
+from tests.kit.labs import lab_of
 
 EXAMPLES = [path for path in sorted((ROOT / "examples").glob("*.json")) if not path.name.startswith("wss")]
-PARTS = ("hosts.yml", "devices.yml", "fibres.yml", "programs.yml")
 RUN = "2026-11-21-0001"
-
-
-def lab_of(name: str = "emulated") -> object:
-    return read_lab(*(path.read_text() for part in PARTS if (path := ROOT / "inventory" / name / part).exists()))
 
 
 @pytest.fixture
@@ -48,10 +43,10 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_a_plan_is_written_as_it_was_read(path: Path) -> None:
-    plan = read_plan(path.read_text(), path.name, lab_of())  # type: ignore[arg-type]
+    plan = read_plan(path.read_text(), path.name, lab_of("emulated"))
     written = document_of(plan)
     jsonschema.validate(written, json_schema())
-    again = read_plan(json.dumps(written), "again", lab_of())  # type: ignore[arg-type]
+    again = read_plan(json.dumps(written), "again", lab_of("emulated"))
     assert dataclasses.replace(again, sha256=plan.sha256) == plan
 
 
@@ -60,7 +55,7 @@ def test_values_of_a_plan_that_differ_from_the_usual_are_written() -> None:
     plan = Plan("pair", links, acceptance=Acceptance(max_loss_db=7.5), transition=TransitionPolicy(live="never"), description="two")
     written = document_of(plan)
     assert written["acceptance"] == {"max_loss_db": 7.5} and written["transition"] == {"live": "never"}
-    again = read_plan(json.dumps(written), "again", lab_of())  # type: ignore[arg-type]
+    again = read_plan(json.dumps(written), "again", lab_of("emulated"))
     assert dataclasses.replace(again, sha256="") == plan
     with pytest.raises(ValueError, match="avoids gpu01:p1"):
         document_of(dataclasses.replace(plan, avoid=Avoid(("gpu01:p1",))))
@@ -95,7 +90,7 @@ def test_a_design_is_saved_and_is_what_the_command_line_writes(lab: Lab, tmp_pat
     design = lab.design(workload, "ring", name="mine", ports=2, iterations=7)
     assert design.name == "mine" and design.why == ("1 parallel ring(s) in rank order",)
     path = design.save(tmp_path / "plan.json")
-    plan = read_plan(path.read_text(), "plan.json", lab_of())  # type: ignore[arg-type]
+    plan = read_plan(path.read_text(), "plan.json", lab_of("emulated"))
     assert plan.job is not None and plan.job.args == {"iterations": 7} and plan.job.predicted == design.predicted
 
 

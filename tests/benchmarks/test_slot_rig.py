@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.slot_rig import ring_iteration_s
 from orchestrator.plan.reader import read_plan
-from tests.plan.test_plan_cases import lab_of
+from tests.kit.labs import lab_of
 
 
 def test_a_ring_job_on_a_schedule_has_a_prediction_that_waits_for_slots() -> None:

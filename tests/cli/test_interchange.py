@@ -8,7 +8,7 @@ from typing import Any
 
 from orchestrator.plan.reader import read_plan
 from tests.house.repository import ROOT
-from tests.plan.test_plan_cases import lab_of
+from tests.kit.labs import lab_of
 
 
 def test_the_commands_import_and_export_a_file(cli: Any, tmp_path: Path) -> None:

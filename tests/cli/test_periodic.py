@@ -12,7 +12,7 @@ from optics import BadFile
 from orchestrator.plan.design.periodic import forecast
 from orchestrator.plan.reader import read_plan
 from tests.house.repository import ROOT
-from tests.plan.test_plan_cases import lab_of
+from tests.kit.labs import lab_of
 
 AT = ("--inventory", ROOT / "inventory" / "emulated")
 DLRM = ("--workload", ROOT / "examples" / "workloads" / "dlrm.yaml")

@@ -6,7 +6,6 @@ import os
 import signal
 import sqlite3
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import pytest
 
 from tests.end_to_end.conftest import Lab, ring
 from tests.end_to_end.test_job import FORWARD, job
+from tests.kit.waiting import until
 
 pytestmark = [
     pytest.mark.long,
@@ -23,14 +23,6 @@ pytestmark = [
 ]
 
 RING, MOVED = ring((1, 2)), [*ring((1, 2))[1:], ("gpu01:p3", "gpu02:p3")]
-
-
-def until(look: Callable[[], Any], timeout_s: float = 90.0) -> Any:
-    give_up = time.monotonic() + timeout_s
-    while not (found := look()):
-        assert time.monotonic() < give_up
-        time.sleep(0.2)
-    return found
 
 
 def awaited(lab: Lab) -> dict[str, Any]:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +14,7 @@ from orchestrator.processes import Daemon
 from orchestrator.telemetry import read
 from tests.drills.job_truth import Job
 from tests.end_to_end.conftest import Lab
+from tests.kit.waiting import until
 
 pytestmark = [
     pytest.mark.long,
@@ -38,13 +37,6 @@ def plan(lab: Lab, name: str, functions: list[str], *, workload: str = "train", 
 
 def allocations(lab: Lab) -> list[dict[str, Any]]:
     return list(lab.ask("status")["functions"]["ideal"]["allocations"])
-
-
-def until(true: Callable[[], bool], within_s: float = 90.0) -> None:
-    give_up = time.monotonic() + within_s
-    while not true():
-        assert time.monotonic() < give_up
-        time.sleep(0.2)
 
 
 def finished(lab: Lab, job: Job) -> dict[str, Any]:

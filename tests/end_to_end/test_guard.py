@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from tests.end_to_end.conftest import ROOT, TESTBED, Lab
+from tests.kit.waiting import until
 
 pytestmark = [
     pytest.mark.long,
@@ -179,12 +180,12 @@ def test_up_guard_starts_one_in_the_background_and_down_ends_it(small: Lab) -> N
     assert second.exit_code == 4 and "another guard watches this plan" in second.envelope["message"]
     small.ask("fibre", name="f-gpu01-p1", cut=True)
     log = small.folder / "state" / "runs" / run / "guard.jsonl"
-    wait_for(lambda: "rerouted" in log.read_text())
+    until(lambda: "rerouted" in log.read_text())
     small.ask("fibre", name="f-gpu01-p1", cut=False)
-    wait_for(lambda: "restored" in log.read_text())
+    until(lambda: "restored" in log.read_text())
     pid = int(guard.split("pid ")[1].split()[0])
     small.testbed("down", "--yes").must()
-    wait_for(lambda: not Path(f"/proc/{pid}").exists())  # it has ended; its parent, the first process, may have yet to notice
+    until(lambda: not Path(f"/proc/{pid}").exists())  # it has ended; its parent, the first process, may have yet to notice
     assert small.testbed("status").must()["guard"] == ""
     assert small.testbed("guard").exit_code == 2, "nothing is up, so there is nothing to guard"
 
@@ -204,10 +205,3 @@ def test_a_host_without_power_is_said_and_traffic_of_the_others_goes_round_it(sm
         assert [hosts[name]["generation"] for name in HOSTS[:3]] == [found["generation"]] * 3 and not hosts["gpu04"]["ok"]
     finally:
         guard.end()
-
-
-def wait_for(look: Any, limit_s: float = 30.0) -> None:
-    give_up = time.monotonic() + limit_s
-    while not look():
-        assert time.monotonic() < give_up
-        time.sleep(0.05)

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from tests.end_to_end.conftest import Lab, ring
 from tests.end_to_end.test_up import scpi
+from tests.kit.waiting import until
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(300), pytest.mark.skipif(os.geteuid() != 0, reason="namespaces need root")]
 
@@ -39,13 +38,6 @@ def carriers(lab: Lab) -> dict[str, bool]:
     """What the kernel says of every port, by the lab's own look at it."""
     hosts = lab.ask("status")["hosts"]
     return {f"{host}:p{number}": port["carrier"] for host, facts in hosts.items() for number, port in facts["ports"].items()}
-
-
-def wait_until(look: Callable[[], bool], timeout_s: float = 10.0) -> None:
-    end = time.monotonic() + timeout_s
-    while not look():
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 @pytest.fixture
@@ -77,7 +69,7 @@ def test_one_way_links_are_known_without_waiting_for_answers_that_cannot_come(la
 def test_a_cut_fibre_is_named_by_light_and_link(up: Lab) -> None:
     up.ask("fibre", name="f-gpu03-p1", cut=True)
     try:
-        wait_until(lambda: not carriers(up)["gpu03:p1"])
+        until(lambda: not carriers(up)["gpu03:p1"])
         rungs = climb(up)
         assert failed(rungs) >= {"light", "link", "identity"} and rungs["map"]["ok"]
         assert "no light arrives at ocs1:3: the transmitter of gpu03:p1, or fibre f-gpu03-p1" in said(rungs, "light")
@@ -186,7 +178,7 @@ def test_a_circuit_that_somebody_took_down_is_missing_in_the_map(up: Lab) -> Non
 def test_hands_that_move_a_circuit_are_seen_in_the_map_and_told_from_swapped_fibres(up: Lab) -> None:
     scpi(up, ":oxc:swit:conn:sub (@3,5),(@20,22);:oxc:swit:conn:add (@3,5),(@22,20);*idn?\n")
     try:
-        wait_until(lambda: ("3", "22") in up.glass()["ocs1"] and carriers(up)["gpu04:p1"])
+        until(lambda: ("3", "22") in up.glass()["ocs1"] and carriers(up)["gpu04:p1"])
         rungs = climb(up)
         assert "ocs1: 3->20 is missing; 3->22 is there instead, of no owner this store knows" in said(rungs, "map")
         assert "another cross-connect leads there" in said(rungs, "identity") and "swapped" not in said(rungs, "identity")

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import os
 import signal
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.end_to_end.conftest import Lab, ring
+from tests.kit.waiting import until
 
 pytestmark = [
     pytest.mark.lab,
@@ -51,14 +51,6 @@ def queue(lab: Lab) -> Iterator[Lab]:
 
 def rows(lab: Lab) -> dict[int, dict[str, Any]]:
     return {row["number"]: row for row in lab.testbed("queue", "--explain", "--all").must()["rows"]}
-
-
-def until(happened: Callable[[], Any], within_s: float = 120.0) -> Any:
-    give_up = time.monotonic() + within_s
-    while not (found := happened()):
-        assert time.monotonic() < give_up, "it did not happen"
-        time.sleep(0.2)
-    return found
 
 
 def state(lab: Lab, number: int, *wanted: str) -> dict[str, Any]:

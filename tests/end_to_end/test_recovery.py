@@ -4,22 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.end_to_end.conftest import Answer, Lab, ring
+from tests.kit.waiting import until
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(300), pytest.mark.skipif(os.geteuid() != 0, reason="namespaces need root")]
-
-
-def wait_for(look: Callable[[], object], timeout_s: float = 60.0) -> None:
-    give_up = time.monotonic() + timeout_s
-    while not look():
-        assert time.monotonic() < give_up
-        time.sleep(0.02)
 
 
 def stopped(lab: Lab, number: signal.Signals, settle_s: float = 3.0) -> tuple[Answer | None, dict[str, int]]:
@@ -30,7 +22,7 @@ def stopped(lab: Lab, number: signal.Signals, settle_s: float = 3.0) -> tuple[An
         lab.ask("settle", device=device, s=settle_s)
     try:
         process = lab.command("up", "--topology", plan)
-        wait_for(lambda: lab.writes() != before or process.poll() is not None)
+        until(lambda: lab.writes() != before or process.poll() is not None)
         process.send_signal(number)
         out, err = process.communicate(timeout=100)
     finally:

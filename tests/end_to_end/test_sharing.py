@@ -8,8 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,16 +17,9 @@ import pytest
 import yaml
 
 from tests.end_to_end.conftest import ROOT, TESTBED, Answer, Lab
+from tests.kit.waiting import until
 
 ANN, BOB = {"TESTBED_OWNER": "ann"}, {"TESTBED_OWNER": "bob"}
-
-
-def wait_for(condition: Callable[[], Any], timeout_s: float = 30.0) -> Any:
-    give_up = time.monotonic() + timeout_s
-    while not (found := condition()):
-        assert time.monotonic() < give_up, "it did not happen"
-        time.sleep(0.01)
-    return found
 
 
 def triangle(*hosts: str, ports: tuple[int, int] = (1, 2)) -> list[tuple[str, str]]:
@@ -63,7 +55,7 @@ def circuits(lab: Lab) -> dict[str, set[tuple[str, str]]]:
 
 def at_work(lab: Lab) -> dict[str, Any]:
     """The lock of the run that holds something now, as soon as it does."""
-    [name] = wait_for(lab.holders)
+    [name] = until(lab.holders)
     return {"id": name}
 
 
@@ -106,12 +98,12 @@ def test_who_needs_the_same_hosts_is_told_by_whom_they_are_held_or_waits(shared:
     began = len(lab.steps())
     first = lab.command("up", "--topology", plans[0], "--no-job", **ANN)
     at_work(lab)
-    wait_for(lambda: len(lab.steps()) > began)  # a login would run into its time-out asleep
+    until(lambda: len(lab.steps()) > began)  # a login would run into its time-out asleep
     with asleep(first):
         answer = lab.up(plans[1], "--no-job", **BOB)
         [held] = locks(lab)
         waiting = lab.command("up", "--topology", plans[1], "--no-job", "--wait", "60s", **BOB)
-        wait_for(lambda: [lock["state"] for lock in locks(lab)] == ["active", "waiting"])
+        until(lambda: [lock["state"] for lock in locks(lab)] == ["active", "waiting"])
     assert answer.exit_code == 4 and answer.envelope["code"] == "E-LOCKED"
     said = answer.envelope["message"]
     assert f"(pid {first.pid}) for ann since " in said and f": up left [lock {held['id']}]" in said and said.startswith("gpu03, ")
@@ -275,7 +267,7 @@ def test_a_tag_hung_while_a_change_goes_wrong_is_left_for_hands(shared: Lab) -> 
     devices = sorted(lab.glass())
     lab.ask("faults.add", device=devices[2], kind="refuse", on="write", count=1)
     running = lab.command("up", "--topology", plan, "--no-job", **BOB)
-    wait_for(lambda: circuits(lab))
+    until(lambda: circuits(lab))
     tagged = lab.testbed("tagout", next(iter(circuits(lab))), "--reason", "hands in rack", **ANN).must()
     assert [lock["pid"] for lock in tagged["busy"]] in ([running.pid], [])
     answer = finished(running)
@@ -425,7 +417,7 @@ def test_two_users_share_a_lab_through_one_store(lab: Lab, users: Users) -> None
     right = users.plan(lab, "right", triangle("gpu04", "gpu05", "gpu06"))
     over = users.plan(lab, "over", triangle("gpu03", "gpu04", "gpu05"))
     first, second = users.run("ann", "up", "-t", left, "--no-job"), users.run("bob", "up", "-t", right, "--no-job")
-    wait_for(lambda: len(users.testbed("bob", "lock").must()["locks"]) == 2 or first.poll() is not None)
+    until(lambda: len(users.testbed("bob", "lock").must()["locks"]) == 2 or first.poll() is not None)
     modes = {path.name: (path.stat().st_mode & 0o7777, path.stat().st_gid) for path in users.store.iterdir()}
     assert set(modes) >= {"testbed.sqlite3", "testbed.sqlite3-wal", "testbed.sqlite3-shm"}
     assert set(modes.values()) == {(0o660, GROUP)}, modes
@@ -461,7 +453,7 @@ def test_a_store_is_opened_by_its_group_alone(lab: Lab, users: Users) -> None:
 def test_a_user_with_a_store_of_his_own_does_not_meet_others_unawares(lab: Lab, users: Users) -> None:
     left = users.plan(lab, "left", triangle("gpu01", "gpu02", "gpu03"))
     running = users.run("ann", "up", "-t", left, "--no-job")
-    wait_for(lambda: users.testbed("bob", "lock").must()["locks"])
+    until(lambda: users.testbed("bob", "lock").must()["locks"])
     own = users.folder / "bob" / "own"
     with asleep(running):
         answer = users.testbed("bob", "up", "-t", left, "--no-job", TESTBED_STORE="", TESTBED_DATA_DIR=str(own))

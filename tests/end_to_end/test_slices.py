@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.end_to_end.conftest import Lab
-from tests.end_to_end.test_sharing import wait_for
+from tests.kit.waiting import until
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(400), pytest.mark.skipif(os.geteuid() != 0, reason="namespaces need root")]
 
@@ -53,10 +53,10 @@ def test_two_owners_train_on_the_same_hosts_and_one_goes_without_the_others_noti
     def trained(**owner: str) -> int:
         return int(lab.testbed("status", **owner).must()["job"]["iterations"] or 0)
 
-    wait_for(lambda: trained(**LEFT) > 2 and trained(**RIGHT) > 2, 60)
+    until(lambda: trained(**LEFT) > 2 and trained(**RIGHT) > 2, 60)
     before = trained(**RIGHT)
     assert lab.testbed("down", "--yes", **LEFT).exit_code == 0
-    wait_for(lambda: trained(**RIGHT) > before + 2, 60)
+    until(lambda: trained(**RIGHT) > before + 2, 60)
     assert lab.testbed("verify", **RIGHT).must()["ok"]
     assert lab.testbed("down", "--yes", **RIGHT).exit_code == 0
     assert lab.up(lab.plan("whole", [], segments=[{"name": "ideal"}]), TESTBED_OWNER="third").must()["pairs_ok"] == 2

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +12,7 @@ import pytest
 
 from tests.end_to_end.conftest import Lab
 from tests.end_to_end.test_switches import started
+from tests.kit.waiting import until
 
 pytestmark = [
     pytest.mark.long,
@@ -21,14 +20,6 @@ pytestmark = [
     pytest.mark.timeout(600),
     pytest.mark.skipif(os.geteuid() != 0, reason="namespaces need root"),
 ]
-
-
-def wait_for(condition: Callable[[], Any], within_s: float = 60.0) -> Any:
-    give_up = time.monotonic() + within_s
-    while not (found := condition()):
-        assert time.monotonic() < give_up, "it did not happen"
-        time.sleep(0.2)
-    return found
 
 
 def up(lab: Lab, owner: str, a: str, b: str) -> None:
@@ -74,9 +65,9 @@ def test_three_jobs_take_turns_and_are_free_when_who_shifts_them_is_killed(tmp_p
         begun = lab.testbed("coordinate").must()["coordinator"]
         assert begun["state"] == "pacing"
         assert "pacing" in lab.testbed("status", TESTBED_OWNER="ann").envelope["data"]["services"]["coordinator"]
-        wait_for(lambda: all(any("paced_ms" in record for record in latest(lab, host)) for host in firsts))
+        until(lambda: all(any("paced_ms" in record for record in latest(lab, host)) for host in firsts))
         os.kill(begun["pid"], signal.SIGKILL)
-        wait_for(lambda: not any("paced_ms" in record for host in firsts for record in latest(lab, host)), 90)
+        until(lambda: not any("paced_ms" in record for host in firsts for record in latest(lab, host)), 90)
         again = lab.testbed("coordinate").must()["coordinator"]
         assert again["pid"] != begun["pid"]
         off = lab.testbed("coordinate", "--by", "off").must()

@@ -6,7 +6,6 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import pytest
 
 from orchestrator.telemetry.reader import read
 from tests.end_to_end.conftest import Lab, ring
+from tests.kit.waiting import until
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(300), pytest.mark.skipif(os.geteuid() != 0, reason="namespaces need root")]
 
@@ -230,20 +230,12 @@ def test_a_dark_fibre_is_localised_and_the_hosts_stay_consistent(lab: Lab) -> No
 def test_a_second_writer_is_locked_out_and_told_by_whom(lab: Lab) -> None:
     plan = lab.plan("ring", ring((1, 2)))
     first = lab.command("up", "--topology", plan)
-    wait_for(lab.holders)
+    until(lab.holders)
     first.send_signal(signal.SIGSTOP)  # however slow the second is
     answer = lab.up(plan)
     first.send_signal(signal.SIGCONT)
     first.communicate(timeout=60)
     assert answer.exit_code == 4 and "up ring" in answer.envelope["message"]
-
-
-def wait_for(look: Callable[[], object], timeout_s: float = 30.0):  # type: ignore[no-untyped-def]
-    give_up = time.monotonic() + timeout_s
-    while not (seen := look()):
-        assert time.monotonic() < give_up
-        time.sleep(0.02)
-    return seen
 
 
 @pytest.mark.parametrize("moment", ["writes", "stage"])
@@ -252,7 +244,7 @@ def test_after_kill_9_of_up_the_next_up_converges(lab: Lab, moment: str) -> None
     before = lab.writes()
     process = lab.command("up", "--topology", plan)
     if moment == "writes":
-        wait_for(lambda: lab.writes() != before or process.poll() is not None)
+        until(lambda: lab.writes() != before or process.poll() is not None)
     else:
         time.sleep(1.5)
     process.send_signal(signal.SIGKILL)
@@ -270,7 +262,7 @@ def test_a_device_that_settles_while_the_next_up_stages_holds_nobody_up(lab: Lab
         lab.ask("settle", device=device, s=2.0)
     try:
         process = lab.command("up", "--topology", plan)
-        wait_for(lambda: lab.writes() != before)
+        until(lambda: lab.writes() != before)
         time.sleep(0.3)
         process.send_signal(signal.SIGKILL)
         process.communicate(timeout=60)

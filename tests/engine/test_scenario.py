@@ -23,7 +23,7 @@ from orchestrator.plan.scenario.reader import read_scenario
 from orchestrator.plan.scenario.values import Compared, Scenario
 from orchestrator.results import DownReport, JobStatus, UpReport
 from orchestrator.settings import Settings, load
-from tests.plan.test_examples import lab_of
+from tests.kit.labs import lab_of
 
 LINKS = [{"a": "gpu01:p1", "b": "gpu02:p1"}]
 JOB = {"name": "j", "workload": "train", "ranks": ["gpu01", "gpu02"], "args": {"iterations": 0}}

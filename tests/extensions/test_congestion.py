@@ -23,15 +23,9 @@ from orchestrator.plan.reader import read_plan
 from orchestrator.plan.written import document_of
 from orchestrator.store.job_spec import JobSpec
 from orchestrator.store.records import JobRecord
-from tests.plan.test_plan_cases import lab_of
 
 HOSTS = ["gpu01", "gpu02", "gpu03"]
 RING = [{"a": f"{a}:p{n}", "b": f"{b}:p{n}"} for n, (a, b) in enumerate(zip(HOSTS, HOSTS[1:] + HOSTS[:1], strict=True), 1)]
-
-
-@pytest.fixture(scope="module")
-def lab() -> Lab:
-    return lab_of("emulated")
 
 
 def text(congestion: object, **job: object) -> str:

@@ -12,10 +12,11 @@ from extensions.switch_functions.plan import Function, functions_of
 from optics import BadFile
 from optics.plan import Plan
 from orchestrator.extensions import job_of
-from orchestrator.inventory.lab import Lab, read_lab
+from orchestrator.inventory.lab import Lab
 from orchestrator.plan.reader import read_plan
 from orchestrator.plan.written import document_of
 from orchestrator.results import to_json
+from tests.kit.labs import lab_in
 from tests.plan.test_segments import plan_text
 
 HOSTS = [f"gpu0{n}" for n in range(1, 5)]
@@ -27,7 +28,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
     folder = tmp_path_factory.mktemp("functions")
     words = ["--hosts", "4", "--ports", "1", "--electrical", "ideal+aggregate", "--electrical", "fat-tree", "--rack", "2"]
     assert main([*words, "--out", str(folder)]) == 0
-    return read_lab(*((folder / name).read_text() for name in ("hosts.yml", "devices.yml", "fibres.yml")))
+    return lab_in(folder)
 
 
 def read(lab: Lab, *segments: dict[str, Any], ranks: list[str] = HOSTS, args: dict[str, Any] | None = None) -> Plan:

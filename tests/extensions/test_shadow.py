@@ -20,6 +20,7 @@ from orchestrator.engine import job_verbs
 from orchestrator.engine.change.attachments import Look, status, stop
 from orchestrator.engine.change.job_record import spec_of
 from orchestrator.engine.change.jobs import Jobs
+from orchestrator.hosts.api import ClockReading
 from orchestrator.hosts.channels import Channels
 from orchestrator.results import JobStatus
 from orchestrator.session import Session
@@ -160,7 +161,7 @@ class Bench:
         self.store, self.folder = store, folder
         self.session = Session(self.lab, folder, {}, cast(Any, self))
         self.jobs = Jobs(self.session, store, "lab/ann", folder)
-        self.channels = self
+        self.channels = self.measure = self
         self.connects = 0
         self.text, self.there, self.ended, self.status = "", True, list[str](), FAILED
 
@@ -184,6 +185,9 @@ class Bench:
             raise Unreachable("gpu04: no answer")
         data = self.text[fields["offset"] :]
         return {host: {"data": data, "offset": len(self.text), "size": len(self.text), "state": "running"}}
+
+    async def clocks(self, names: Any) -> dict[str, ClockReading]:
+        return {name: ClockReading(0, 0) for name in names}
 
     async def look(self, folder: Path) -> dict[str, Any] | None:
         """What is known of the shadow of the latest job."""

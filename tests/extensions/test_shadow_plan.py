@@ -22,15 +22,9 @@ from orchestrator.plan.ports import assign_ports
 from orchestrator.plan.reader import read_plan
 from orchestrator.plan.written import document_of
 from orchestrator.results import to_json
-from tests.plan.test_plan_cases import lab_of
 
 HOSTS = ["gpu01", "gpu02", "gpu03"]
 RING = [{"a": f"{a}:p{n}", "b": f"{b}:p{n}"} for n, (a, b) in enumerate(zip(HOSTS, HOSTS[1:] + HOSTS[:1], strict=True), 1)]
-
-
-@pytest.fixture(scope="module")
-def lab() -> Lab:
-    return lab_of("emulated")
 
 
 def text(shadow: object, **job: object) -> str:

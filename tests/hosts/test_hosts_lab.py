@@ -24,7 +24,7 @@ from optics.plan import Job
 from orchestrator.fabric.circuits import circuits, settings
 from orchestrator.fabric.rules import Rules, hops, rules
 from orchestrator.hosts import Committed, Hello, Hosts, job_name
-from orchestrator.inventory.lab import read_lab
+from tests.kit.labs import lab_in
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(180)]
 
@@ -40,7 +40,7 @@ class Emulated:
         words = ["--hosts", "3", "--ports", "2", "--free-ports", "--settle-s", "0.02"]
         self._python("emulators.generate", *words, "--out", str(self.inventory), "--state", str(self.state))
         self._python("emulators", str(self.inventory))
-        self.lab = read_lab(*((self.inventory / f"{name}.yml").read_text() for name in ("hosts", "devices", "fibres")))
+        self.lab = lab_in(self.inventory)
 
     @staticmethod
     def _python(*words: str) -> None:

@@ -25,7 +25,6 @@ from orchestrator.engine.schedule.points import record_host, record_turn
 from orchestrator.fabric.circuits import settings
 from orchestrator.hosts import ClockReading, Committed, HostEvent
 from orchestrator.hosts.facts import PLAYBOOKS
-from orchestrator.inventory.lab import read_lab
 from orchestrator.plan.reader import read_plan
 from orchestrator.plan.target import target
 from orchestrator.store.light import light_history
@@ -37,6 +36,7 @@ from orchestrator.telemetry.reference import rewritten
 from orchestrator.verify.power import Point, Reading, keep
 from orchestrator.verify.report import PairSample, Rung
 from tests.house.repository import ROOT
+from tests.kit.labs import lab_of
 
 HOSTS = sorted((ROOT / "orchestrator" / "hosts").glob("*.py"))
 PLAYED = sorted(path for path in PLAYBOOKS.glob("*.yml"))
@@ -129,7 +129,7 @@ def batch(host: str, ports: list[int], times: list[int]) -> HostEvent:
 
 
 def test_what_the_engine_records_is_declared_and_what_is_declared_is_recorded(tmp_path: Path) -> None:
-    lab = read_lab(*((ROOT / "inventory" / "emulated" / part).read_text() for part in ("hosts.yml", "devices.yml", "fibres.yml")))
+    lab = lab_of("emulated")
     ring, torus = (read_plan((ROOT / "examples" / f"{n}.json").read_text(), n, lab) for n in ("topoopt-12", "parallel-ring-12"))
     held = target(ring, lab, dict.fromkeys(lab.devices, frozenset()), ())
     goal = target(torus, lab, held.wanted, [s for settings_ in held.wanted.values() for s in settings_])

@@ -17,7 +17,7 @@ from optics import HostName, Link
 from optics.plan import Plan
 from orchestrator.fabric.detour import Detour, dead_links, detour
 from orchestrator.fabric.rules import rules
-from orchestrator.inventory.lab import Lab, read_lab
+from orchestrator.inventory.lab import Lab
 from orchestrator.plan.design.design import Read, design
 from orchestrator.plan.reader import read_plan
 from orchestrator.plan.target import target
@@ -27,6 +27,7 @@ from orchestrator.verify.symptoms import Subject, wires
 from planner.model.demand import Demand, Group
 from planner.model.workload import Workload
 from planner.topology.methods import Wanted as WantedDesign
+from tests.kit.labs import lab_in
 from tests.oracles.walk import walk
 from tests.properties.labs import macs
 
@@ -38,7 +39,7 @@ def dual(folder: Path, hosts: int = 6) -> Lab:
     """Leaf switches of two hosts in two planes, and an optical port a host."""
     ports = tuple(range(22101, 22101 + hosts))
     generate(folder, Wanted(ports, (25001,), rate_mbps=40, electrical=(parse("dual:2"),)))
-    return read_lab(*((folder / name).read_text() for name in ("hosts.yml", "devices.yml", "fibres.yml")))
+    return lab_in(folder)
 
 
 @pytest.fixture(scope="module")

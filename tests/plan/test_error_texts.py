@@ -36,13 +36,6 @@ def agrees(expected: Path, seen: str) -> None:
     assert seen + "\n" == expected.read_text(encoding="utf-8")
 
 
-@pytest.fixture(scope="module")
-def lab() -> Lab:
-    """The lab that comes with the project."""
-    inventory = HERE.parents[1] / "inventory" / "emulated"
-    return read_lab(*((inventory / name).read_text() for name in NAMES))
-
-
 @pytest.mark.parametrize("case", PLANS, ids=lambda path: path.stem)
 def test_a_bad_plan_is_refused_with_every_mistake_at_its_place(case: Path, lab: Lab) -> None:
     with pytest.raises(BadFile) as refused:

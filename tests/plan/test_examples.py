@@ -18,20 +18,11 @@ from orchestrator.inventory.positions import read_yaml
 from orchestrator.plan.edges import json_schema
 from orchestrator.plan.ports import assign_ports
 from orchestrator.plan.reader import read_plan
+from tests.kit.labs import lab_of
 from tests.oracles.rings import edge_disjoint, plan_rings
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*.json"))
-PARTS = ("hosts.yml", "devices.yml", "fibres.yml", "programs.yml")
-
-
-def lab_of(name: str) -> Lab:
-    return read_lab(*(path.read_text() for part in PARTS if (path := ROOT / "inventory" / name / part).exists()))
-
-
-@pytest.fixture(scope="module")
-def lab() -> Lab:
-    return lab_of("emulated")
 
 
 def test_the_committed_schema_is_the_one_the_program_uses() -> None:

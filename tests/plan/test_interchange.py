@@ -18,15 +18,9 @@ from orchestrator.plan.interchange.importing import imported
 from orchestrator.plan.ports import assign_ports
 from orchestrator.plan.reader import read_plan
 from tests.house.repository import ROOT
-from tests.plan.test_examples import lab_of
 from tests.properties.switches import switched_lab
 
 EXAMPLES = sorted(path.name for path in (ROOT / "examples").glob("*.json") if "wss" not in path.name)
-
-
-@pytest.fixture(scope="module")
-def lab() -> Lab:
-    return lab_of("emulated")
 
 
 @pytest.fixture(scope="module")

@@ -13,17 +13,11 @@ import pytest
 from optics import BadFile
 from optics.plan import Job
 from orchestrator.hosts.launch import identity
-from orchestrator.inventory.lab import Lab, read_lab
+from orchestrator.inventory.lab import Lab
 from orchestrator.plan.reader import read_plan
 from workloads.programs.options import OPTIONS, Option
 
 ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture(scope="module")
-def lab() -> Lab:
-    inventory = ROOT / "inventory" / "emulated"
-    return read_lab(*((inventory / f"{name}.yml").read_text() for name in ("hosts", "devices", "fibres")))
 
 
 def text(**job: object) -> str:

@@ -20,20 +20,16 @@ from orchestrator.fabric.circuits import circuits, foreign_ports, live_links, se
 from orchestrator.fabric.lightpath import LightMap, loss_db
 from orchestrator.fabric.rules import Macs, Rules, drain_rules, hops, rules
 from orchestrator.fabric.transition import transition
-from orchestrator.inventory.lab import Lab, read_lab
+from orchestrator.inventory.lab import Lab
 from orchestrator.plan.ports import assign_ports
 from orchestrator.plan.reader import read_plan
+from tests.kit.labs import lab_of
 from tests.oracles.rings import plan_rings
 from tests.oracles.walk import walk
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 CASES = sorted(path.parent for path in (HERE / "cases").glob("*/case.json"))
-
-
-def lab_of(name: str) -> Lab:
-    inventory = ROOT / "inventory" / name
-    return read_lab(*((inventory / part).read_text() for part in ("hosts.yml", "devices.yml", "fibres.yml")))
 
 
 def macs_of(lab: Lab) -> dict[HostPort, Macs]:

@@ -18,15 +18,9 @@ from orchestrator.plan.reader import read_plan
 from orchestrator.plan.schedule import slowest
 from orchestrator.plan.target import target
 from orchestrator.plan.written import document_of
-from tests.plan.test_plan_cases import lab_of
 
 HOSTS = [f"gpu{n:02}" for n in range(1, 13)]
 JOB = {"name": "j", "workload": "train", "ranks": HOSTS}
-
-
-@pytest.fixture(scope="module")
-def lab() -> Lab:
-    return lab_of("emulated")
 
 
 def text(**more: object) -> str:

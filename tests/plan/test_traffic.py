@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +11,7 @@ from optics import BadFile
 from optics.plan import Job
 from orchestrator.engine.change.job_record import launched, spec_of
 from orchestrator.hosts.launch import requests
-from orchestrator.inventory.lab import Lab, read_lab
+from orchestrator.inventory.lab import Lab
 from orchestrator.plan.ports import assign_ports
 from orchestrator.plan.reader import read_plan
 from orchestrator.results import to_json
@@ -20,7 +19,6 @@ from orchestrator.store.job_spec import JobSpec
 from orchestrator.store.records import JobRecord
 from tests.oracles.rings import plan_rings
 
-ROOT = Path(__file__).resolve().parents[2]
 LINKS = [{"a": "gpu01:p1", "b": "gpu02:p1"}, {"a": "gpu02:p2", "b": "gpu03:p2"}, {"a": "gpu03:p3", "b": "gpu01:p3"}]
 HOSTS = ["gpu01", "gpu02", "gpu03"]
 TRAFFIC: dict[str, Any] = {
@@ -31,12 +29,6 @@ TRAFFIC: dict[str, Any] = {
     "transfers": [{"src": "gpu01", "dst": "gpu03", "bytes": 7, "lane": 2}],
     "compute_s": 0.5,
 }
-
-
-@pytest.fixture(scope="module")
-def lab() -> Lab:
-    folder = ROOT / "inventory" / "emulated"
-    return read_lab(*((folder / part).read_text() for part in ("hosts.yml", "devices.yml", "fibres.yml")))
 
 
 def text(change: dict[str, Any] | None = None, **job: object) -> str:

@@ -20,7 +20,7 @@ from orchestrator.cli.design import exported as export
 from orchestrator.cli.design import watched
 from orchestrator.cli.designtext import text
 from orchestrator.engine.design_files import read_workload, workload_of
-from orchestrator.inventory.lab import Lab, read_lab
+from orchestrator.inventory.lab import Lab
 from orchestrator.plan.design.design import Design, Read, design, routing
 from orchestrator.plan.design.document import document
 from orchestrator.plan.design.export import KINDS, after, before
@@ -32,12 +32,6 @@ from tests.planner.formats.test_exporters import reduced
 
 ROOT = Path(__file__).resolve().parents[2]
 WORKLOADS = ROOT / "examples" / "workloads"
-
-
-@pytest.fixture(scope="module")
-def lab() -> Lab:
-    folder = ROOT / "inventory" / "emulated"
-    return read_lab(*((folder / part).read_text() for part in ("hosts.yml", "devices.yml", "fibres.yml")))
 
 
 def workload(name: str) -> Read:

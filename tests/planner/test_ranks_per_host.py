@@ -13,7 +13,7 @@ import pytest
 from optics import Infeasible
 from optics.ranks import ranks_on
 from orchestrator.engine.design_files import read_workload
-from orchestrator.inventory.lab import Lab, read_lab
+from orchestrator.inventory.lab import Lab
 from orchestrator.plan.design.design import Design, design
 from orchestrator.plan.design.document import document
 from orchestrator.plan.design.export import export
@@ -29,12 +29,6 @@ PARAMETERS = 2 * (12 * 64 + 13 * 8)
 
 def of(**fields: Any) -> Demand:
     return demand(Workload.model_validate({"schema": "testbed.workload/1", "name": "w", **fields}))
-
-
-@pytest.fixture(scope="module")
-def lab() -> Lab:
-    folder = ROOT / "inventory" / "emulated"
-    return read_lab(*((folder / part).read_text() for part in ("hosts.yml", "devices.yml", "fibres.yml")))
 
 
 @pytest.fixture(scope="module")

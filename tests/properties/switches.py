@@ -6,7 +6,8 @@ from pathlib import Path
 
 from emulators.generate.command import Wanted, generate
 from emulators.generate.electrical import parse
-from orchestrator.inventory.lab import Lab, read_lab
+from orchestrator.inventory.lab import Lab
+from tests.kit.labs import lab_in
 
 KINDS = ("ideal@60", "fat-tree@30", "oversubscribed:4", "domains:2@160", "rails:2@20")
 
@@ -15,4 +16,4 @@ def switched_lab(folder: Path) -> Lab:
     """Six hosts of two optical ports of 20 Mb/s, and of five at switches."""
     ssh, devices = tuple(range(22101, 22107)), (25001, 25002)
     generate(folder, Wanted(ssh, devices, rate_mbps=20, electrical=tuple(map(parse, KINDS)), rack=3))
-    return read_lab(*((folder / name).read_text() for name in ("hosts.yml", "devices.yml", "fibres.yml")))
+    return lab_in(folder)

@@ -9,8 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,16 +24,10 @@ from orchestrator.services.work import Retries, serving
 from orchestrator.settings import Settings
 from orchestrator.store.verbs import MOVERS
 from tests.house.repository import ROOT
+from tests.kit.waiting import until
 from tests.services.toy import KEY, TOY, ToyState, settings
 
 NOBODY = 65534
-
-
-def until(done: Callable[[], bool]) -> None:
-    give_up = time.monotonic() + 60
-    while not done():
-        assert time.monotonic() < give_up, "it never came"
-        time.sleep(0.01)
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ from itertools import count
 from types import SimpleNamespace
 from typing import Any, cast
 
+from orchestrator.processes import try_lock
 from tests.sim.agents import Absent, Agent
 from tests.sim.kernel import DiskOs
 from tests.sim.lab import World
@@ -110,7 +111,6 @@ class Machine:
         self.subprocess = SimpleNamespace(
             Popen=self.started, DEVNULL=subprocess.DEVNULL, PIPE=subprocess.PIPE, STDOUT=subprocess.STDOUT
         )
-        self.fcntl = SimpleNamespace(flock=self.flock, **{name: getattr(fcntl, name) for name in ("LOCK_EX", "LOCK_NB", "LOCK_UN")})
 
     def open(self, path: str, *_: Any, **__: Any) -> Any:
         raise FileNotFoundError(errno.ENOENT, "No such file or directory", path)
@@ -157,10 +157,10 @@ class Machine:
         """What a rank says of itself: its log."""
         ACTOR.get().loop.note(words)
 
-    def flock(self, file: Any, how: int) -> None:
-        """As `fcntl.flock`, which the kernel undoes when a process dies."""
-        fcntl.flock(file, how)
+    def try_lock(self, file: Any) -> bool:
+        """As `processes.try_lock`; the kernel undoes it when a process dies."""
         ACTOR.get().on_death.append(lambda: None if file.closed else fcntl.flock(file, fcntl.LOCK_UN))
+        return try_lock(file)
 
 
 class Caller:

@@ -63,7 +63,7 @@ from orchestrator import processes
 from orchestrator import session as sessions
 from orchestrator.engine import status as survey
 from orchestrator.engine import verbs
-from orchestrator.engine.change import apply, job_beats, job_ports, move, rollback
+from orchestrator.engine.change import apply, follow, move, rollback
 from orchestrator.engine.change import run as changes
 from orchestrator.engine.guard.guard import GuardOptions, guard
 from orchestrator.engine.guard.process import GUARD
@@ -311,7 +311,7 @@ def of_jobs(by: Any) -> Iterable[tuple[Any, str, Any]]:
     yield from ((job_processes, name, getattr(by, name)) for name in ("kill_session", "kill_left"))
     yield from ((module, "start_time", by.start_time) for module in (job_processes, handoff, door))
     yield from ((handoff, name, getattr(by, name)) for name in ("job_door", "clean"))
-    yield from ((module, "fcntl", by.fcntl) for module in (job_beats, job_ports))
+    yield follow, "try_lock", by.try_lock
     yield keeping, "open", by.open
     yield turns, "threading", by.threading
     yield from ((turns, name, getattr(by, name)) for name in ("appears", "print"))

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,17 +23,11 @@ from orchestrator.telemetry.reader import Recorded
 from orchestrator.telemetry.sink import Sink
 from orchestrator.telemetry.tables import query
 from orchestrator.telemetry.tail import Mark, Tail
+from tests.kit.waiting import until
 from tests.telemetry.conftest import fill, held
 from tests.telemetry.servers import black_hole, influx, stub, victoria
 
 pytestmark = pytest.mark.filterwarnings("error")
-
-
-def until(true: Callable[[], bool], why: str, seconds: float = 30.0) -> None:
-    give_up = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < give_up, why
-        time.sleep(0.02)
 
 
 def drained(target: Target, state: Path) -> Sink:
@@ -132,14 +125,14 @@ def test_a_server_that_is_killed_and_comes_back_misses_nothing_and_has_nothing_t
                 for n in range(20_000):
                     journal.point("port", {"host": "h", "port": "p1", "layer": "nic"}, {"rx_bytes": n})
                     if n == 6000:
-                        until(lambda: copier.state.points > 0, "nothing went out")
+                        until(lambda: copier.state.points > 0, why="nothing went out")
                         os.kill(server.pid, signal.SIGKILL)
-                        until(lambda: influxd.found(folder) is None, "the server does not die")
+                        until(lambda: influxd.found(folder) is None, why="the server does not die")
                     if n == 15_000:
                         journal.flush()
-                        until(lambda: "does not answer" in copier.state.trouble, "nobody noticed")
+                        until(lambda: "does not answer" in copier.state.trouble, why="nobody noticed")
                         assert influxd.start(folder, port=server.port).port == server.port
-            until(lambda: copier.state.points >= 20_000, "not everything went out")
+            until(lambda: copier.state.points >= 20_000, why="not everything went out")
         finally:
             copier.stopping.set()
             thread.join()
@@ -164,7 +157,7 @@ Sink(Target({target.url!r}, {target.db!r}), Path({str(tmp_path)!r})).run()
         with subprocess.Popen(command) as process:
             try:
                 before = noted()
-                until(lambda least=before: noted() > least or noted() == size, "it does not go on")
+                until(lambda least=before: noted() > least or noted() == size, why="it does not go on")
             finally:
                 process.kill()
     # as if it had died between the write and the note
@@ -178,7 +171,7 @@ def test_two_sinks_never_write_to_one_server(tmp_path: Path, target: Target) -> 
     thread = threading.Thread(target=first.run)
     thread.start()
     try:
-        until(lambda: sink.status(tmp_path, target).alive, "it does not hold its lock")
+        until(lambda: sink.status(tmp_path, target).alive, why="it does not hold its lock")
         with pytest.raises(Locked, match="another telemetry sink"):
             Sink(target, tmp_path).run()
     finally:
@@ -225,7 +218,7 @@ influx.Influx.ping = lambda self: (time.sleep(0.3), begun(self))
 sink.follow(type("Settings", (), {{"state_dir": Path({str(tmp_path)!r})}}), sink.Target({url!r}))
 """
         with subprocess.Popen([sys.executable, "-c", program]) as process:
-            until(lambda: sink.status(tmp_path, target).alive, "it does not hold its lock")
+            until(lambda: sink.status(tmp_path, target).alive, why="it does not hold its lock")
             assert sink.stop(tmp_path, target)
             assert process.wait(30) == 0
     state = sink.status(tmp_path, target)
@@ -392,7 +385,7 @@ def test_victoriametrics_takes_the_points_through_the_v2_api(tmp_path: Path) -> 
             _, _, body = Influx(target).ask("GET", "/api/v1/export?match[]=port_rx_bytes")
             return sorted(value for line in body.splitlines() for value in json.loads(line)["values"])
 
-        until(lambda: len(exported()) == 200, "the points do not appear")
+        until(lambda: len(exported()) == 200, why="the points do not appear")
         assert exported() == list(range(200))
 
 

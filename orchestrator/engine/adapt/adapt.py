@@ -388,7 +388,7 @@ class Adapter:
         """Say it, and pause. Raises: NotVerified - it failed too often in a row."""
         self.failures += 1
         record_look(self.journal, self.plan.name, "failed", type(error).__name__)
-        self.say("failed", str(error).splitlines()[0])
+        self.say("failed", error.line)
         await asyncio.sleep(self.retries.failed("turn", error, "testbed status; again: testbed adapt"))
 
     def _skip(self, why: str, words: str, look: Look | None = None) -> None:

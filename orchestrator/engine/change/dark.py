@@ -82,7 +82,7 @@ class Hold:
             waited = await quiet(hosts, darkening, EMPTY_S)
             self._detail += f"; quiet after {waited * 1e3:.0f} ms"
         except TestbedError as error:
-            self._detail = f"not all hosts hold: {str(error).splitlines()[0]}"
+            self._detail = f"not all hosts hold: {error.line}"
         self._end_ns = time.monotonic_ns()
 
     def record(self, recorder: Recorder) -> None:

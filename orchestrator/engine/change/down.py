@@ -39,7 +39,7 @@ async def progress_lines(context: Context, change: Transition) -> list[str]:
         try:
             held = await session.devices[device].read()
         except TestbedError as error:
-            return f"{device}: cannot be read ({str(error).splitlines()[0]}): check it"
+            return f"{device}: cannot be read ({error.line}): check it"
         made, removed = change.made[device], change.removed[device]
         there, still = among(made, held), among(removed, held)
         left = [f"{short(s)} not made" for s in sorted(made - there, key=sort_key)]
@@ -68,7 +68,7 @@ class Down:
         owned = per_device(store.owned(context.slice))
         needed = {d for d, held in owned.items() if held} | self._hosts()
         left = list(dict.fromkeys(str(e) for n, e in seen.errors.items() if n in needed))
-        unneeded = [f"{n} does not answer: {str(e).splitlines()[0]}" for n, e in seen.errors.items() if n not in needed]
+        unneeded = [f"{n} does not answer: {e.line}" for n, e in seen.errors.items() if n not in needed]
         observed = dict(seen.settings)
         reachable = {d: held for d, held in owned.items() if d in observed}
         change = change_back(observed, {d: held for d, held in self.to.owned.items() if d in observed}, reachable)

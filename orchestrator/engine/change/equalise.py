@@ -155,7 +155,7 @@ async def equalise_plan(context: Context, plan: Plan, goal: Target, held: Held) 
         except Locked:
             raise
         except TestbedError as error:
-            phase.detail = f"not finished: {str(error).splitlines()[0]}"
+            phase.detail = f"not finished: {error.line}"
             return EqualiseReport(accept.target_dbm, accept.tolerance_db, notes=(f"equalise: {error}",))
         after = f" after {found.rounds} round{'s' if found.rounds > 1 else ''}" if found.rounds else ""
         share = f"{found.within}/{len(found.circuits)} circuits within {accept.tolerance_db:g} dB of {accept.target_dbm:g} dBm"

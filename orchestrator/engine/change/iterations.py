@@ -11,10 +11,9 @@ from typing import Any
 from optics import Refused
 from optics.plan import Job
 from optics.ranks import RankName, host_of_rank
+from orchestrator.engine.change import follow
 from orchestrator.engine.change.job_record import ranks_of, runs
 from orchestrator.engine.change.rank_records import Sound, sound
-from orchestrator.hosts import Tail
-from orchestrator.processes import try_lock
 from orchestrator.session import Session
 from orchestrator.store.records import JobRecord
 from orchestrator.telemetry.journal import Journal
@@ -31,11 +30,6 @@ def median_ms(records: list[dict[str, Any]]) -> float | None:
     return round(statistics.median(latest), 2) if latest else None
 
 
-MOST_BYTES = 256 << 20
-"""Of the iterations of one job, how much is fetched: its program may write what it likes."""
-REPLACED = "\ufffd"
-
-
 async def bring_home(session: Session, name: str, record: JobRecord, run_dir: Path) -> Sound:
     """Append what rank 0 wrote since last time to the run's directory and journal; return all of the job's iterations.
 
@@ -43,41 +37,24 @@ async def bring_home(session: Session, name: str, record: JobRecord, run_dir: Pa
     """
     run_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
     local = run_dir / f"{name}.iterations.jsonl"
-    local.touch(mode=0o600)
     first = ranks_of(record, session.lab)[0]
     refused = ""
-    while True:
-        offset = local.stat().st_size
-        try:
-            piece = await session.hosts.jobs.tail(name, first, "iterations.jsonl", offset)
-        except Refused as error:
-            refused = str(error)
-            break
-        whole = whole_lines(piece, offset)
-        ahead_ns = await ahead_ns_of(session, first) if whole else 0
-        if whole and append(local, offset, whole):
-            with Journal(run_dir, record.run, session.lab.name) as journal:
-                for found in sound(whole.splitlines()):
-                    iteration_point(journal, record, found, ahead_ns)
-        if not whole or offset + len(whole) >= min(piece.size, MOST_BYTES):
-            break
+
+    def take(lines: list[bytes], ahead_ns: int) -> None:
+        with Journal(run_dir, record.run, session.lab.name) as journal:
+            for found in sound(lines):
+                iteration_point(journal, record, found, ahead_ns)
+
+    try:
+        await follow.lines(
+            session, host_of_rank(first), local, lambda at: session.hosts.jobs.tail(name, first, "iterations.jsonl", at), take
+        )
+    except Refused as error:
+        refused = str(error)
     home = sound(local.read_bytes().splitlines())
     if refused:
         home.bad, home.why = 0, refused
     return home
-
-
-def whole_lines(piece: Tail, offset: int) -> bytes:
-    """The whole lines of a piece from `offset` on, in as many bytes as they had: by the size of the copy the next piece is found.
-
-    A line too long for one piece is taken as it comes, for what follows it. Bytes that are no text arrived as REPLACED.
-    """
-    text = piece.text[: piece.text.rfind("\n") + 1] or (piece.text if piece.offset < piece.size else "")
-    if REPLACED not in text:
-        return text.encode()
-    made = text.replace(REPLACED, "?").encode()
-    end = b"\n" if made.endswith(b"\n") else b""
-    return made.removesuffix(end).ljust(piece.offset - offset - len(end)) + end
 
 
 TURNS_BYTES = 65536
@@ -98,21 +75,9 @@ def last_before(records: Iterable[Mapping[str, Any]], t_wall_ns: int) -> int:
 
 
 async def ahead_ns_of(session: Session, rank: RankName) -> int:
-    """The wall clock of a rank's host minus the local one (ns); 0 if the difference is within the measurement error."""
+    """As `follow.ahead_ns`, of a rank's host."""
     host = host_of_rank(rank)
-    reading = (await session.hosts.measure.clocks([host]))[host]
-    return reading.offset_ns if abs(reading.offset_ns) > reading.round_trip_ns / 2 else 0
-
-
-def append(file: Path, offset: int, piece: bytes) -> bool:
-    """Append `piece` if the end is still at `offset`; false if another command fetched the same lines meanwhile, or does now."""
-    with file.open("ab") as end:
-        if not try_lock(end.fileno()):
-            return False
-        if end.seek(0, 2) != offset:
-            return False
-        end.write(piece)
-        return True
+    return (await follow.ahead_ns(session, [host]))[host]
 
 
 def whole_bytes(wanted: Job, r: Mapping[str, Any]) -> int | None:

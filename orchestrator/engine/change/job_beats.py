@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import fcntl
-import json
 import time
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from optics import TestbedError
 from optics.ranks import RankName, host_of_rank, hosts_of
+from orchestrator.engine.change.follow import ahead_ns, noted
 from orchestrator.hosts import Beat, late
 from orchestrator.session import Session
 from orchestrator.telemetry import Journal
@@ -40,49 +38,25 @@ async def bring_home(session: Session, name: str, job: str, run: str, run_dir: P
     name: that of the job on the hosts. Ranks of hosts that do not answer are left out.
     """
     run_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
-    noted = run_dir / f"{name}.beats.json"
-    with noted.open("a+", encoding="utf-8") as file:
-        noted.chmod(0o600)
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:  # another command writes them down
+    with noted(run_dir / f"{name}.beats.json") as note:
+        if note is None:
             return list((await session.hosts.measure.beats(name, ranks, dict.fromkeys(ranks, NONE_AFTER))).values())
-        file.seek(0)
-        known = _known(file.read())
-        due = abs(time.time() - known["at"]) >= AGAIN_S
-        after = {rank: known["after"].get(rank, -1) for rank in ranks}
+        due = note.due(AGAIN_S)
+        after = {rank: note.after.get(rank, -1) for rank in ranks}
         found = await session.hosts.measure.beats(name, ranks, after if due else dict.fromkeys(ranks, NONE_AFTER))
         if not due and any(beat.state != "running" for beat in found.values()):  # it ends: nobody may ask again
             due, found = True, await session.hosts.measure.beats(name, ranks, after)
         if any(beat.times for beat in found.values()):
-            if abs(time.time() - known["clocks_at"]) >= CLOCKS_S:
+            if abs(time.time() - note.clocks_at) >= CLOCKS_S:
                 with suppress(TestbedError):
-                    known |= {"ahead": await _ahead(session, found), "clocks_at": time.time()}
+                    note.ahead, note.clocks_at = await ahead_ns(session, hosts_of(found)), time.time()
             with Journal(run_dir, run, session.lab.name) as journal:
                 for beat in found.values():
-                    _write(journal, job, beat, known["ahead"].get(host_of_rank(beat.rank), 0))
+                    _write(journal, job, beat, note.ahead.get(host_of_rank(beat.rank), 0))
         if due:
-            known["after"] |= {rank: beat.times[-1].iteration for rank, beat in found.items() if beat.times}
-            known["at"] = time.time()
-            file.truncate(0)
-            file.write(json.dumps(known))
+            note.after |= {rank: beat.times[-1].iteration for rank, beat in found.items() if beat.times}
+            note.at = time.time()
     return list(found.values())
-
-
-def _known(text: str) -> dict[str, Any]:
-    """When it was written last (wall s), the last iteration of each rank, and how much the hosts' clocks are ahead (ns)."""
-    known: dict[str, Any] = {"at": 0.0, "clocks_at": 0.0, "after": {}, "ahead": {}}
-    with suppress(ValueError, TypeError, KeyError, AttributeError):
-        found = json.loads(text)
-        read = {name: float(found[name]) for name in ("at", "clocks_at")}
-        return read | {name: {str(k): int(v) for k, v in found[name].items()} for name in ("after", "ahead")}
-    return known
-
-
-async def _ahead(session: Session, ranks: Collection[RankName]) -> dict[str, int]:
-    """As `iterations.ahead_ns_of`, of all these ranks' hosts."""
-    clocks = await session.hosts.measure.clocks(hosts_of(ranks))
-    return {host: c.offset_ns if abs(c.offset_ns) > c.round_trip_ns / 2 else 0 for host, c in clocks.items()}
 
 
 def _write(journal: Journal, job: str, beat: Beat, ahead_ns: int) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import time
 from collections.abc import Collection, Mapping
@@ -11,6 +10,7 @@ from pathlib import Path
 
 from optics import Garbled, HostName, TestbedError
 from optics.ranks import RankName, by_host, host_of_rank
+from orchestrator.engine.change.follow import ahead_ns, noted
 from orchestrator.hosts import SAMPLE, HostEvent, Tail, samples
 from orchestrator.session import Session
 from orchestrator.telemetry import Journal
@@ -39,47 +39,26 @@ async def bring_home(
 
     since: wall time (s) from which samples count; the run itself sampled before. ended: the job has ended, these are the last.
     """
-    noted = run_dir / f"{name}.ports.json"
-    with noted.open("a+", encoding="utf-8") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return  # another command fetches them
-        noted.chmod(0o600)
-        file.seek(0)
-        known = _known(file.read())
-        if not ended and time.time() - known.get("", 0) < AGAIN_S:
-            return
-        await _fetch(session, name, run, run_dir, _one_a_host(ranks), since, known)
-        known[""] = int(time.time())
-        file.truncate(0)
-        file.write(json.dumps(known))
+    with noted(run_dir / f"{name}.ports.json") as note:
+        if note is not None and (ended or note.due(AGAIN_S)):
+            await _fetch(session, name, run, run_dir, _one_a_host(ranks), since, note.after)
+            note.at = time.time()
 
 
 async def _fetch(
-    session: Session, name: str, run: str, run_dir: Path, ranks: Collection[RankName], since: float, known: dict[str, int]
+    session: Session, name: str, run: str, run_dir: Path, ranks: Collection[RankName], since: float, after: dict[str, int]
 ) -> None:
     """All samples after those already read; a host that does not answer keeps its samples for the next time."""
     with suppress(TestbedError):
-        clocks = await session.hosts.measure.clocks([host_of_rank(rank) for rank in ranks])
-        ahead = {h: c.offset_ns if abs(c.offset_ns) > c.round_trip_ns / 2 else 0 for h, c in clocks.items()}
+        ahead = await ahead_ns(session, [host_of_rank(rank) for rank in ranks])
         with Journal(run_dir, run, session.lab.name) as journal:
             left = list(ranks)
             while left:
-                found = await session.hosts.measure.kept_counters(name, {rank: known.get(rank, 0) for rank in left})
+                found = await session.hosts.measure.kept_counters(name, {rank: after.get(rank, 0) for rank in left})
                 for rank, piece in found.items():
                     _write(journal, host_of_rank(rank), piece, ahead.get(host_of_rank(rank), 0), since)
-                    known[rank] = piece.offset
+                    after[rank] = piece.offset
                 left = [rank for rank, piece in found.items() if piece.text and piece.offset < piece.size]
-
-
-def _known(text: str) -> dict[str, int]:
-    """How far the samples of each host were read, by its first rank, and under the empty name when (wall s)."""
-    with suppress(ValueError):
-        found = json.loads(text)
-        if isinstance(found, dict):
-            return {str(k): int(v) for k, v in found.items()}
-    return {}
 
 
 def _write(journal: Journal, host: HostName, piece: Tail, ahead_ns: int, since: float) -> None:

@@ -233,7 +233,7 @@ class Move:
         """
         answers = await self.hosts.channels.connect(sorted(self.asked))  # the others may be armed by another owner
         hellos = {h: a for h, a in answers.items() if isinstance(a, Hello)}
-        trouble = [str(a).splitlines()[0] for a in answers.values() if not isinstance(a, Hello)]
+        trouble = [a.line for a in answers.values() if not isinstance(a, Hello)]
         own = {self.generation, self.drained, self.hold and self.hold.generation} - {None}
         counting = [h for h, hello in hellos.items() if hello.active in own and hello.pending_s is not None]
         drained = self.drained is not None and any(
@@ -253,7 +253,7 @@ class Move:
                 if back := sorted({*counting, *late}):
                     await self.hosts.routes.revert(back)
         except TestbedError as error:
-            trouble.append(str(error).splitlines()[0])
+            trouble.append(error.line)
         if trouble:
             wait = self.plan.transition.revert_after_s
             words += f"; not all answer ({'; '.join(trouble[:3])}): what they did not confirm they take back within {wait:g} s"

@@ -87,7 +87,7 @@ class Restore(Up):
                 job = launched(record, self.lab, self.to.wanted)
                 await check(job, self.lab, store.latest_job(self.context.slice))
             except TestbedError as error:
-                self.unfit = str(error).splitlines()[0]
+                self.unfit = error.line
         if self.running is not None and self.running.id == self.to.job:
             await self.turn.choose(self.running, launched(self.running, self.lab, self.to.wanted), dark=dark)
 
@@ -126,7 +126,7 @@ class Restore(Up):
             raise HandsNeeded(
                 f"{error}\nnot everything is back as it was; manual repair is needed:", undone.left, hint=hint
             ) from error
-        first = str(error).splitlines()[0] if isinstance(error, TestbedError) else type(error).__name__
+        first = error.line if isinstance(error, TestbedError) else type(error).__name__
         if again.to.current is not None:
             self.move.generation = again.to.current.generation  # a host lost the routes: all run them under a new number
         self.notes.append(f"at the second try ({first}): {undone.evidence}")

@@ -30,6 +30,7 @@ from optics import (
     TimedOut,
     Unreachable,
 )
+from optics.errors import first_line
 from optics.plain import counted
 from optics.plan import TransitionPolicy
 from optics.words import short, sort_key
@@ -143,7 +144,7 @@ class Rollback:
         for host in sorted(self.asked):
             answer = answers.get(host)
             if isinstance(answer, TestbedError):
-                self._left(f"{host}: does not answer ({_first(answer)}): when it does, see which routes it runs")
+                self._left(f"{host}: does not answer ({first_line(answer)}): when it does, see which routes it runs")
         self.alive = [h for h, a in answers.items() if isinstance(a, Hello)]
         return {h: a for h, a in answers.items() if isinstance(a, Hello)}
 
@@ -166,7 +167,7 @@ class Rollback:
         except Locked:
             raise
         except TestbedError as error:  # hosts revert unconfirmed commits on their own timer, and `_routes` checks again
-            return _first(error)
+            return first_line(error)
 
     async def _ask(self, what: str, hosts: list[HostName], request: Callable[[], Awaitable[object]]) -> None:
         """One journalled request to hosts."""
@@ -276,7 +277,7 @@ class Rollback:
         except Locked:
             raise
         except TestbedError as error:
-            self._left(f"job: {_first(error)}: testbed job launch")
+            self._left(f"job: {first_line(error)}: testbed job launch")
 
     def _policy(self) -> TransitionPolicy:
         """How the job is to change over, by the plan of the previous state."""
@@ -333,7 +334,7 @@ class Rollback:
                 break
             writes += sum(outcome.writes for outcome in applied.outcomes.values())
             self.said |= {f"{d}: {short(s)} ": why for d, o in applied.outcomes.items() for s, why in o.failed.items()}
-            self.said |= {f"{d}: ": _first(error) for d, error in applied.errors.items()}
+            self.said |= {f"{d}: ": first_line(error) for d, error in applied.errors.items()}
             self.restarted |= applied.errors.keys()
         return f"{counted(writes, 'command')} on {counted(len(devices), 'device')}"
 
@@ -346,7 +347,7 @@ class Rollback:
                 back = change_back({device: there}, {device: self.to.owned[device]}, {device: owned.get(device, NONE)})
                 found |= in_order(back, {}, {device: there}, self.context.session.lab).changes
             except (Interlock, Infeasible) as error:
-                self._left(f"{device}: {_first(error)}")
+                self._left(f"{device}: {first_line(error)}")
         return found
 
     async def _check(self) -> str:
@@ -357,7 +358,7 @@ class Rollback:
         owned = per_device(context.store.owned(context.slice))
         for device, error in errors.items():
             if device in context.written or self.to.owned[device] or owned.get(device):
-                self._left(f"{device}: does not answer ({_first(error)}): when it does, testbed rollback {context.run.id}")
+                self._left(f"{device}: does not answer ({first_line(error)}): when it does, testbed rollback {context.run.id}")
         owners, foreign = context.store.owners(context.key), context.foreign_settings()
         for setting in sorted(foreign, key=sort_key):
             device = setting.ingress.device
@@ -402,7 +403,3 @@ class Rollback:
 
     def _left(self, line: str) -> None:
         self.left.append(line)
-
-
-def _first(error: BaseException) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]

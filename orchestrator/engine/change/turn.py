@@ -153,7 +153,7 @@ class Turn:
                 await attempt.drop()
                 if not isinstance(error, TestbedError) or isinstance(error, Locked):
                     raise
-                phase.detail = f"not possible: {_first(error)}"
+                phase.detail = f"not possible: {error.line}"
                 self._impossible(error)
                 return
             self.prepare_ms = (time.monotonic() - began) * 1e3
@@ -177,7 +177,7 @@ class Turn:
             except Locked:
                 raise
             except TestbedError as error:
-                phase.detail = f"not possible: {_first(error)}"
+                phase.detail = f"not possible: {error.line}"
                 self.dropped, self.attempt = self.attempt, None
                 await self.dropped.drop()
                 self._no_pause(error)
@@ -200,7 +200,7 @@ class Turn:
             self.trouble = str(error)
             if attempt.void:
                 self._unmark()
-            return f"not possible: {_first(error)}"
+            return f"not possible: {error.line}"
         self.done, self.trouble = True, ""
         after = boundary(attempt.record, self.after)
         if self.decision.kind == "turn":
@@ -430,7 +430,3 @@ async def turn_back(context: Context, to: Snapshot, policy: TransitionPolicy) ->
     turn.notes += await adjust(context.session, turn.decision, record, turn.job)
     await turn.finish()
     return turn.notes
-
-
-def _first(error: TestbedError) -> str:
-    return str(error).splitlines()[0]

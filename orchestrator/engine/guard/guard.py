@@ -333,7 +333,7 @@ class Guard:
             self.retry_at = 0.0
             self.retries.worked()
         except Locked as error:
-            self._wait_for(str(error).splitlines()[0])
+            self._wait_for(error.line)
         except TestbedError as error:
             wait_s = self.retries.failed()
             self.failures += 1
@@ -426,7 +426,7 @@ class Guard:
             return  # the reading belongs to another plan, or to a change in progress
         for name, held in sorted(found.items()):
             if isinstance(held, TestbedError):
-                self._silence(name, str(held).splitlines()[0])
+                self._silence(name, held.line)
                 continue
             if name in self.silent:
                 del self.silent[name]

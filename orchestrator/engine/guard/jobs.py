@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Protocol
 
 from optics import HostName, Locked, TestbedError
+from optics.errors import unplanned
 from optics.plan import Plan
 from optics.ranks import RankName, by_host, host_of_rank
 from orchestrator.engine.change.attachments import Look, launched_without, tend
@@ -103,10 +104,8 @@ class JobWatch:
             try:
                 await self.look()
             except Exception as error:  # a task that ended would do so unseen, while `status` says that jobs are recovered
-                words = (str(error).splitlines() or [""])[0]
-                words = words if isinstance(error, TestbedError) else f"{type(error).__name__}: {words}"
                 with suppress(OSError):  # of the disk of the log
-                    self._note(self.job, "job", f"cannot be looked at: {words}")
+                    self._note(self.job, "job", f"cannot be looked at: {unplanned(error)}")
 
     async def look(self) -> Action | None:
         """One look, and what follows from it. None: there is no job to look after, or others hold the lab."""
@@ -236,7 +235,7 @@ class JobWatch:
                 status = await restart(self.jobs, self.command, record, action.why, lambda: self._begin(what, action, record))
                 run = status.run
         except Locked as error:
-            self._note(record.id, "standing back", str(error).splitlines()[0])
+            self._note(record.id, "standing back", error.line)
             return
         except (TestbedError, OSError) as error:
             self.say("not recovered", f"{record.name}: {error}", job=record.name)

@@ -198,7 +198,7 @@ async def _silent(command: Command, lab: Lab, settings: Settings, names: Collect
     active = {name: answer.active for name, answer in answers.items() if isinstance(answer, Hello)}
     if lines := taken_hosts(sorted(active), active, generation_owners(command.store, key_of(lab)), {settings.owner}):
         raise Interlock("\n".join(lines), hint="another --spare: a host carries one plan at a time")
-    return {name: str(answer).splitlines()[0] for name, answer in answers.items() if isinstance(answer, TestbedError)}
+    return {name: answer.line for name, answer in answers.items() if isinstance(answer, TestbedError)}
 
 
 async def still_silent(command: Command, lab: Lab, names: Collection[HostName]) -> list[HostName]:

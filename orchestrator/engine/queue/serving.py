@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from optics import BadFile, HostName, Infeasible, Interlock, Locked, StoreFailed, TestbedError, Unreachable
+from optics.errors import unplanned
 from optics.plain import seconds_text
 from orchestrator.engine.queue.acts import NOT_STOPPED, Acts, decided
 from orchestrator.results import Json
@@ -135,7 +136,7 @@ class Serving:
             text = await asyncio.to_thread(self.acts.plan, job, hosts)
         except Infeasible as error:
             self.refused[job.number].add(frozenset(hosts))
-            note(self.store, job, f"not on {', '.join(hosts)}: {first_line(error)}")
+            note(self.store, job, f"not on {', '.join(hosts)}: {unplanned(error)}")
             self.wake.set()
             return
         except TestbedError as error:  # the inventory has changed since it was added
@@ -163,11 +164,11 @@ class Serving:
                 return  # it is being stopped, or the next process starts it again
             tries = job.tries + (not isinstance(error, PASSING))
             final = isinstance(error, (BadFile, Infeasible)) or not isinstance(error, TestbedError) or tries >= TRIES
-            failed: dict[str, object] = {"next": "failed" if final else "waiting", "detail": first_line(error), "tries": tries}
+            failed: dict[str, object] = {"next": "failed" if final else "waiting", "detail": unplanned(error), "tries": tries}
             failed["retry_s"] = min(max(2 * job.retry_s, self.retry_s), LAST_RETRY_S)
             self.failures += 1
             if (left := move(self.store, self.who, job, "stopping", **failed)) is not None:
-                self.say("not started", left, first_line(error), error)
+                self.say("not started", left, unplanned(error), error)
             return
         if (runs := move(self.store, self.who, job, "running", detail=words, tries=0, retry_s=0.0)) is not None:
             self.started += 1
@@ -179,7 +180,7 @@ class Serving:
         except StoreFailed:
             raise
         except Exception as error:  # whether it has ended is asked again
-            note(self.store, job, f"cannot be watched: {first_line(error)}")
+            note(self.store, job, f"cannot be watched: {unplanned(error)}")
             await asyncio.sleep(self.retry_s)
             return
         self._end(job, "done" if finished else "failed", words)
@@ -196,10 +197,10 @@ class Serving:
                 if _cancelled():
                     return
                 wait_s = retries.failed()
-                note(self.store, job, f"{why}{NOT_STOPPED}{first_line(error)}")
+                note(self.store, job, f"{why}{NOT_STOPPED}{unplanned(error)}")
                 with suppress(TestbedError):  # they cannot be asked: it keeps them all
                     keeps(self.store, job, tuple(await self.acts.left(job)))
-                self.say("not stopped", job, f"{first_line(error)}; tried again after {seconds_text(wait_s)}", error)
+                self.say("not stopped", job, f"{unplanned(error)}; tried again after {seconds_text(wait_s)}", error)
             await asyncio.sleep(wait_s)
         if (left := stopped(self.store, self.who, job, iterations, why, finished)) is not None:
             self.stopped += 1
@@ -209,9 +210,3 @@ class Serving:
 def _cancelled() -> bool:
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
-
-
-def first_line(error: BaseException) -> str:
-    """What went wrong, in one line."""
-    lines = str(error).splitlines()
-    return lines[0] if lines and isinstance(error, TestbedError) else f"{type(error).__name__}: {lines[0] if lines else ''}"

@@ -77,7 +77,7 @@ class _Devices:
         except TestbedError as error:
             if name in self.needed:
                 raise
-            self.notes.append(f"{name} does not answer and is not needed: {str(error).splitlines()[0]}")
+            self.notes.append(f"{name} does not answer and is not needed: {error.line}")
             return
         ports = sorted(port for port in lab.cabled if port.device == name)
         if isinstance(device, PortHolders):
@@ -91,7 +91,7 @@ class _Devices:
                 self.power |= (power := await device.power({*sides, *ports}))
                 self.dark |= {p for side, p in sides.items() if p in lab.transmitters and power.get(side, 0.0) < LOS_DBM}
         except TestbedError as error:
-            self.notes.append(f"{name}: its port states and power were not read: {str(error).splitlines()[0]}")
+            self.notes.append(f"{name}: its port states and power were not read: {error.line}")
 
 
 def entering(port: Port, lab: Lab) -> Port:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from optics.errors import NotVerified, TestbedError, TimedOut
+from optics.errors import NotVerified, TestbedError, TimedOut, first_line
 from optics.plan import Mode
 from orchestrator.engine.scenario.record import OPEN, Record
 from orchestrator.plan.scenario.values import Arm, Coordinate, Scenario
@@ -90,7 +90,7 @@ class Runner:
                 self._iterations(slot, arm)
             slot["state"] = "done"
         except (Stalled, TimedOut) as error:
-            slot["error"] = _first_line(error)
+            slot["error"] = first_line(error)
             if not self.stalls:
                 hint = "allow more: --timeout 10m" if isinstance(error, Stalled) else error.hint
                 raise NotVerified(str(error), hint=hint) from error
@@ -98,7 +98,7 @@ class Runner:
             self.say(f"measurement {number + 1} stalled: {slot['error']}")
             self._stop()
         except BaseException as error:
-            slot["error"] = _first_line(error)
+            slot["error"] = "interrupted" if isinstance(error, KeyboardInterrupt) else first_line(error)
             raise
         finally:
             slot["seconds"] = self.clock() - at
@@ -246,8 +246,3 @@ def leave(record: Record, verbs: Mapping[str, Verbs]) -> str:
     record.data["left"] = words
     record.save()
     return words
-
-
-def _first_line(error: BaseException) -> str:
-    name = "interrupted" if isinstance(error, KeyboardInterrupt) else type(error).__name__
-    return (str(error).splitlines() or [name])[0]

@@ -239,7 +239,7 @@ async def _launched(turner: Turner, job: Job, command: Command) -> None:
         assert status is not None
         words = f"{status.name}: {status.state}"
     except TestbedError as error:
-        words = f"{NOT_LAUNCHED}: {str(error).splitlines()[0]}"
+        words = f"{NOT_LAUNCHED}: {error.line}"
     finally:  # `up` waits for it
         turner.file.now(job=words)
         turner.say("job", words)

@@ -61,7 +61,7 @@ class HostWatch:
         """Tell all hosts which slot it is; those that do not answer are brought back in the background."""
         self.count = count
         failed = await self.hosts.slots.tick(self.names, count, ends_s, lease_s, timeout_s)
-        self.silent = {host: str(error).splitlines()[0] for host, error in failed.items()}
+        self.silent = {host: error.line for host, error in failed.items()}
         for host, error in failed.items():
             if isinstance(error, Locked):
                 self.overtaken = error

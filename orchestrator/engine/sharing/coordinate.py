@@ -214,7 +214,7 @@ class Coordinator:
             except (Infeasible, Missing):
                 raise
             except TestbedError as error:
-                self.say("failed", str(error).splitlines()[0])
+                self.say("failed", error.line)
                 await asyncio.sleep(retries.failed("look", error, "testbed doctor"))
                 with suppress(TestbedError):
                     await connect(self.session, tenants(self.command.store, self.lab))

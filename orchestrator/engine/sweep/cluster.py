@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from optics.errors import Missing, Refused, Unreachable, Usage
+from optics.errors import Missing, Refused, Unreachable, Usage, first_line
 from orchestrator.engine.sweep.version import of_program
 from orchestrator.settings import variable
 
@@ -69,7 +69,7 @@ def connected(on: str, workers: int, folder: Path, state_dir: Path, resources: C
         try:
             client = Client(on, timeout=CONNECT_S, set_as_default=False)
         except (OSError, TimeoutError, ValueError) as error:
-            words = str(error).splitlines()[0] if str(error) else type(error).__name__
+            words = first_line(error)
             raise Unreachable(f"no Dask scheduler at {on}: {words}", hint="start one: dask scheduler; or --on local") from error
         try:
             yield client

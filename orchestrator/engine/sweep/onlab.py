@@ -28,6 +28,7 @@ from orchestrator import emulated
 from orchestrator.engine.scenario import lab as generated
 from orchestrator.files.trust import SHARED
 from orchestrator.plan.scenario.values import WantedLab
+from orchestrator.processes import locked
 from orchestrator.session import PlanText, load_lab, load_plan, opened
 from orchestrator.settings import load, private_dir, variable
 
@@ -280,7 +281,7 @@ def own_folder() -> Iterator[Path]:
     """An empty folder that no other trial of this machine uses, removed at the end."""
     place = private_dir(_labs(load()))
     for number in range(SLOTS):
-        with _locked(place / f"{number}.lock") as own:
+        with locked(place / f"{number}.lock") as own:
             if own:
                 folder = place / str(number)
                 for trouble in _cleared(folder):
@@ -297,22 +298,10 @@ def _labs(settings: Settings) -> Path:
     return settings.state_dir / "sweeps" / ".labs"
 
 
-@contextmanager
-def _locked(path: Path) -> Iterator[bool]:
-    """Whether this process got the lock."""
-    with path.open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield False
-        else:
-            yield True
-
-
 def clear_left(settings: Settings) -> Iterator[str]:
     """Remove what killed trials of this machine left; yield what could not be stopped, a line each."""
     for path in sorted(_labs(settings).glob("*.lock")):
-        with _locked(path) as own:
+        with locked(path) as own:
             if own:
                 yield from _cleared(path.with_suffix(""))
 

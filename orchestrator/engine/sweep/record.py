@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import stat
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,6 +16,7 @@ from orchestrator.engine.sweep.trial import Outcome
 from orchestrator.files.atomic import write_whole
 from orchestrator.files.trust import believed, require_own
 from orchestrator.plan.sweep.values import Campaign, Trial
+from orchestrator.processes import locked
 from orchestrator.results import Json
 from orchestrator.settings import Settings, private_dir
 
@@ -138,11 +138,9 @@ def _require_own(folder: Path) -> None:
 @contextmanager
 def held(settings: Settings, name: str) -> Iterator[None]:
     """Keep other commands from running the same campaign. Raises: Locked - one does."""
-    with (private_dir(sweeps(settings)) / f"{name}.lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise Locked(f"campaign {name} is being run by another command", hint="testbed sweep show") from None
+    with locked(private_dir(sweeps(settings)) / f"{name}.lock") as own:
+        if not own:
+            raise Locked(f"campaign {name} is being run by another command", hint="testbed sweep show")
         yield
 
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from optics.errors import Missing
+from optics.errors import Missing, first_line
 from orchestrator.engine.sweep.record import DATABASE, PARQUET, Record
 from orchestrator.files.atomic import whole
 from orchestrator.plan.sweep.values import CHANCE
@@ -58,7 +58,7 @@ def tables(record: Record) -> None:
                 database.execute(f"CREATE VIEW trials AS SELECT * FROM read_parquet('{place}')")
                 database.execute(_summary([_free(name, OWN) for name in parameters if name not in CHANCE], list(named.values())))
     except (OSError, duckdb.Error) as error:
-        raise Missing(f"{final}: {str(error).splitlines()[0]}", hint="free some space, then testbed sweep FILE --resume") from error
+        raise Missing(f"{final}: {first_line(error)}", hint="free some space, then testbed sweep FILE --resume") from error
 
 
 def _row(result: Mapping[str, Any], named: Mapping[str, str]) -> dict[str, Any]:

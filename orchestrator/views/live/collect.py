@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from optics import HostName, TestbedError, Unreachable
+from optics.errors import first_line, unplanned
 from orchestrator import emulated as labproc
 from orchestrator.engine.change.jobs import Jobs
 from orchestrator.hosts import SAMPLE, Hello, HostEvent, samples
@@ -38,10 +39,7 @@ async def collect(watcher: Watcher) -> None:
             error: BaseException = errors
             while isinstance(error, BaseExceptionGroup):
                 error = error.exceptions[0]
-            words = str(error).splitlines() or [type(error).__name__]
-            watcher.picture.troubled(
-                "hosts", words[0] if isinstance(error, TestbedError) else f"{type(error).__name__}: {words[0]}"
-            )
+            watcher.picture.troubled("hosts", unplanned(error))
         await asyncio.sleep(AGAIN_S)
 
 
@@ -55,7 +53,7 @@ async def _attached(watcher: Watcher) -> None:
         silent = {h: a for h, a in answers.items() if not isinstance(a, Hello)}
         if silent:
             first = next(iter(silent.values()))
-            words = f"{len(silent)} of {len(answers)} hosts do not answer: {str(first).splitlines()[0]}"
+            words = f"{len(silent)} of {len(answers)} hosts do not answer: {first.line}"
             if labproc.is_emulated(settings.inventory) and not labproc.is_running(settings.inventory):
                 words = "the emulated lab does not run: testbed lab start"
             watcher.picture.troubled("hosts", words)
@@ -115,5 +113,5 @@ async def _job(watcher: Watcher, session: Session) -> None:
                 await jobs.status(record, beats)
                 watcher.picture.troubled("job", "")
             except (TestbedError, OSError) as error:
-                watcher.picture.troubled("job", f"job {record.name}: {str(error).splitlines()[0]}")
+                watcher.picture.troubled("job", f"job {record.name}: {first_line(error)}")
         await asyncio.sleep(JOB_S)

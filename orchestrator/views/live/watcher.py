@@ -96,7 +96,7 @@ class Watcher:
                 )
                 self._cycle = next((cycle for cycle in found if cycle is not None), None)
             except TestbedError as error:
-                trouble = f"the slots of the plan that is up cannot be shown: {str(error).splitlines()[0]}"
+                trouble = f"the slots of the plan that is up cannot be shown: {error.line}"
             self.picture.troubled("slots", trouble)
         turner = self._turner.path(self.settings, slice_key(self._key, self._cycle.owner)) if self._cycle is not None else None
         self.picture.slots.scheduled(self._cycle, self._turner.read(turner) if turner is not None else None)

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from agent.jobs import beats
-from tests.agent.ranks import until
 from tests.agent.space import Peer, Space, facts
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
 

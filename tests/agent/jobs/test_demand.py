@@ -10,8 +10,8 @@ import time
 import pytest
 
 from agent.jobs import demand
-from tests.agent.ranks import until
 from tests.agent.space import Peer, Space, facts
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
 

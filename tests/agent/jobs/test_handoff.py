@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from tests.agent.ranks import Job, until
+from tests.agent.ranks import Job
 from tests.agent.space import Peer, Space
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.lab
 

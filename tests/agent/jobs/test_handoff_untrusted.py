@@ -17,8 +17,9 @@ import pytest
 
 from agent.jobs import door, handoff
 from agent.jobs.rank import checked
-from tests.agent.ranks import Job, until
+from tests.agent.ranks import Job
 from tests.agent.space import Peer, Space, facts
+from tests.kit.waiting import until
 
 GOOD: dict[str, Any] = {"rank": 9, "world": 16, "move": 0, "state": "idle", "iteration": 0}
 TALK = """

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.agent.ranks import Job, until
+from tests.agent.ranks import Job
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.lab
 

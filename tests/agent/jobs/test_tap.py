@@ -10,7 +10,7 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ import pytest
 
 from agent.jobs.tap import TAPS, program
 from tests.agent.space import Peer, Space
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.lab
 
@@ -134,13 +135,6 @@ def shadow(host: Space) -> Iterator[Shadow]:
 def tap(peer: Peer, **more: Any) -> dict[str, Any]:
     about = {"name": "j", "ports": [1, 2], "lanes": ["10.9.0.1"], "shadow": "127.0.0.1", "port": 27400, "key": KEY}
     return peer.ask("tap", **{**about, **more})
-
-
-def until(true: Callable[[], Any], within_s: float = 10.0) -> None:
-    deadline = time.monotonic() + within_s
-    while not true():
-        assert time.monotonic() < deadline, "it did not come about in time"
-        time.sleep(0.02)
 
 
 def send(host: Space, *words: str) -> None:

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from tests.agent.ranks import Job, until
+from tests.agent.ranks import Job
 from tests.agent.routes.test_generations import rules, way
 from tests.agent.space import Peer, Space
 from tests.agent.tcp.test_holds import killed
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.lab
 

@@ -18,9 +18,9 @@ import pytest
 from agent.basics import Failure
 from agent.daemon import Server
 from agent.tcp import congestion, structops
-from tests.agent.ranks import until
 from tests.agent.space import Peer, Space
 from tests.agent.tcp import loopback
+from tests.kit.waiting import until
 
 AVAILABLE = Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
 ROUND = 400_000  # bytes of an iteration

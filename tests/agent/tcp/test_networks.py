@@ -7,7 +7,6 @@ import os
 import signal
 import socket
 import struct
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from agent.basics import Failure, own_sha
 from agent.tcp import networks, structops
 from tests.agent.space import Peer, Space
 from tests.agent.tcp import loopback
+from tests.kit.waiting import until
 
 AVAILABLE = Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
 LITTLE, MUCH = 20_000, 200_000
@@ -93,13 +93,6 @@ def test_a_network_is_a_lease_after_which_the_first_window_counts(
     registered.say(1, 2, 0)
     pass_through(*joined, LITTLE)
     assert window(joined[0]) < second
-
-
-def until(holds: Callable[[], bool]) -> bool:
-    give_up = time.monotonic() + 20
-    while not holds() and time.monotonic() < give_up:
-        time.sleep(0.02)
-    return holds()
 
 
 def test_it_is_gone_when_who_holds_it_is_killed_and_open_connections_go_on() -> None:

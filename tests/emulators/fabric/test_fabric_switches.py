@@ -23,6 +23,7 @@ from emulators.inventory.config import BadInventory, HostConfig, LabConfig, Queu
 from optics import BadFile
 from tests.emulators.fabric.emulated import EmulatedLab, eventually
 from tests.emulators.functions.workers import Worker, exact, read, vectors
+from tests.kit.labs import lab_in
 
 ETHERTYPE = 0x88B5
 EVERYBODY = b"\xff" * 6
@@ -188,14 +189,13 @@ def test_a_running_lab_is_told_which_hosts_are_one_job(switches: EmulatedLab) ->
 
 
 def test_the_program_and_the_emulators_read_the_same_switches(tmp_path: Path) -> None:
-    from orchestrator.inventory.lab import read_lab
 
     kinds = ("fat-tree", "dual:5", "rails:2@40")
     words = ["--hosts", "10", "--ports", "2", *(word for kind in kinds for word in ("--electrical", kind)), "--rack", "4"]
     words += ["--queue", "256:job"]
     assert main([*words, "--out", str(tmp_path)]) == 0
     config = read_config(tmp_path)
-    lab = read_lab(*((tmp_path / name).read_text() for name in ("hosts.yml", "devices.yml", "fibres.yml")))
+    lab = lab_in(tmp_path)
     seen = {
         s.name: ({h: p.number for h, p in s.ports.items()}, s.link_mbps * 1e6, [(r.hosts, r.uplink_mbps * 1e6) for r in s.racks])
         for s in lab.segments.values()

@@ -15,10 +15,9 @@ from emulators.lab.running import Doors, Lab, build_devices
 from optics import BadFile
 from orchestrator.cli.lab import functions_words
 from orchestrator.engine.rehearsal.inventory import Ways, _segments
-from orchestrator.inventory.lab import read_lab
 from tests.emulators.lab.test_host_faults import StubFabric, ask
+from tests.kit.labs import lab_in
 
-FILES = ("hosts.yml", "devices.yml", "fibres.yml")
 POOL, CACHE = {"slots": 64, "slot_bytes": 8192, "jobs": 2}, {"entries": 1024, "entry_bytes": 1024}
 
 
@@ -37,14 +36,14 @@ def spoiled(folder: Path, old: str, new: str) -> tuple[str, str]:
     with pytest.raises(BadInventory) as theirs:
         read_config(folder)
     with pytest.raises(BadFile) as ours:
-        read_lab(*((folder / name).read_text() for name in FILES))
+        lab_in(folder)
     return str(theirs.value), str(ours.value)
 
 
 def test_both_readers_find_the_functions_that_were_asked_for_on_ports_of_their_own(tmp_path: Path) -> None:
     folder = generated(tmp_path, "ideal", "domains:2@50+aggregate", "rails:2+cache", "dual:2+cache+aggregate", "fat-tree+cache")
     config = read_config(folder)
-    lab = read_lab(*((folder / name).read_text() for name in FILES))
+    lab = lab_in(folder)
     read = {s.name: (dict(s.functions), s.address.rpartition(":")[2]) for s in lab.segments.values()}
     assert read == {s.name: (dict(s.functions), str(s.control_port or "")) for s in config.segments}
     ports = [s.control_port for s in config.segments if s.control_port]
@@ -82,7 +81,7 @@ def test_an_address_without_functions_is_refused(tmp_path: Path) -> None:
     path = folder / "fibres.yml"
     path.write_text(path.read_text().partition(", functions:")[0] + "}\n")
     with pytest.raises(BadFile, match="of the control of functions: there are none"):
-        read_lab(*((folder / name).read_text() for name in FILES))
+        lab_in(folder)
 
 
 def test_packets_that_the_labs_fibres_do_not_carry_are_refused(tmp_path: Path) -> None:
@@ -95,7 +94,7 @@ def test_packets_that_the_labs_fibres_do_not_carry_are_refused(tmp_path: Path) -
 
 def test_a_rehearsals_twin_has_the_functions_on_ports_of_its_own(tmp_path: Path) -> None:
     folder = generated(tmp_path, "ideal+aggregate", "domains:2+cache", "ideal")
-    lab = read_lab(*((folder / name).read_text() for name in FILES))
+    lab = lab_in(folder)
     ways = Ways({}, {}, tmp_path, {"ideal": 20_001, "domain1": 20_002, "domain2": 20_003})
     found = {segment["name"]: segment for segment in _segments(lab, ways)}
     assert {name: segment.get("address") for name, segment in found.items()} == {

@@ -12,7 +12,7 @@ from orchestrator.cli import designtext, render
 from orchestrator.engine.profile import HOPS, versus
 from orchestrator.plan.design.design import PAYLOAD
 from orchestrator.results import JobStatus
-from tests.plan.test_plan_cases import lab_of
+from tests.kit.labs import lab_of
 
 PLAN = {
     "job": {

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from agent.jobs import beats
+from tests.kit.waiting import until
 
 ROOT = Path(__file__).parents[3]
 PATTERN = r"--pattern=iter (?P<iter>\d+) loss (?P<loss>[-+.\deEna]+)"
@@ -52,14 +53,6 @@ def iterations(directory: Path) -> list[dict[str, Any]]:
 def summary(directory: Path) -> dict[str, Any]:
     found: dict[str, Any] = json.loads((directory / "summary.json").read_text())
     return found
-
-
-def until(condition: Any) -> None:
-    for _ in range(1200):
-        if condition():
-            return
-        time.sleep(0.05)
-    raise AssertionError("it did not come about in a minute")
 
 
 def test_lines_that_match_become_records_in_our_format_and_all_output_stays_in_the_log(tmp_path: Path) -> None:
