@@ -9,10 +9,11 @@ from tests.sim.guards import Guards
 from tests.sim.jobs import Jobs
 from tests.sim.plots import Plot
 from tests.sim.queues import Queues
+from tests.sim.recover import Recover
 from tests.sim.story import Fate, Typed
 from tests.sim.turners import Turners
 
-PLOTS: dict[str, type[Plot]] = {**plots.PLOTS, "guard": Guards, "turn": Turners, "jobs": Jobs, "queue": Queues}
+PLOTS: dict[str, type[Plot]] = {**plots.PLOTS, "guard": Guards, "turn": Turners, "jobs": Jobs, "queue": Queues, "recover": Recover}
 
 
 def plot_of(seed: str) -> type[Plot]:

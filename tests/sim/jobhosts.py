@@ -123,8 +123,7 @@ class Machine:
     def started(self, argv: list[str], env: Mapping[str, str], **_: Any) -> Any:
         """As `subprocess.Popen`, of the shell around a rank."""
         words = argv[4:]
-        steps = int(words[words.index("--iterations") + 1]) if "--iterations" in words else 50
-        program = programs().start(env[JOB_MARK], argv[3], env, steps)
+        program = programs().start(env[JOB_MARK], argv[3], env, words)
         return SimpleNamespace(pid=program.pid, wait=lambda: 0)
 
     def start_time(self, pid: int) -> int | None:
@@ -156,6 +155,14 @@ class Machine:
     def print(self, words: str, **_: Any) -> None:
         """What a rank says of itself: its log."""
         ACTOR.get().loop.note(words)
+
+    def jobs_file(self, path: str, size: int) -> bytes:
+        """As `basics.jobs_file`: what a rank has written to the memory that it shares with its host. Raises: OSError - nothing."""
+        where, _, name = path.rpartition("/")
+        rank = next((one for one in reversed(programs().started) if one.where == where), None)
+        if rank is None or (memory := rank.shown.get(name)) is None:
+            raise FileNotFoundError(errno.ENOENT, "No such file or directory", path)
+        return memory[:size]
 
     def flock(self, file: Any, how: int) -> None:
         """As `fcntl.flock`, which the kernel undoes when a process dies."""

@@ -12,18 +12,21 @@ import math
 import random
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tests.sim.agents import Agent, SimHost
 from tests.sim.kernel import Inode
 from tests.sim.loop import Actor
 from tests.sim.seams import RANK_SENDS, Accord, Allowance, Layout, Rank, Sets, Turns, read_layout
+from tests.sim.shown import Checkpoints, beating, option
 
 TIMEOUT_S, RETRY_S = 60.0, 1.0
 """A rank waits so long for a peer; and for so long until it tries to reach an agent again."""
 START_S, STEP_S, CONNECT_S = (0.2, 1.5), (0.15, 0.5), (0.02, 0.4)
 """How long a rank takes to start, an iteration of a job, and the connections of other rings, from and to."""
+SAVE_S = 0.005, 0.1
+"""How long a checkpoint takes, from and to."""
 STALLED_S = 0.2
 """How often a rank tries to send where there is no way."""
 SILENT_S = (5.0, 15.0)
@@ -48,6 +51,8 @@ class Rendezvous:
         self.values: dict[str, str] = {}
         self.waiting: dict[str, list[asyncio.Future[None]]] = defaultdict(list)
         self.ranks: dict[int, Program] = {}
+        self.kept: list[set[int]] = []
+        """The checkpoints of the ranks that have some and are to go on from them."""
 
     def _there(self) -> None:
         if self.gone:
@@ -195,14 +200,17 @@ class Link:
 class Program:
     """One rank, and the shell around it that writes down how it ends. name: of the job, as the host knows it."""
 
-    def __init__(self, table: Programs, pid: int, where: str, noted: str, env: Mapping[str, str], steps: int) -> None:
+    def __init__(self, table: Programs, pid: int, where: str, noted: str, env: Mapping[str, str], words: Sequence[str]) -> None:
         self.table, self.host, self.loop, self.pid = table, table.host, table.host.loop, pid
         self.where, self.noted, self.env, self.name = where, noted, env, where.rpartition("/")[2]
-        self.rank, self.world, self.iterations = int(env["RANK"]), int(env["WORLD_SIZE"]), steps
+        self.rank, self.world, self.words = int(env["RANK"]), int(env["WORLD_SIZE"]), words
+        self.iterations, self.every = option(words, "--iterations", 50), option(words, "--checkpoint-every", 100)
         self.actor: Actor = self.loop.actor(f"rank-{self.rank}-{self.name}", self.host.machine)
         self.context = self.loop.context(self.actor)
         self.born = int(100 * self.loop.now) + 1
         self.rng = random.Random(f"{table.world.seed}/{self.name}/{self.rank}")
+        self.checkpoints = Checkpoints(self.host.disk, env["TESTBED_CHECKPOINT_DIR"], self.rank)
+        self.beat = self.context.run(beating, pid, self.rank)
         self.turns: SimTurns | None = None
         self.accord: Any = None
         self.store: Rendezvous | None = None
@@ -222,9 +230,20 @@ class Program:
         return not self.actor.dead
 
     @property
+    def shown(self) -> dict[str, bytes]:
+        """What it has written to the memory that it shares with its host, by the names of the files."""
+        return {"beat": bytes(self.beat._memory)}
+
+    @property
+    def known(self) -> bool:
+        """Whether its host has a record of it."""
+        record = self.host.disk.names.get(self.noted.removesuffix(".exit") + ".json")
+        return record is not None and record.data.endswith(b"}")
+
+    @property
     def finished(self) -> bool:
         """Whether it has done all its iterations."""
-        return self.code == OK and self.iteration == self.iterations
+        return self.code == OK and self.iteration >= self.iterations > 0
 
     # ---- signals and ends
 
@@ -266,9 +285,14 @@ class Program:
         at = f"{self.env['MASTER_ADDR']}:{self.env['MASTER_PORT']}/{self.name}"
         self.store = store = self.table.stores[at]
         store.ranks[self.rank] = self
+        if "--resume" not in self.words:
+            self.checkpoints.forget()
+        elif kept := self.checkpoints.kept():
+            store.kept.append(kept)
         async with asyncio.timeout(TIMEOUT_S):
             store.add("met", 1)
             await self._count("met")
+        self.iteration = max(set.intersection(*store.kept), default=0) if store.kept else 0
         rings = tuple(tuple(ring) for ring in json.loads(self.env["TESTBED_RINGS"]))
         sets = Sets(Layout(rings), lambda *_: Connections(self), lambda _: None)
         sets.begin(store, TIMEOUT_S)
@@ -298,21 +322,30 @@ class Program:
         """Raises: RuntimeError, TimeoutError - a peer or the store is lost."""
         assert self.store is not None and self.turns is not None
         step_s = random.Random(self.name).uniform(*STEP_S)
-        while True:
+        first = self.iteration + 1
+        for tell in self.table.world.told["resumes"]:
+            tell(self)
+        while not self.iterations or self.iteration < self.iterations:
             self.iteration += 1
             self.accord.before(self.iteration)
             self.turns.before(self.iteration)
-            if self.iteration == 1:
+            self.beat.begin(self.iteration)
+            if self.iteration == first:
                 self.loop.create_task(self._listen())
             began = self.loop.now
             await asyncio.sleep(step_s * self.rng.uniform(0.9, 1.1))
+            self.beat.exchange()
             async with asyncio.timeout(TIMEOUT_S):
                 await self._sends()
                 await self._count(f"in/{self.iteration}")
             self.beaten_s = self.loop.now
+            self.beat.end()
             record = {"iter": self.iteration, "iter_ms": round((self.loop.now - began) * 1e3, 3), "t_wall_ns": time.time_ns()}
             self._writes("iterations.jsonl", record)
-            if await self._last():
+            last = await self._last()
+            if last or (self.every and self.iteration % self.every == 0):
+                await self._save()
+            if last:
                 break
         self.turns.close()
         self.store.add("left", 1)
@@ -347,9 +380,17 @@ class Program:
             try:
                 return self.turns.after(self.iteration)
             except Holds as holds:
+                self.beat.hold(True)
                 await asyncio.wait([self.store.changes(holds.key)], timeout=holds.within_s)
+                self.beat.hold(False)
                 if self.lost:
                     raise RuntimeError(self.lost) from None
+
+    async def _save(self) -> None:
+        """Write a checkpoint."""
+        with self.beat.save():
+            await asyncio.sleep(self.rng.uniform(*SAVE_S))
+            self.checkpoints.write(self.iteration)
 
     def _writes(self, file: str, record: Mapping[str, Any]) -> None:
         """Add a line to a file of rank 0's."""
@@ -379,11 +420,13 @@ class Programs:
         self.alive: dict[int, Program] = {}
         self.started: list[Program] = []
 
-    def start(self, where: str, noted: str, env: Mapping[str, str], steps: int) -> Program:
+    def start(self, where: str, noted: str, env: Mapping[str, str], words: Sequence[str]) -> Program:
         """A new process, with a number that no real one has."""
         pid = next(self.world.numbers)
-        self.alive[pid] = program = Program(self, pid, where, noted, env, steps)
+        self.alive[pid] = program = Program(self, pid, where, noted, env, words)
         self.started.append(program)
+        for tell in self.world.told["launched"]:
+            tell(program)
         return program
 
     def reaches(self, source: str, target: str) -> bool:

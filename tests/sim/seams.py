@@ -18,7 +18,7 @@ from agent import basics, fence
 from agent.basics import VAR, Failure, unpack
 from agent.daemon import Server
 from agent.fence import FENCED, Fence
-from agent.jobs import door, handoff
+from agent.jobs import beats, demand, door, handoff
 from agent.jobs import processes as job_processes
 from agent.jobs.handoff import Handoff
 from agent.jobs.processes import MARK as JOB_MARK
@@ -66,6 +66,7 @@ from orchestrator.engine import verbs
 from orchestrator.engine.change import apply, job_beats, job_ports, move, rollback
 from orchestrator.engine.change import run as changes
 from orchestrator.engine.guard.guard import GuardOptions, guard
+from orchestrator.engine.guard.policy import FIRST_BACKOFF_S, Budget
 from orchestrator.engine.guard.process import GUARD
 from orchestrator.engine.queue.process import QUEUE
 from orchestrator.engine.queue.verb import queue_add, queue_serve
@@ -105,6 +106,9 @@ from tests.sim.stores import Stores
 from workloads.collectives import turns
 from workloads.collectives.sets import Layout, Sets, read_layout
 from workloads.collectives.turns import Turns
+from workloads.progress import beat
+from workloads.progress.beat import Beat
+from workloads.training.checkpoint import KEPT
 from workloads.transport.accord import Accord
 
 __all__ = [
@@ -113,11 +117,13 @@ __all__ = [
     "DELRULE",
     "EXCL",
     "FENCED",
+    "FIRST_BACKOFF_S",
     "GETLINK",
     "GETRULE",
     "GUARD",
     "HOLDING",
     "JOB_MARK",
+    "KEPT",
     "MOVERS",
     "NEWNEIGH",
     "NEWROUTE",
@@ -130,6 +136,8 @@ __all__ = [
     "VAR",
     "Accord",
     "Allowance",
+    "Beat",
+    "Budget",
     "Command",
     "DeviceServer",
     "Failure",
@@ -163,6 +171,7 @@ __all__ = [
     "UpOptions",
     "attr",
     "attrs",
+    "beat",
     "begin",
     "device_from_config",
     "drop",
@@ -313,6 +322,7 @@ def of_jobs(by: Any) -> Iterable[tuple[Any, str, Any]]:
     yield from ((handoff, name, getattr(by, name)) for name in ("job_door", "clean"))
     yield from ((module, "fcntl", by.fcntl) for module in (job_beats, job_ports))
     yield keeping, "open", by.open
+    yield from ((module, "jobs_file", by.jobs_file) for module in (beats, demand))
     yield turns, "threading", by.threading
     yield from ((turns, name, getattr(by, name)) for name in ("appears", "print"))
 
