@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Collection, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -17,7 +16,6 @@ from optics import Interlock, Interrupted, Locked, TestbedError, Unreachable
 from optics.plan import Shadow
 from optics.ranks import RankName, host_of_rank
 from orchestrator.cli.render import job
-from orchestrator.engine import job_verbs
 from orchestrator.engine.change.jobs import Jobs, Pause
 from orchestrator.engine.change.locking import holding
 from orchestrator.engine.guard import jobs as watching
@@ -187,27 +185,6 @@ async def test_a_person_who_stops_the_job_or_holds_the_lab_is_not_worked_against
     record = bench.store.latest_job(bench.slice)
     assert record is not None and len(bench.hosts.launched) == 1
     bench.store.set_job(record.id, "stopped", "stopped by the operator", ended=True)
-    assert await bench.look(3) == "none" and len(bench.hosts.launched) == 1
-
-
-async def test_a_job_that_had_failed_when_it_was_stopped_is_not_launched_again(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    @asynccontextmanager
-    async def opened(*_: object) -> AsyncIterator[Session]:
-        yield bench.session
-
-    async def connect(names: Collection[str]) -> dict[str, Hello]:
-        return {}
-
-    monkeypatch.setattr(job_verbs, "load_lab", lambda _: HERE)
-    monkeypatch.setattr(Command, "opened", opened)
-    monkeypatch.setattr(bench.hosts, "connect", connect, raising=False)
-    await bench.launch()
-    bench.end(gpu02="killed")
-    status = await job_verbs.job_stop(bench.command)
-    assert status.state == "stopped" and "gpu02: killed" in status.detail
-    assert "running" not in {(await bench.hosts.job_states(name, FOUR))[rank].state for name in bench.hosts.jobs for rank in FOUR}
     assert await bench.look(3) == "none" and len(bench.hosts.launched) == 1
 
 
