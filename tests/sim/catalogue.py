@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from tests.sim import plots
+from tests.sim.adapters import Adapters
 from tests.sim.guards import Guards
 from tests.sim.jobs import Jobs
 from tests.sim.plots import Plot
@@ -13,7 +14,15 @@ from tests.sim.recover import Recover
 from tests.sim.story import Fate, Typed
 from tests.sim.turners import Turners
 
-PLOTS: dict[str, type[Plot]] = {**plots.PLOTS, "guard": Guards, "turn": Turners, "jobs": Jobs, "queue": Queues, "recover": Recover}
+PLOTS: dict[str, type[Plot]] = {
+    **plots.PLOTS,
+    "guard": Guards,
+    "turn": Turners,
+    "jobs": Jobs,
+    "queue": Queues,
+    "recover": Recover,
+    "adapt": Adapters,
+}
 
 
 def plot_of(seed: str) -> type[Plot]:

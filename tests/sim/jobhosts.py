@@ -22,8 +22,9 @@ from tests.sim.agents import Absent, Agent
 from tests.sim.kernel import DiskOs
 from tests.sim.lab import World
 from tests.sim.loop import ACTOR
+from tests.sim.meeting import Holds, Rendezvous
 from tests.sim.packets import Packets
-from tests.sim.ranks import CONNECT_S, Holds, Program, Programs, Rendezvous
+from tests.sim.ranks import CONNECT_S, Program, Programs
 from tests.sim.reach import SimAnsible
 from tests.sim.seams import JOB_MARK, Handoff, Jobs, Play, Unreachable, of_jobs, unpack
 

@@ -11,15 +11,15 @@ import json
 import math
 import random
 import time
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tests.sim.agents import Agent, SimHost
 from tests.sim.kernel import Inode
 from tests.sim.loop import Actor
+from tests.sim.meeting import Holds, Rendezvous
 from tests.sim.seams import RANK_SENDS, Accord, Allowance, Layout, Rank, Sets, Turns, read_layout
-from tests.sim.shown import Checkpoints, beating, option
+from tests.sim.shown import Checkpoints, Gate, beating, option
 
 TIMEOUT_S, RETRY_S = 60.0, 1.0
 """A rank waits so long for a peer; and for so long until it tries to reach an agent again."""
@@ -33,70 +33,6 @@ SILENT_S = (5.0, 15.0)
 """After so long ranks notice that the host of a peer has lost power."""
 OK, LOST_PEER, TERMINATED, KILLED = 0, 75, 143, 137
 """Exit statuses."""
-
-
-class Holds(Exception):
-    """A rank waits for this key, and looks again after this time (s)."""
-
-    def __init__(self, key: str, within_s: float) -> None:
-        super().__init__(key)
-        self.key, self.within_s = key, within_s
-
-
-class Rendezvous:
-    """The store of rank 0, which torch provides. After its death every call raises RuntimeError."""
-
-    def __init__(self, loop: Any) -> None:
-        self.loop, self.gone = loop, False
-        self.values: dict[str, str] = {}
-        self.waiting: dict[str, list[asyncio.Future[None]]] = defaultdict(list)
-        self.ranks: dict[int, Program] = {}
-        self.kept: list[set[int]] = []
-        """The checkpoints of the ranks that have some and are to go on from them."""
-
-    def _there(self) -> None:
-        if self.gone:
-            raise RuntimeError("the store closed the connection")
-
-    def check(self, keys: list[str]) -> bool:
-        self._there()
-        return all(key in self.values for key in keys)
-
-    def get(self, key: str) -> bytes:
-        self._there()
-        return self.values[key].encode()
-
-    def add(self, key: str, count: int) -> int:
-        self._there()
-        self.values[key] = str(int(self.values.get(key, "0")) + count)
-        self._wake(key)
-        return int(self.values[key])
-
-    def compare_set(self, key: str, expected: str, wanted: str) -> bytes:
-        self._there()
-        if self.values.get(key, "") == expected:
-            self.values[key] = wanted
-            self._wake(key)
-        return self.values[key].encode()
-
-    def _wake(self, key: str) -> None:
-        for future in self.waiting.pop(key, ()):
-            if not future.done():
-                future.set_result(None)
-
-    def changes(self, key: str) -> asyncio.Future[None]:
-        """Done when this key is written, or a rank is lost."""
-        future: asyncio.Future[None] = self.loop.create_future()
-        self.waiting[key].append(future)
-        return future
-
-    def lost(self, rank: int) -> None:
-        """The others notice that a rank is gone."""
-        self.gone = self.gone or rank == 0
-        for program in self.ranks.values():
-            program.lost = program.lost or f"connection closed by peer: rank {rank}"
-        for key in list(self.waiting):
-            self._wake(key)
 
 
 class SimTurns(Turns):
@@ -209,7 +145,11 @@ class Program:
         self.context = self.loop.context(self.actor)
         self.born = int(100 * self.loop.now) + 1
         self.rng = random.Random(f"{table.world.seed}/{self.name}/{self.rank}")
-        self.checkpoints = Checkpoints(self.host.disk, env["TESTBED_CHECKPOINT_DIR"], self.rank)
+        self.checkpoints = Checkpoints(self.host.disk, env.get("TESTBED_CHECKPOINT_DIR", where), self.rank)
+        self.every *= "TESTBED_CHECKPOINT_DIR" in env
+        self.gate: Gate | None = None
+        if "workloads.programs.moe" in words:
+            self.gate = Gate(self.rank, self.world, self.name, option(words, "--drift", 0))
         self.beat = self.context.run(beating, pid, self.rank)
         self.turns: SimTurns | None = None
         self.accord: Any = None
@@ -232,7 +172,8 @@ class Program:
     @property
     def shown(self) -> dict[str, bytes]:
         """What it has written to the memory that it shares with its host, by the names of the files."""
-        return {"beat": bytes(self.beat._memory)}
+        memory = {"beat": self.beat._memory} | ({"demand": self.gate.file._memory} if self.gate else {})
+        return {name: bytes(each) for name, each in memory.items()}
 
     @property
     def known(self) -> bool:
@@ -330,16 +271,22 @@ class Program:
             self.accord.before(self.iteration)
             self.turns.before(self.iteration)
             self.beat.begin(self.iteration)
+            if self.gate:
+                self.gate.file.attention(self.iteration)
             if self.iteration == first:
                 self.loop.create_task(self._listen())
             began = self.loop.now
             await asyncio.sleep(step_s * self.rng.uniform(0.9, 1.1))
             self.beat.exchange()
+            if self.gate:
+                self.gate.decides(self.iteration)
             async with asyncio.timeout(TIMEOUT_S):
                 await self._sends()
                 await self._count(f"in/{self.iteration}")
             self.beaten_s = self.loop.now
             self.beat.end()
+            if self.gate:
+                self.gate.file.end()
             record = {"iter": self.iteration, "iter_ms": round((self.loop.now - began) * 1e3, 3), "t_wall_ns": time.time_ns()}
             self._writes("iterations.jsonl", record)
             last = await self._last()
@@ -362,8 +309,10 @@ class Program:
 
     @property
     def connected(self) -> bool:
-        """Whether packets arrive at the next rank of each ring."""
+        """Whether packets arrive at the next rank of each ring; of a mixture of experts, at all ranks."""
         assert self.store is not None
+        if self.gate:
+            return all(self.table.reaches(self.host.name, rank.host.name) for rank in self.store.ranks.values())
         nexts = (self.store.ranks[ring[(ring.index(self.rank) + 1) % len(ring)]] for ring in self.rings)
         return all(self.table.reaches(self.host.name, rank.host.name) for rank in nexts)
 

@@ -63,6 +63,8 @@ from orchestrator import processes
 from orchestrator import session as sessions
 from orchestrator.engine import status as survey
 from orchestrator.engine import verbs
+from orchestrator.engine.adapt.adapt import AdaptOptions, adapt
+from orchestrator.engine.adapt.process import ADAPTER
 from orchestrator.engine.change import apply, job_beats, job_ports, move, rollback
 from orchestrator.engine.change import run as changes
 from orchestrator.engine.guard.guard import GuardOptions, guard
@@ -107,11 +109,14 @@ from workloads.collectives import turns
 from workloads.collectives.sets import Layout, Sets, read_layout
 from workloads.collectives.turns import Turns
 from workloads.progress import beat
+from workloads.progress import demand as demanded
 from workloads.progress.beat import Beat
+from workloads.progress.demand import Demand
 from workloads.training.checkpoint import KEPT
 from workloads.transport.accord import Accord
 
 __all__ = [
+    "ADAPTER",
     "DELNEIGH",
     "DELROUTE",
     "DELRULE",
@@ -135,10 +140,12 @@ __all__ = [
     "U32",
     "VAR",
     "Accord",
+    "AdaptOptions",
     "Allowance",
     "Beat",
     "Budget",
     "Command",
+    "Demand",
     "DeviceServer",
     "Failure",
     "Fence",
@@ -169,10 +176,12 @@ __all__ = [
     "Turns",
     "Unreachable",
     "UpOptions",
+    "adapt",
     "attr",
     "attrs",
     "beat",
     "begin",
+    "demanded",
     "device_from_config",
     "drop",
     "facts",

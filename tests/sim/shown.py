@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from typing import Any
 
 from tests.sim.kernel import Disk
-from tests.sim.seams import KEPT, Beat, beat
+from tests.sim.seams import KEPT, Beat, Demand, beat, demanded
 
 
 def option(words: Sequence[str], name: str, default: int) -> int:
@@ -19,6 +20,22 @@ def beating(pid: int, rank: int) -> Any:
     made = Beat(None, rank)
     beat.HEAD.pack_into(made._memory, 0, beat.MAGIC, pid, rank)
     return made
+
+
+class Gate:
+    """What a rank of a mixture of experts sends, in the program's own file: most to one, another every few iterations."""
+
+    def __init__(self, rank: int, world: int, seed: str, drift: int) -> None:
+        self.rank, self.world, self.seed, self.drift = rank, world, seed, drift
+        self.file = Demand(None, rank, world)
+        demanded.HEAD.pack_into(self.file._memory, 0, demanded.MAGIC, rank, world)
+
+    def decides(self, iteration: int) -> None:
+        """The gate of an iteration has decided."""
+        draw = random.Random(f"{self.seed}/{iteration // self.drift if self.drift else 0}")
+        order = draw.sample(range(self.world), self.world)
+        favourite = order[order.index(self.rank) ^ 1] if order.index(self.rank) ^ 1 < self.world else self.rank
+        self.file.gate([900_000 if other == favourite else 10_000 for other in range(self.world)])
 
 
 class Checkpoints:
