@@ -12,16 +12,11 @@ from functools import partial
 from itertools import combinations
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
-from tests.sim import lab
-from tests.sim.agents import Agent
-from tests.sim.jobhosts import JobWorld
 from tests.sim.jobs import BOUNDARY_S, Jobs, Left, OthersRanks, Said
 from tests.sim.judges import Judge
 from tests.sim.lab import OWNERS
 from tests.sim.loop import ACTOR, Actor
-from tests.sim.packets import Packets, SimProbes
 from tests.sim.plots import Plot
 from tests.sim.recover import Once
 from tests.sim.seams import (
@@ -34,29 +29,17 @@ from tests.sim.seams import (
     TestbedError,
     UpOptions,
     adapt,
-    mac_bytes,
     verbs,
 )
 from tests.sim.story import Fate, Typed
+from tests.sim.switched import SwitchedWorld
 
-HOSTS, AT = 6, 5
-"""Each host has one more port, with this number, at a packet switch."""
 STORM_S = 46.0
 """Fates go on until then (s), also when nobody types any more."""
 STOLEN_S = 2.0
 """A turn that had begun when its lock was taken sends what it has prepared within this time (s)."""
 FOLLOWS_S = 60.0
 """An adapter works so long in peace (s) before it is stopped, and looks at its job meanwhile."""
-
-
-class Switched(Packets):
-    """Also those over the packet switch, which reaches every host that has power."""
-
-    def arrival(self, port: str, mac: bytes) -> str:
-        if not port.endswith(f":p{AT}"):
-            return super().arrival(port, mac)
-        hosts = self.world.hosts.values()
-        return next((f"{h.name}:p{AT}" for h in hosts if h.power and mac_bytes(h.kernel.nics[h.ports[AT]].mac) == mac), "")
 
 
 @dataclass
@@ -67,47 +50,15 @@ class Follows:
     task: asyncio.Task[Any] | None = None
 
 
-class AdaptWorld(JobWorld):
+class AdaptWorld(SwitchedWorld):
     """Hosts at a packet switch, too, and processes that adapt circuits."""
 
     endless = ("adapt",)
+    count = 6
 
     def __init__(self, *words: Any) -> None:
         super().__init__(*words)
         self.adapters: dict[Actor, Follows] = {}
-
-    async def start(self, judges: Any) -> None:
-        def with_switch(folder: Path, ports: Any) -> None:
-            inventory(folder, ports)
-            hosts = (
-                (folder / "hosts.yml")
-                .read_text()
-                .replace("{interface: opt4}", f"{{interface: opt4}}, {AT}: {{interface: opt{AT}}}")
-            )
-            (folder / "hosts.yml").write_text(hosts)
-            names = ", ".join(f'"gpu{host:02d}:p{AT}"' for host in range(1, HOSTS + 1))
-            with (folder / "fibres.yml").open("a") as file:
-                file.write(f"segments:\n  - {{name: packets, link_mbps: 100, ports: [{names}]}}\n")
-
-        inventory = lab.inventory
-        with patch.object(lab, "inventory", with_switch), patch.object(lab, "HOSTS", HOSTS):
-            await super().start(judges)
-        for host in self.hosts.values():
-            host.sees(AT, True)
-
-    @property
-    def packets(self) -> Packets:
-        if self._packets is None:
-            self._packets = Switched(self)
-        return self._packets
-
-    def loaded(self, agent: Agent) -> None:
-        super().loaded(agent)
-        agent.probes = SimProbes(agent, self.packets)
-
-    def links_of(self, row: sqlite3.Row) -> list[tuple[str, str]]:
-        ends = [(f"{a}:p{p}", f"{b}:p{q}") for a, p, b, q, _ in json.loads(row["up"])["links"]]
-        return [link for link in ends if set(link) <= self.cables.keys()]
 
     def any_slot(self, row: sqlite3.Row | None) -> bool:
         """An adapter that died in a turn has left light that no route uses; a rollback may go back to that."""

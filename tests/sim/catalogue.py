@@ -8,6 +8,7 @@ from tests.sim import plots
 from tests.sim.adapters import Adapters
 from tests.sim.guards import Guards
 from tests.sim.jobs import Jobs
+from tests.sim.pacing import Pacing
 from tests.sim.plots import Plot
 from tests.sim.queues import Queues
 from tests.sim.recover import Recover
@@ -22,6 +23,7 @@ PLOTS: dict[str, type[Plot]] = {
     "queue": Queues,
     "recover": Recover,
     "adapt": Adapters,
+    "pacing": Pacing,
 }
 
 

@@ -24,7 +24,7 @@ from tests.sim.lab import World
 from tests.sim.loop import ACTOR
 from tests.sim.meeting import Holds, Rendezvous
 from tests.sim.packets import Packets
-from tests.sim.ranks import CONNECT_S, Program, Programs
+from tests.sim.ranks import CONNECT_S, STEP_S, Program, Programs
 from tests.sim.reach import SimAnsible
 from tests.sim.seams import JOB_MARK, Handoff, Jobs, Play, Unreachable, of_jobs, unpack
 
@@ -232,6 +232,9 @@ class JobAnsible(SimAnsible):
 
 class JobWorld(World):
     """Hosts run jobs."""
+
+    step_s = STEP_S
+    """How long an iteration of a job computes (s), from and to."""
 
     def __init__(self, *words: Any) -> None:
         super().__init__(*words)

@@ -18,13 +18,15 @@ from tests.sim.agents import Agent, SimHost
 from tests.sim.kernel import Inode
 from tests.sim.loop import Actor
 from tests.sim.meeting import Holds, Rendezvous
-from tests.sim.seams import RANK_SENDS, Accord, Allowance, Layout, Rank, Sets, Turns, read_layout
+from tests.sim.seams import CHECK_S, RANK_SENDS, Accord, Allowance, Layout, Pace, Rank, Sets, Turns, read_layout
 from tests.sim.shown import Checkpoints, Gate, beating, option
 
 TIMEOUT_S, RETRY_S = 60.0, 1.0
 """A rank waits so long for a peer; and for so long until it tries to reach an agent again."""
 START_S, STEP_S, CONNECT_S = (0.2, 1.5), (0.15, 0.5), (0.02, 0.4)
 """How long a rank takes to start, an iteration of a job, and the connections of other rings, from and to."""
+BYTES = 50_000
+"""What a rank sends in an iteration."""
 SAVE_S = 0.005, 0.1
 """How long a checkpoint takes, from and to."""
 STALLED_S = 0.2
@@ -120,7 +122,7 @@ class Link:
         self.loop.call_at(self.came, self._told, message, context=self.program.context)
 
     def _told(self, message: Any) -> None:
-        if not self.ended.done() and self.program.turns is not None:
+        if not self.ended.done() and self.program.turns is not None and not self.program.pace.receive(message):
             self.program.turns.receive(message)
 
     def hang_up(self) -> None:
@@ -154,6 +156,9 @@ class Program:
         self.turns: SimTurns | None = None
         self.accord: Any = None
         self.store: Rendezvous | None = None
+        self.pace = Pace()
+        self.sent = 0
+        """Bytes."""
         self.lost = ""
         self.code: int | None = None
         self.ended_s = math.inf
@@ -262,7 +267,7 @@ class Program:
     async def _train(self) -> None:
         """Raises: RuntimeError, TimeoutError - a peer or the store is lost."""
         assert self.store is not None and self.turns is not None
-        step_s = random.Random(self.name).uniform(*STEP_S)
+        step_s = random.Random(self.name).uniform(*self.table.world.step_s)
         first = self.iteration + 1
         for tell in self.table.world.told["resumes"]:
             tell(self)
@@ -270,6 +275,7 @@ class Program:
             self.iteration += 1
             self.accord.before(self.iteration)
             self.turns.before(self.iteration)
+            await self._paced()
             self.beat.begin(self.iteration)
             if self.gate:
                 self.gate.file.attention(self.iteration)
@@ -298,6 +304,21 @@ class Program:
         self.store.add("left", 1)
         await self._count("left")
 
+    async def _paced(self) -> None:
+        """As `Pace.wait`: until the iteration is to begin."""
+        began, told = time.monotonic_ns(), self.pace._now
+        if told is None or not (left_ns := told.wait_ns(began)):
+            return
+        due_ns = began + left_ns
+        self.beat.hold(True)
+        while (now := time.monotonic_ns()) < due_ns and not self.accord.asked:
+            await asyncio.sleep(min((due_ns - now) / 1e9, CHECK_S))
+            now = time.monotonic_ns()
+            due_ns = min(due_ns, now + (self.pace._now.wait_ns(now) if self.pace._now else 0))
+        self.beat.hold(False)
+        for tell in self.table.world.told["waited"]:
+            tell(self, told, (time.monotonic_ns() - began) / 1e9)
+
     async def _sends(self) -> None:
         """Send this rank's part to its neighbours, as soon as there is a way. Raises: RuntimeError - a peer is lost."""
         assert self.store is not None
@@ -306,6 +327,7 @@ class Program:
             if self.lost:
                 raise RuntimeError(self.lost)
         self.store.add(f"in/{self.iteration}", 1)
+        self.sent += BYTES
 
     @property
     def connected(self) -> bool:

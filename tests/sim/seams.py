@@ -78,6 +78,9 @@ from orchestrator.engine.schedule.left import stop_left
 from orchestrator.engine.schedule.making import begin
 from orchestrator.engine.schedule.process import TURNER
 from orchestrator.engine.schedule.verb import TurnOptions, turn
+from orchestrator.engine.sharing.coordinate import CoordinateOptions, coordinate, released
+from orchestrator.engine.sharing.measure import tenants
+from orchestrator.engine.sharing.process import COORDINATOR
 from orchestrator.hosts import facts as facts_of
 from orchestrator.hosts import fleet, ssh
 from orchestrator.hosts.facts import facts
@@ -108,6 +111,7 @@ from tests.sim.stores import Stores
 from workloads.collectives import turns
 from workloads.collectives.sets import Layout, Sets, read_layout
 from workloads.collectives.turns import Turns
+from workloads.host.pace import CHECK_S, Pace
 from workloads.progress import beat
 from workloads.progress import demand as demanded
 from workloads.progress.beat import Beat
@@ -117,6 +121,8 @@ from workloads.transport.accord import Accord
 
 __all__ = [
     "ADAPTER",
+    "CHECK_S",
+    "COORDINATOR",
     "DELNEIGH",
     "DELROUTE",
     "DELRULE",
@@ -145,6 +151,7 @@ __all__ = [
     "Beat",
     "Budget",
     "Command",
+    "CoordinateOptions",
     "Demand",
     "DeviceServer",
     "Failure",
@@ -161,6 +168,7 @@ __all__ = [
     "Locked",
     "Locks",
     "Missing",
+    "Pace",
     "Play",
     "Probes",
     "Rank",
@@ -181,6 +189,7 @@ __all__ = [
     "attrs",
     "beat",
     "begin",
+    "coordinate",
     "demanded",
     "device_from_config",
     "drop",
@@ -199,10 +208,12 @@ __all__ = [
     "queue_serve",
     "queued",
     "read_layout",
+    "released",
     "replaced",
     "slice_of",
     "stop_left",
     "survey",
+    "tenants",
     "turn",
     "u32",
     "unpack",
