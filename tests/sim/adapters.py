@@ -165,6 +165,11 @@ class Adapted(Judge):
                 continue
             links = [(a, b) for a, _, b, _, _ in json.loads(row["up"])["links"]]
             hosts = sorted({host for link in links for host in link})
+            for host in hosts:
+                agent = world.hosts[host].agent
+                active = None if agent is None else agent.generations.active
+                if active not in (None, row["generation"]):
+                    self.broken(f"{when}: {host} runs {active}, and {row['generation']} is in use")
             calm = all((agent := world.hosts[host].agent) is not None and agent.generations.active for host in hosts)
             for one, other in combinations(hosts, 2) if calm and "adapt" in json.loads(row["plan_text"]) else ():
                 for source, target in ((one, other), (other, one)):

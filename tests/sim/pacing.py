@@ -147,8 +147,9 @@ class Paced(Judge):
 
     world: PacingWorld
 
-    def waited(self, rank: Program, told: Any, seconds: float) -> None:
-        now_ns = int(self.world.loop.now * 1e9)
+    def waited(self, rank: Program, told: Any, seconds: float, stood_s: float) -> None:
+        """stood_s: of this time the whole world stood still (`clocks.sleep`)."""
+        now_ns, seconds = int((self.world.loop.now - stood_s) * 1e9), seconds - stood_s
         if seconds > told.period_ns / 1e9 + LATE_S:
             self.broken(f"{rank} has waited {seconds:.3f} s, and its period is {told.period_ns / 1e9:.3f} s")
         if now_ns > told.until_ns + LATE_S * 1e9:
@@ -262,6 +263,6 @@ class Pacing(Jobs):
 
     async def now(self, owner: str, verb: Any, *words: Any, may: tuple[type[BaseException], ...] = ()) -> Any:
         came = await super().now(owner, verb, *words, may=(*may, Missing) if verb is verbs.resume else may)
-        if verb is verbs.down:
+        if self.world.alive():
             await asyncio.sleep(ENDS_S)
         return came

@@ -306,7 +306,7 @@ class Program:
 
     async def _paced(self) -> None:
         """As `Pace.wait`: until the iteration is to begin."""
-        began, told = time.monotonic_ns(), self.pace._now
+        began, told, stood = time.monotonic_ns(), self.pace._now, self.loop.stood
         if told is None or not (left_ns := told.wait_ns(began)):
             return
         due_ns = began + left_ns
@@ -317,7 +317,7 @@ class Program:
             due_ns = min(due_ns, now + (self.pace._now.wait_ns(now) if self.pace._now else 0))
         self.beat.hold(False)
         for tell in self.table.world.told["waited"]:
-            tell(self, told, (time.monotonic_ns() - began) / 1e9)
+            tell(self, told, (time.monotonic_ns() - began) / 1e9, self.loop.stood - stood)
 
     async def _sends(self) -> None:
         """Send this rank's part to its neighbours, as soon as there is a way. Raises: RuntimeError - a peer is lost."""

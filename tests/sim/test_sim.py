@@ -14,7 +14,7 @@ from tests.sim.catalogue import PLOTS
 ROOT = Path(__file__).parents[2]
 NEW = 80
 """Seeds of this commit: fifteen seconds of a core."""
-FEW = {"recover": 3, "adapt": 4}
+FEW = {"recover": 3, "adapt": 3, "pacing": 3}
 """Of plots whose stories take a second of a core each."""
 KEPT = [line.split()[0] for line in (Path(__file__).parent / "seeds.txt").read_text().splitlines() if line and line[0] != "#"]
 
