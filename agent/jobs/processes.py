@@ -148,6 +148,9 @@ class Jobs:
         self.secrets: dict[str, dict[str, str]] = {}  # by the name of a job that is yet to start
         for name in sorted(os.listdir(VAR + "/jobs")):
             self.watch(name)
+            where = VAR + "/jobs/" + name
+            if self.state(where)["state"] == "absent":  # the daemon died while it started this, which may run unseen
+                self.swept(lambda: None, self.left(where))
         server.handoff.clean()
         server.slots.notices.clean()
 

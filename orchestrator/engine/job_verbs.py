@@ -14,7 +14,7 @@ from optics.plan import Job, TransitionPolicy
 from optics.ranks import host_of_rank, hosts_of
 from orchestrator.engine.change import attachments
 from orchestrator.engine.change.attempt import GO_TAKES, HOLD_TAKES, MOST_S, Attempt
-from orchestrator.engine.change.job_record import hosts_of_job, ranks_of
+from orchestrator.engine.change.job_record import FINISHED, hosts_of_job, ranks_of
 from orchestrator.engine.change.jobs import Jobs
 from orchestrator.engine.change.locking import holding, obeyed, own_turner
 from orchestrator.hosts.by_hand import ByHand, by_hand
@@ -190,23 +190,27 @@ async def _launch(command: Command, verb: str, *, anew: bool = True, restore: bo
 
 
 async def job_stop(command: Command) -> JobStatus:
-    """Stop the job at an iteration boundary and report how far it got; of a failed one, the ranks that still run."""
+    """Stop the job at an iteration boundary and report how far it got; of a failed one, the ranks that still run. No guard launches
+    it again."""
     async with _opened(command, "job stop") as jobs:
         session = jobs.session
         record = _latest(jobs)
         await session.hosts.channels.connect(hosts_of_job(record, session.lab))
         with suppress(Unreachable):  # stop the ranks on the hosts that answer; `stop` names the others
             status = await jobs.status(record)
-            if status.state not in ALIVE and not await jobs.left(record):
+            if status.state in FINISHED and not await jobs.left(record):
                 return status
         hosts = hosts_of_job(record, session.lab)
         turner = own_turner(session.lab, command.settings, command.store)
         async with holding(session.lab, command, reach(session.lab, hosts), "job stop", within=turner):
             if _latest(jobs).id != record.id:
                 raise Locked("another job was launched while this command waited", hint="again: testbed job stop")
-            if (ended := _latest(jobs)).ended is not None:  # but not all of its ranks
+            if (ended := _latest(jobs)).ended is not None:  # by itself; but not all of its ranks, or a guard may launch it again
                 await jobs.stop_left(ended)
-                return await jobs.status(ended)
+                if ended.state not in FINISHED:
+                    why = f"stopped by the operator after it had failed: {ended.detail}"
+                    jobs.store.set_job(ended.id, "stopped", why, ended=True)
+                return await jobs.status(_latest(jobs))
             return await jobs.stop(record, "stopped by the operator")
 
 

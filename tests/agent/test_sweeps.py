@@ -119,6 +119,19 @@ def test_what_a_job_left_is_killed_before_the_next_of_its_name_starts_and_that_o
         left.wait()
 
 
+def test_a_job_that_started_as_the_daemon_died_is_ended_by_the_next_daemon(daemon: Daemon, tmp_path: Path) -> None:
+    where = tmp_path / "jobs" / "mine"
+    where.mkdir()
+    unseen = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], env={**os.environ, jobs.MARK: str(where)})
+    try:
+        Jobs(daemon)  # type: ignore[arg-type]
+        daemon.go_on()
+        assert unseen.wait(10) == -9
+    finally:
+        unseen.kill()
+        unseen.wait()
+
+
 def test_a_job_that_waited_for_a_search_is_not_started_once_a_newer_run_has_the_host(daemon: Daemon) -> None:
     here = Jobs(daemon)  # type: ignore[arg-type]
     daemon.fence.check("fence", {"token": 4})

@@ -5,14 +5,26 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from tests.sim import plots
+from tests.sim.adapters import Adapters
 from tests.sim.guards import Guards
 from tests.sim.jobs import Jobs
+from tests.sim.pacing import Pacing
 from tests.sim.plots import Plot
 from tests.sim.queues import Queues
+from tests.sim.recover import Recover
 from tests.sim.story import Fate, Typed
 from tests.sim.turners import Turners
 
-PLOTS: dict[str, type[Plot]] = {**plots.PLOTS, "guard": Guards, "turn": Turners, "jobs": Jobs, "queue": Queues}
+PLOTS: dict[str, type[Plot]] = {
+    **plots.PLOTS,
+    "guard": Guards,
+    "turn": Turners,
+    "jobs": Jobs,
+    "queue": Queues,
+    "recover": Recover,
+    "adapt": Adapters,
+    "pacing": Pacing,
+}
 
 
 def plot_of(seed: str) -> type[Plot]:

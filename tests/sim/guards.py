@@ -17,7 +17,7 @@ from tests.sim.lab import OWNERS, World
 from tests.sim.loop import Actor
 from tests.sim.packets import Packets, SimProbes
 from tests.sim.plots import Plot
-from tests.sim.seams import GUARD, STOP_S, GuardOptions, TestbedError, UpOptions, guard, verbs
+from tests.sim.seams import GUARD, STOP_S, Budget, GuardOptions, TestbedError, UpOptions, guard, verbs
 from tests.sim.story import Fate, Typed
 
 STORM_S = 46.0
@@ -36,6 +36,7 @@ class Watch:
 
     owner: str
     stay: bool
+    budget: Budget | None = None
     said: list[Mapping[str, Any]] = field(default_factory=list)
     task: asyncio.Task[Any] | None = None
 
@@ -53,6 +54,8 @@ class GuardedWorld(World):
 
     def __init__(self, *words: Any) -> None:
         super().__init__(*words)
+        self.damped = True
+        """Whether fibres that were spliced may yet have to stay lit for a while before they are used."""
         self.cut: dict[str, str] = {}
         """Ports whose fibres are broken, and which of the two."""
         self.guards: dict[Actor, Watch] = {}
@@ -91,14 +94,14 @@ class GuardedWorld(World):
         """The guards that live, or those of one owner."""
         return [actor for actor, watch in self.guards.items() if not actor.dead and owner in ("", watch.owner)]
 
-    def guard(self, owner: str, name: str, doom: tuple[str, int], *, stay: bool) -> None:
-        """Start `testbed guard` in the background."""
+    def guard(self, owner: str, name: str, doom: tuple[str, int], *, stay: bool, budget: Budget | None = None) -> None:
+        """Start `testbed guard` in the background. budget: of recoveries of jobs."""
         actor = self.process(owner, name, doom)
-        watch = self.guards[actor] = Watch(owner, stay)
+        watch = self.guards[actor] = Watch(owner, stay, budget)
 
         async def work(command: Any) -> Any:
             watch.task = asyncio.current_task()
-            return await guard(command, notify=partial(self._said, actor, watch), options=GuardOptions(stay=stay))
+            return await guard(command, notify=partial(self._said, actor, watch), options=GuardOptions(stay=stay, budget=budget))
 
         work.__name__ = "guard"
         self.loop.start(self.loop.sea, self.command(actor, work)).add_done_callback(self._over)
@@ -195,6 +198,8 @@ class Guards(Plot):
     world_of = GuardedWorld
     world: GuardedWorld
     words = ("up", "guard", "down")
+    launches = False
+    """Whether `up` launches jobs."""
     judges = (Dark, OneGuard)
 
     @classmethod
@@ -220,16 +225,24 @@ class Guards(Plot):
     async def perform(self, actor: Actor, typed: Typed) -> None:
         match typed.word:
             case "guard":
-                self.world.guard(typed.shell[0], f"{actor.name}ing", typed.doom, stay=typed.pick < 0.3)
+                self.guard(typed.shell[0], f"{actor.name}ing", typed.doom, stay=typed.pick < 0.3)
             case "down" if typed.pick < 0.5:
                 await self.world.command(actor, self.down, wait_s=typed.wait_s)
             case "down":
                 await self.world.command(actor, verbs.down, wait_s=typed.wait_s)
             case _:
-                options = UpOptions(launch_job=False)
+                options = UpOptions(launch_job=self.launches)
                 came = await self.world.command(actor, verbs.up, self.file(typed), options, wait_s=typed.wait_s)
                 if typed.pick < 0.7 and not isinstance(came, (str, BaseException)):  # as `up --guard`
-                    self.world.guard(typed.shell[0], f"{actor.name}-guard", ("", 0), stay=typed.pick < 0.2)
+                    self.guard(typed.shell[0], f"{actor.name}-guard", ("", 0), stay=typed.pick < 0.2)
+
+    def guard(self, owner: str, name: str, doom: tuple[str, int], *, stay: bool) -> None:
+        """Have somebody guard the plan of an owner."""
+        self.world.guard(owner, name, doom, stay=stay)
+
+    async def quiet(self, seconds: float) -> None:
+        """Wait so long (s) in peace, and until guards have done what they had to."""
+        await asyncio.sleep(seconds)
 
     async def down(self, command: Any) -> Any:
         """As the command line does it."""
@@ -264,12 +277,12 @@ class Guards(Plot):
             actor.doom = "", 0
         for owner in OWNERS:
             if not world.alive(owner) and self.draw.random() < 0.7:
-                world.guard(owner, f"guard-in-peace-{owner}", ("", 0), stay=self.draw.random() < 0.3)
-        await asyncio.sleep(130.0)
+                self.guard(owner, f"guard-in-peace-{owner}", ("", 0), stay=self.draw.random() < 0.3)
+        await self.quiet(130.0)
         world.rest("while fibres are broken")
         for port in sorted(world.cut):
             world.breaks(port, "")
-        await asyncio.sleep(HOLD_S)
+        await self.quiet(HOLD_S if world.damped else 0.0)
         await super()._peace()
         for actor in world.alive():
             world.stop(actor)
@@ -282,7 +295,7 @@ class Guards(Plot):
         if verb is verbs.down and self.draw.random() < 0.5:
             verb = self.down
         came = await super().now(owner, verb, *words, may=may)
-        await asyncio.sleep(15.0)  # a guard sees another plan within a second, and looks at it
+        await self.quiet(15.0)  # a guard sees another plan within a second, and looks at it
         return came
 
 

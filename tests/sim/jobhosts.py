@@ -23,8 +23,9 @@ from tests.sim.agents import Absent, Agent
 from tests.sim.kernel import DiskOs
 from tests.sim.lab import World
 from tests.sim.loop import ACTOR
+from tests.sim.meeting import Holds, Rendezvous
 from tests.sim.packets import Packets
-from tests.sim.ranks import CONNECT_S, Holds, Program, Programs, Rendezvous
+from tests.sim.ranks import CONNECT_S, STEP_S, Program, Programs
 from tests.sim.reach import SimAnsible
 from tests.sim.seams import JOB_MARK, Handoff, Jobs, Play, Unreachable, of_jobs, unpack
 
@@ -123,8 +124,7 @@ class Machine:
     def started(self, argv: list[str], env: Mapping[str, str], **_: Any) -> Any:
         """As `subprocess.Popen`, of the shell around a rank."""
         words = argv[4:]
-        steps = int(words[words.index("--iterations") + 1]) if "--iterations" in words else 50
-        program = programs().start(env[JOB_MARK], argv[3], env, steps)
+        program = programs().start(env[JOB_MARK], argv[3], env, words)
         return SimpleNamespace(pid=program.pid, wait=lambda: 0)
 
     def start_time(self, pid: int) -> int | None:
@@ -156,6 +156,14 @@ class Machine:
     def print(self, words: str, **_: Any) -> None:
         """What a rank says of itself: its log."""
         ACTOR.get().loop.note(words)
+
+    def jobs_file(self, path: str, size: int) -> bytes:
+        """As `basics.jobs_file`: what a rank has written to the memory that it shares with its host. Raises: OSError - nothing."""
+        where, _, name = path.rpartition("/")
+        rank = next((one for one in reversed(programs().started) if one.where == where), None)
+        if rank is None or (memory := rank.shown.get(name)) is None:
+            raise FileNotFoundError(errno.ENOENT, "No such file or directory", path)
+        return memory[:size]
 
     def try_lock(self, file: Any) -> bool:
         """As `processes.try_lock`; the kernel undoes it when a process dies."""
@@ -224,6 +232,9 @@ class JobAnsible(SimAnsible):
 
 class JobWorld(World):
     """Hosts run jobs."""
+
+    step_s = STEP_S
+    """How long an iteration of a job computes (s), from and to."""
 
     def __init__(self, *words: Any) -> None:
         super().__init__(*words)

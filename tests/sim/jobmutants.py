@@ -6,6 +6,9 @@ from tests.sim.mutant import Mutant
 
 JOBS, ONLAB = "orchestrator/engine/change/jobs.py", "orchestrator/engine/queue/onlab.py"
 QUEUE = "orchestrator/store/queue.py"
+RECOVER, POLICY = "orchestrator/engine/guard/recover.py", "orchestrator/engine/guard/policy.py"
+TURNING = "orchestrator/engine/adapt/turning.py"
+PACE, COORDINATE = "workloads/host/pace.py", "orchestrator/engine/sharing/coordinate.py"
 
 OF_JOBS = (
     Mutant(
@@ -81,5 +84,63 @@ OF_JOBS = (
         (("orchestrator/hosts/plays.py", "                    await asyncio.wait([playing])\n", ""),),
         plot="queue",
         most=600,
+    ),
+    Mutant(
+        "stopped-job-again",
+        "no guard launches a job again that a user has stopped",
+        (("orchestrator/engine/job_verbs.py", "                if ended.state not in FINISHED:\n", "                if False:\n"),),
+        plot="recover",
+    ),
+    Mutant(
+        "recovered-from-its-start",
+        "a guard launches a job from the newest checkpoint that its ranks have in common",
+        ((RECOVER, "resume=resumable(job), sample=sample", "resume=False, sample=sample"),),
+        plot="recover",
+        most=100,
+    ),
+    Mutant(
+        "ranks-beside-ranks",
+        "what is left of a job is stopped before it is launched again",
+        ((RECOVER, "                        await jobs.write_off((), why)\n", ""),),
+        plot="recover",
+    ),
+    Mutant(
+        "attempts-without-pause",
+        "a guard pauses after an attempt, whatever came of it",
+        ((POLICY, "min(attempt.idle_s for attempt in recent)) > 0:", "min(attempt.idle_s for attempt in recent)) > 1e6:"),),
+        plot="recover",
+    ),
+    Mutant(
+        "turn-unconfirmed",
+        "hosts keep the routes of a turn that was done",
+        ((TURNING, "        await hosts.confirm(self.generation, sorted(self.wanted))\n", ""),),
+        plot="adapt",
+    ),
+    Mutant(
+        "adapter-outlives-its-plan",
+        "whoever is to move light stops the owner's adapter first",
+        (("orchestrator/engine/adapt/process.py", "moves_light=True", "moves_light=False"),),
+        plot="adapt",
+    ),
+    Mutant(
+        "pace-without-end",
+        "whatever becomes of its coordinator, a rank waits no longer than its lease",
+        (
+            (PACE, "        if now_ns >= self.until_ns:\n            return 0\n", ""),
+            (PACE, "min(self.period_ns - late, self.until_ns - now_ns)", "self.period_ns - late"),
+        ),
+        plot="pacing",
+    ),
+    Mutant(
+        "pace-not-taken-back",
+        "a coordinator that ends takes back what it said",
+        ((COORDINATE, "                await work.release()\n            return", "                pass\n            return"),),
+        plot="pacing",
+    ),
+    Mutant(
+        "coordinator-goes-on",
+        "a coordinator ends when fewer than two jobs run",
+        ((COORDINATE, "                if len(found) < 2:\n", "                if len(found) < 1:\n"),),
+        plot="pacing",
     ),
 )

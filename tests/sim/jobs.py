@@ -137,6 +137,8 @@ class Jobs(Plot):
     words = ("up", *WORDS)
     judges = (Left, Turned, Said, OthersRanks)
     plan: ClassVar = {"transition": {"boundary_s": BOUNDARY_S}}
+    lost_first = 0.4
+    """How often a rank is lost just before a `down` in peace."""
 
     @classmethod
     def reword(cls, draw: random.Random, one: Typed) -> Typed:
@@ -206,7 +208,9 @@ class Jobs(Plot):
 
     async def now(self, owner: str, verb: Any, *words: Any, may: tuple[type[BaseException], ...] = ()) -> Any:
         mine = [rank for rank in self.world.ranks() if owner_of(self.world, rank.name) == owner]
-        if verb is verbs.down and mine and self.draw.random() < 0.4:  # `down` is the first to see that the job has failed
+        if (
+            verb is verbs.down and mine and self.draw.random() < self.lost_first
+        ):  # `down` is the first to see that the job has failed
             self.draw.choice(sorted(mine, key=lambda rank: rank.pid)).ends(KILLED)
         if verb is verbs.resume:  # of an `up --job live`: another training may have been launched meanwhile
             may = (*may, Infeasible)

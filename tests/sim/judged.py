@@ -14,7 +14,7 @@ from tests.sim.seams import StandIns
 
 Judge = Any
 """Of `tests.sim.judges`, which builds on the world."""
-TOLD = ("committed", "sends", "obeyed", "struck", "begins", "ended")
+TOLD = ("committed", "sends", "obeyed", "struck", "begins", "ended", "launched", "resumes", "waited")
 
 
 class Violation(AssertionError):

@@ -38,6 +38,10 @@ class Packets:
                 return found if found and self.world.lit(found) else ""
         return ""
 
+    def arrival(self, port: str, mac: bytes) -> str:
+        """The port at which a frame to this address arrives that leaves at `port`; empty if it does not."""
+        return self.receiver(port)
+
     def way(self, source: str, address: bytes) -> tuple[str, int, bytes] | None:
         """The host with this address, over how many links from `source`, and the sender's own address; None: it does not arrive."""
         here, sender = self.world.hosts[source], b""
@@ -52,7 +56,7 @@ class Packets:
             index, mac, own = found
             sender = sender or own
             number = next(number for number, name in here.ports.items() if here.kernel.nics[name].index == index)
-            arrival = self.receiver(f"{here.name}:p{number}")
+            arrival = self.arrival(f"{here.name}:p{number}", mac)
             if not arrival:
                 return None
             name, _, port = arrival.partition(":p")

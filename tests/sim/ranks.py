@@ -11,87 +11,30 @@ import json
 import math
 import random
 import time
-from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tests.sim.agents import Agent, SimHost
 from tests.sim.kernel import Inode
 from tests.sim.loop import Actor
-from tests.sim.seams import RANK_SENDS, Accord, Allowance, Layout, Rank, Sets, Turns, read_layout
+from tests.sim.meeting import Holds, Rendezvous
+from tests.sim.seams import CHECK_S, RANK_SENDS, Accord, Allowance, Layout, Pace, Rank, Sets, Turns, read_layout
+from tests.sim.shown import Checkpoints, Gate, beating, option
 
 TIMEOUT_S, RETRY_S = 60.0, 1.0
 """A rank waits so long for a peer; and for so long until it tries to reach an agent again."""
 START_S, STEP_S, CONNECT_S = (0.2, 1.5), (0.15, 0.5), (0.02, 0.4)
 """How long a rank takes to start, an iteration of a job, and the connections of other rings, from and to."""
+BYTES = 50_000
+"""What a rank sends in an iteration."""
+SAVE_S = 0.005, 0.1
+"""How long a checkpoint takes, from and to."""
 STALLED_S = 0.2
 """How often a rank tries to send where there is no way."""
 SILENT_S = (5.0, 15.0)
 """After so long ranks notice that the host of a peer has lost power."""
 OK, LOST_PEER, TERMINATED, KILLED = 0, 75, 143, 137
 """Exit statuses."""
-
-
-class Holds(Exception):
-    """A rank waits for this key, and looks again after this time (s)."""
-
-    def __init__(self, key: str, within_s: float) -> None:
-        super().__init__(key)
-        self.key, self.within_s = key, within_s
-
-
-class Rendezvous:
-    """The store of rank 0, which torch provides. After its death every call raises RuntimeError."""
-
-    def __init__(self, loop: Any) -> None:
-        self.loop, self.gone = loop, False
-        self.values: dict[str, str] = {}
-        self.waiting: dict[str, list[asyncio.Future[None]]] = defaultdict(list)
-        self.ranks: dict[int, Program] = {}
-
-    def _there(self) -> None:
-        if self.gone:
-            raise RuntimeError("the store closed the connection")
-
-    def check(self, keys: list[str]) -> bool:
-        self._there()
-        return all(key in self.values for key in keys)
-
-    def get(self, key: str) -> bytes:
-        self._there()
-        return self.values[key].encode()
-
-    def add(self, key: str, count: int) -> int:
-        self._there()
-        self.values[key] = str(int(self.values.get(key, "0")) + count)
-        self._wake(key)
-        return int(self.values[key])
-
-    def compare_set(self, key: str, expected: str, wanted: str) -> bytes:
-        self._there()
-        if self.values.get(key, "") == expected:
-            self.values[key] = wanted
-            self._wake(key)
-        return self.values[key].encode()
-
-    def _wake(self, key: str) -> None:
-        for future in self.waiting.pop(key, ()):
-            if not future.done():
-                future.set_result(None)
-
-    def changes(self, key: str) -> asyncio.Future[None]:
-        """Done when this key is written, or a rank is lost."""
-        future: asyncio.Future[None] = self.loop.create_future()
-        self.waiting[key].append(future)
-        return future
-
-    def lost(self, rank: int) -> None:
-        """The others notice that a rank is gone."""
-        self.gone = self.gone or rank == 0
-        for program in self.ranks.values():
-            program.lost = program.lost or f"connection closed by peer: rank {rank}"
-        for key in list(self.waiting):
-            self._wake(key)
 
 
 class SimTurns(Turns):
@@ -179,7 +122,7 @@ class Link:
         self.loop.call_at(self.came, self._told, message, context=self.program.context)
 
     def _told(self, message: Any) -> None:
-        if not self.ended.done() and self.program.turns is not None:
+        if not self.ended.done() and self.program.turns is not None and not self.program.pace.receive(message):
             self.program.turns.receive(message)
 
     def hang_up(self) -> None:
@@ -195,17 +138,27 @@ class Link:
 class Program:
     """One rank, and the shell around it that writes down how it ends. name: of the job, as the host knows it."""
 
-    def __init__(self, table: Programs, pid: int, where: str, noted: str, env: Mapping[str, str], steps: int) -> None:
+    def __init__(self, table: Programs, pid: int, where: str, noted: str, env: Mapping[str, str], words: Sequence[str]) -> None:
         self.table, self.host, self.loop, self.pid = table, table.host, table.host.loop, pid
         self.where, self.noted, self.env, self.name = where, noted, env, where.rpartition("/")[2]
-        self.rank, self.world, self.iterations = int(env["RANK"]), int(env["WORLD_SIZE"]), steps
+        self.rank, self.world, self.words = int(env["RANK"]), int(env["WORLD_SIZE"]), words
+        self.iterations, self.every = option(words, "--iterations", 50), option(words, "--checkpoint-every", 100)
         self.actor: Actor = self.loop.actor(f"rank-{self.rank}-{self.name}", self.host.machine)
         self.context = self.loop.context(self.actor)
         self.born = int(100 * self.loop.now) + 1
         self.rng = random.Random(f"{table.world.seed}/{self.name}/{self.rank}")
+        self.checkpoints = Checkpoints(self.host.disk, env.get("TESTBED_CHECKPOINT_DIR", where), self.rank)
+        self.every *= "TESTBED_CHECKPOINT_DIR" in env
+        self.gate: Gate | None = None
+        if "workloads.programs.moe" in words:
+            self.gate = Gate(self.rank, self.world, self.name, option(words, "--drift", 0))
+        self.beat = self.context.run(beating, pid, self.rank)
         self.turns: SimTurns | None = None
         self.accord: Any = None
         self.store: Rendezvous | None = None
+        self.pace = Pace()
+        self.sent = 0
+        """Bytes."""
         self.lost = ""
         self.code: int | None = None
         self.ended_s = math.inf
@@ -222,9 +175,21 @@ class Program:
         return not self.actor.dead
 
     @property
+    def shown(self) -> dict[str, bytes]:
+        """What it has written to the memory that it shares with its host, by the names of the files."""
+        memory = {"beat": self.beat._memory} | ({"demand": self.gate.file._memory} if self.gate else {})
+        return {name: bytes(each) for name, each in memory.items()}
+
+    @property
+    def known(self) -> bool:
+        """Whether its host has a record of it."""
+        record = self.host.disk.names.get(self.noted.removesuffix(".exit") + ".json")
+        return record is not None and record.data.endswith(b"}")
+
+    @property
     def finished(self) -> bool:
         """Whether it has done all its iterations."""
-        return self.code == OK and self.iteration == self.iterations
+        return self.code == OK and self.iteration >= self.iterations > 0
 
     # ---- signals and ends
 
@@ -266,9 +231,14 @@ class Program:
         at = f"{self.env['MASTER_ADDR']}:{self.env['MASTER_PORT']}/{self.name}"
         self.store = store = self.table.stores[at]
         store.ranks[self.rank] = self
+        if "--resume" not in self.words:
+            self.checkpoints.forget()
+        elif kept := self.checkpoints.kept():
+            store.kept.append(kept)
         async with asyncio.timeout(TIMEOUT_S):
             store.add("met", 1)
             await self._count("met")
+        self.iteration = max(set.intersection(*store.kept), default=0) if store.kept else 0
         rings = tuple(tuple(ring) for ring in json.loads(self.env["TESTBED_RINGS"]))
         sets = Sets(Layout(rings), lambda *_: Connections(self), lambda _: None)
         sets.begin(store, TIMEOUT_S)
@@ -297,26 +267,57 @@ class Program:
     async def _train(self) -> None:
         """Raises: RuntimeError, TimeoutError - a peer or the store is lost."""
         assert self.store is not None and self.turns is not None
-        step_s = random.Random(self.name).uniform(*STEP_S)
-        while True:
+        step_s = random.Random(self.name).uniform(*self.table.world.step_s)
+        first = self.iteration + 1
+        for tell in self.table.world.told["resumes"]:
+            tell(self)
+        while not self.iterations or self.iteration < self.iterations:
             self.iteration += 1
             self.accord.before(self.iteration)
             self.turns.before(self.iteration)
-            if self.iteration == 1:
+            await self._paced()
+            self.beat.begin(self.iteration)
+            if self.gate:
+                self.gate.file.attention(self.iteration)
+            if self.iteration == first:
                 self.loop.create_task(self._listen())
             began = self.loop.now
             await asyncio.sleep(step_s * self.rng.uniform(0.9, 1.1))
+            self.beat.exchange()
+            if self.gate:
+                self.gate.decides(self.iteration)
             async with asyncio.timeout(TIMEOUT_S):
                 await self._sends()
                 await self._count(f"in/{self.iteration}")
             self.beaten_s = self.loop.now
+            self.beat.end()
+            if self.gate:
+                self.gate.file.end()
             record = {"iter": self.iteration, "iter_ms": round((self.loop.now - began) * 1e3, 3), "t_wall_ns": time.time_ns()}
             self._writes("iterations.jsonl", record)
-            if await self._last():
+            last = await self._last()
+            if last or (self.every and self.iteration % self.every == 0):
+                await self._save()
+            if last:
                 break
         self.turns.close()
         self.store.add("left", 1)
         await self._count("left")
+
+    async def _paced(self) -> None:
+        """As `Pace.wait`: until the iteration is to begin."""
+        began, told, stood = time.monotonic_ns(), self.pace._now, self.loop.stood
+        if told is None or not (left_ns := told.wait_ns(began)):
+            return
+        due_ns = began + left_ns
+        self.beat.hold(True)
+        while (now := time.monotonic_ns()) < due_ns and not self.accord.asked:
+            await asyncio.sleep(min((due_ns - now) / 1e9, CHECK_S))
+            now = time.monotonic_ns()
+            due_ns = min(due_ns, now + (self.pace._now.wait_ns(now) if self.pace._now else 0))
+        self.beat.hold(False)
+        for tell in self.table.world.told["waited"]:
+            tell(self, told, (time.monotonic_ns() - began) / 1e9, self.loop.stood - stood)
 
     async def _sends(self) -> None:
         """Send this rank's part to its neighbours, as soon as there is a way. Raises: RuntimeError - a peer is lost."""
@@ -326,11 +327,14 @@ class Program:
             if self.lost:
                 raise RuntimeError(self.lost)
         self.store.add(f"in/{self.iteration}", 1)
+        self.sent += BYTES
 
     @property
     def connected(self) -> bool:
-        """Whether packets arrive at the next rank of each ring."""
+        """Whether packets arrive at the next rank of each ring; of a mixture of experts, at all ranks."""
         assert self.store is not None
+        if self.gate:
+            return all(self.table.reaches(self.host.name, rank.host.name) for rank in self.store.ranks.values())
         nexts = (self.store.ranks[ring[(ring.index(self.rank) + 1) % len(ring)]] for ring in self.rings)
         return all(self.table.reaches(self.host.name, rank.host.name) for rank in nexts)
 
@@ -347,9 +351,17 @@ class Program:
             try:
                 return self.turns.after(self.iteration)
             except Holds as holds:
+                self.beat.hold(True)
                 await asyncio.wait([self.store.changes(holds.key)], timeout=holds.within_s)
+                self.beat.hold(False)
                 if self.lost:
                     raise RuntimeError(self.lost) from None
+
+    async def _save(self) -> None:
+        """Write a checkpoint."""
+        with self.beat.save():
+            await asyncio.sleep(self.rng.uniform(*SAVE_S))
+            self.checkpoints.write(self.iteration)
 
     def _writes(self, file: str, record: Mapping[str, Any]) -> None:
         """Add a line to a file of rank 0's."""
@@ -379,11 +391,13 @@ class Programs:
         self.alive: dict[int, Program] = {}
         self.started: list[Program] = []
 
-    def start(self, where: str, noted: str, env: Mapping[str, str], steps: int) -> Program:
+    def start(self, where: str, noted: str, env: Mapping[str, str], words: Sequence[str]) -> Program:
         """A new process, with a number that no real one has."""
         pid = next(self.world.numbers)
-        self.alive[pid] = program = Program(self, pid, where, noted, env, steps)
+        self.alive[pid] = program = Program(self, pid, where, noted, env, words)
         self.started.append(program)
+        for tell in self.world.told["launched"]:
+            tell(program)
         return program
 
     def reaches(self, source: str, target: str) -> bool:

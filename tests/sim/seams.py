@@ -18,7 +18,7 @@ from agent import basics, fence
 from agent.basics import VAR, Failure, unpack
 from agent.daemon import Server
 from agent.fence import FENCED, Fence
-from agent.jobs import door, handoff
+from agent.jobs import beats, demand, door, handoff
 from agent.jobs import processes as job_processes
 from agent.jobs.handoff import Handoff
 from agent.jobs.processes import MARK as JOB_MARK
@@ -63,9 +63,12 @@ from orchestrator import processes
 from orchestrator import session as sessions
 from orchestrator.engine import status as survey
 from orchestrator.engine import verbs
+from orchestrator.engine.adapt.adapt import AdaptOptions, adapt
+from orchestrator.engine.adapt.process import ADAPTER
 from orchestrator.engine.change import apply, follow, move, rollback
 from orchestrator.engine.change import run as changes
 from orchestrator.engine.guard.guard import GuardOptions, guard
+from orchestrator.engine.guard.policy import FIRST_BACKOFF_S, Budget
 from orchestrator.engine.guard.process import GUARD
 from orchestrator.engine.queue.process import QUEUE
 from orchestrator.engine.queue.verb import queue_add, queue_serve
@@ -75,6 +78,9 @@ from orchestrator.engine.schedule.left import stop_left
 from orchestrator.engine.schedule.making import begin
 from orchestrator.engine.schedule.process import TURNER
 from orchestrator.engine.schedule.verb import TurnOptions, turn
+from orchestrator.engine.sharing.coordinate import CoordinateOptions, coordinate, released
+from orchestrator.engine.sharing.measure import tenants
+from orchestrator.engine.sharing.process import COORDINATOR
 from orchestrator.hosts import facts as facts_of
 from orchestrator.hosts import plays, ssh
 from orchestrator.hosts.facts import facts
@@ -105,19 +111,30 @@ from tests.sim.stores import Stores
 from workloads.collectives import turns
 from workloads.collectives.sets import Layout, Sets, read_layout
 from workloads.collectives.turns import Turns
+from workloads.host.pace import CHECK_S, Pace
+from workloads.progress import beat
+from workloads.progress import demand as demanded
+from workloads.progress.beat import Beat
+from workloads.progress.demand import Demand
+from workloads.training.checkpoint import KEPT
 from workloads.transport.accord import Accord
 
 __all__ = [
+    "ADAPTER",
+    "CHECK_S",
+    "COORDINATOR",
     "DELNEIGH",
     "DELROUTE",
     "DELRULE",
     "EXCL",
     "FENCED",
+    "FIRST_BACKOFF_S",
     "GETLINK",
     "GETRULE",
     "GUARD",
     "HOLDING",
     "JOB_MARK",
+    "KEPT",
     "MOVERS",
     "NEWNEIGH",
     "NEWROUTE",
@@ -129,8 +146,13 @@ __all__ = [
     "U32",
     "VAR",
     "Accord",
+    "AdaptOptions",
     "Allowance",
+    "Beat",
+    "Budget",
     "Command",
+    "CoordinateOptions",
+    "Demand",
     "DeviceServer",
     "Failure",
     "Fence",
@@ -146,6 +168,7 @@ __all__ = [
     "Locked",
     "Locks",
     "Missing",
+    "Pace",
     "Play",
     "Probes",
     "Rank",
@@ -161,9 +184,13 @@ __all__ = [
     "Turns",
     "Unreachable",
     "UpOptions",
+    "adapt",
     "attr",
     "attrs",
+    "beat",
     "begin",
+    "coordinate",
+    "demanded",
     "device_from_config",
     "drop",
     "facts",
@@ -181,10 +208,12 @@ __all__ = [
     "queue_serve",
     "queued",
     "read_layout",
+    "released",
     "replaced",
     "slice_of",
     "stop_left",
     "survey",
+    "tenants",
     "turn",
     "u32",
     "unpack",
@@ -313,6 +342,7 @@ def of_jobs(by: Any) -> Iterable[tuple[Any, str, Any]]:
     yield from ((handoff, name, getattr(by, name)) for name in ("job_door", "clean"))
     yield follow, "try_lock", by.try_lock
     yield keeping, "open", by.open
+    yield from ((module, "jobs_file", by.jobs_file) for module in (beats, demand))
     yield turns, "threading", by.threading
     yield from ((turns, name, getattr(by, name)) for name in ("appears", "print"))
 

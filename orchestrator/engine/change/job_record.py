@@ -16,6 +16,9 @@ from orchestrator.store.job_spec import JobSpec
 from orchestrator.store.records import JobRecord, RunRecord
 from orchestrator.store.store import Store
 
+FINISHED = ("stopped", "finished")
+"""The states of a job that is not to be launched again unless somebody asks for it."""
+
 
 def spec_of(job: Job, lab: Lab, run: str) -> JobSpec:
     """What the store keeps of a job that is to be launched."""

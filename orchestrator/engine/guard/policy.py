@@ -121,9 +121,10 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """kind: `lost` (ranks), `hang`, `dead-host`, `own` (the program ended by itself). hosts: the causes as far as known."""
+    """kind: `lost` (ranks), `hang`, `dead-host`, `own` (the program ended by itself), `unknown` (no host has a record of its ranks:
+    all lost power just after its launch, or were installed anew, and its ranks may run). hosts: the causes as far as known."""
 
-    kind: Literal["lost", "hang", "dead-host", "own"]
+    kind: Literal["lost", "hang", "dead-host", "own", "unknown"]
     why: str
     hosts: tuple[HostName, ...] = ()
 
@@ -168,8 +169,10 @@ def fault(sight: Sight) -> Fault | None:
     if sight.recorded in ("stopped", "finished", "none") or not ends:
         return None
     states, blamed = {end.state for end in ends.values()}, (sight.blamed,) if sight.blamed else ()
-    if states in ({"silent"}, {"absent"}):
-        return None  # this machine's network rather than all hosts at once; or hosts that were installed anew
+    if states == {"silent"}:
+        return None  # this machine's network rather than all hosts at once
+    if states == {"absent"}:
+        return Fault("unknown", f"{', '.join(dict.fromkeys(map(host_of_rank, ends)))}: none knows of it any more")
     stands = sight.still_s >= hang_s(sight.longest_s, sight.least_s)
     silent = tuple(dict.fromkeys(host_of_rank(rank) for rank, end in ends.items() if end.state == "silent"))
     over = {rank: end for rank, end in ends.items() if end.lost or (end.state == "exited" and end.code)}
@@ -207,6 +210,8 @@ def decide(sight: Sight, past: Sequence[Attempt], budget: Budget, spares: Collec
         return NOTHING
     if found.kind == "own":
         return Action("report", f"{found.why}: it ended by itself, and would again; see: testbed job logs")
+    if found.kind == "unknown":
+        return Action("report", f"{found.why}, and it is not known whether its ranks run; once none does: testbed up")
     if any(attempt.job == sight.job and attempt.outcome == "ok" for attempt in past):
         return NOTHING  # the job that this one was replaced by is not recorded yet
     if any(not attempt.outcome for attempt in past):

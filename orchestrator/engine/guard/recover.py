@@ -12,7 +12,7 @@ from orchestrator.deadline import deadline
 from orchestrator.engine.change.attachments import check
 from orchestrator.engine.change.expiry import settled
 from orchestrator.engine.change.interlock import Moves, tagged
-from orchestrator.engine.change.job_record import hosts_of_job, launched
+from orchestrator.engine.change.job_record import FINISHED, hosts_of_job, launched
 from orchestrator.engine.change.jobs import Jobs
 from orchestrator.engine.change.locking import holding, obeyed, own_turner
 from orchestrator.engine.change.run import ChangeRun
@@ -42,7 +42,6 @@ from orchestrator.telemetry.recorder import Recorder
 
 Begin = Callable[[], AbstractContextManager[Begun]]
 """Called once the lab is locked, before anything has an effect. Raises: Locked - it must not be done (any more)."""
-FINISHED = ("stopped", "finished")
 
 
 async def restart(jobs: Jobs, command: Command, record: JobRecord, why: str, begin: Begin) -> JobStatus:

@@ -143,9 +143,13 @@ def test_a_job_hangs_after_three_of_its_longest_iterations_and_one_that_has_ende
     assert blamed is not None and blamed.hosts == ("gpu02",) and "wait for gpu02" in blamed.why
 
 
-def test_all_hosts_silent_or_all_ranks_unknown_is_no_fault_of_a_job() -> None:
-    for state in ("silent", "absent"):
-        assert fault(sight(*[RankEnd(state)] * 3, still_s=60.0)) is None
+def test_all_hosts_silent_is_no_fault_of_a_job() -> None:
+    assert fault(sight(*[RankEnd("silent")] * 3, still_s=60.0)) is None
+
+
+def test_a_job_that_no_host_knows_is_left_alone_and_told_of() -> None:
+    action = decide(sight(*[RankEnd("absent")] * 3), (), THREE, ())
+    assert (action.kind, action.hosts) == ("report", ()) and "gpu01, gpu02, gpu03: none knows of it" in action.why
 
 
 @pytest.mark.parametrize(("code", "lost"), [(1, False), (128, False), (129, True), (143, True), (192, True), (193, False)])
