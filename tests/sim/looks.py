@@ -118,6 +118,7 @@ class Status(Judge):
         if look is None or not hasattr(came, "devices"):
             return
         self.disturbed(look)
+        self.store(look)  # a turner that began since the last commit is seen by nothing else
         plans = look.seen["plan", ""]
         if (came.plan, came.generation) not in [plan[:2] for plan in plans]:
             self.broken(f"of {look.owner}: plan {came.plan}, generation {came.generation}, and there was {plans}")
