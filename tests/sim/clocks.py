@@ -39,6 +39,7 @@ def simulated(loop: SimLoop, seed: str) -> Iterator[None]:
     def sleep(seconds: float) -> None:
         """One process stands still; as nothing runs beside it here, all do."""
         loop.now += seconds
+        loop.stood = loop.now
 
     new = {
         (time, "monotonic"): loop.time,

@@ -22,6 +22,7 @@ class Look:
 
     def __init__(self, actor: Actor) -> None:
         self.actor = actor
+        self.began: float = actor.loop.now
         self.owner: str = actor.owner  # type: ignore[attr-defined]
         self.seen: dict[tuple[str, str], list[Any]] = {}
         self.silent: set[str] = set()
@@ -101,7 +102,8 @@ class Status(Judge):
     def disturbed(self, look: Look) -> None:
         """Note what may fall silent from now on."""
         world = self.world
-        if look.actor.paused or world.net.slow or world.net.cut:
+        stood = world.loop.stood > look.began  # somebody waited for a file, and all stood still, as nobody would elsewhere
+        if look.actor.paused or world.net.slow or world.net.cut or stood:
             look.silent.update(world.servers, world.hosts)
         for name, server in world.servers.items():
             if world.switches[name].paused or server.dialect.down(world.loop.now) or server.list_faults():

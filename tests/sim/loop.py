@@ -131,7 +131,8 @@ class SimLoop(asyncio.BaseEventLoop):
     def __init__(self, seed: str, *, trace: bool = False) -> None:
         super().__init__()
         self.rng = random.Random(f"loop/{seed}")
-        self.now = 0.0
+        self.now = self.stood = 0.0
+        """The time (s), and when a process last stood still in a wait that is not asyncio's: all others did, too."""
         self.heap: list[tuple[float, int, asyncio.TimerHandle]] = []
         self.runnable: list[Actor] = []
         self.actors: list[Actor] = []
