@@ -231,7 +231,7 @@ async def job_pause(command: Command, *, for_s: float) -> JobStatus:
         await _connect(session, hosts)
         turner = own_turner(session.lab, settings, store)
         async with holding(session.lab, command, reach(session.lab, hosts), "job pause", within=turner) as lock:
-            status = await _going(jobs, record)
+            record, status = await _going(jobs, record)
             if status.state == "paused":
                 raise Refused(f"job {record.name} is paused already, {status.detail}")
             run = store.new_run(
@@ -275,7 +275,8 @@ async def job_resume(command: Command) -> JobStatus:
         await _connect(session, hosts)
         turner = own_turner(session.lab, command.settings, command.store)
         async with holding(session.lab, command, reach(session.lab, hosts), "job resume", within=turner):
-            status, pause = await _going(jobs, record), record.pause
+            record, status = await _going(jobs, record)
+            pause = record.pause
             if status.state != "paused" or pause is None:
                 over = "; its pause is over" if pause is not None else ""
                 raise Refused(f"job {record.name} is not paused: it is {status.state}{over}", hint="testbed job status")
@@ -288,14 +289,18 @@ async def job_resume(command: Command) -> JobStatus:
         return await jobs.status(_latest(jobs))
 
 
-async def _going(jobs: Jobs, record: JobRecord) -> JobStatus:
-    """Raises: Refused - the job does not run; Locked - it is another one by now."""
-    if _latest(jobs).id != record.id:
+async def _going(jobs: Jobs, record: JobRecord) -> tuple[JobRecord, JobStatus]:
+    """The record of a job as it is now that its hosts are locked, for it may have turned meanwhile, and its status.
+
+    Raises: Refused - the job does not run; Locked - it is another one by now.
+    """
+    now = _latest(jobs)
+    if now.id != record.id:
         raise Locked("another job was launched while this command waited", hint="look first: testbed job status")
-    status = await jobs.status(record)
+    status = await jobs.status(now)
     if status.state not in ALIVE:
-        raise Refused(f"job {record.name} does not run: it is {status.state}", hint="testbed job launch")
-    return status
+        raise Refused(f"job {now.name} does not run: it is {status.state}", hint="testbed job launch")
+    return now, status
 
 
 def _boundary_s(jobs: Jobs) -> float:

@@ -74,7 +74,11 @@ class Channel:
             self._transport = await asyncio.get_running_loop().run_in_executor(
                 self._threads, ssh.connect, self.host.name, self.host.ssh, timeout_s
             )
-        return await self.attach(timeout_s)
+        try:
+            return await self.attach(timeout_s)
+        except TestbedError:
+            self._detach("a request at its begin was not answered")  # nobody else may take it for one that was greeted
+            raise
 
     async def attach(self, timeout_s: float) -> Hello:
         """Attach to the agent over the existing connection."""

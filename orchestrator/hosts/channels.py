@@ -76,8 +76,8 @@ class Channels:
         return {name: self.hellos[name] for name in answers}
 
     def attached(self) -> tuple[HostName, ...]:
-        """Hosts with an open channel."""
-        return tuple(name for name, channel in self._channels.items() if channel.attached)
+        """Hosts that were greeted, with an open channel."""
+        return tuple(name for name, channel in self._channels.items() if channel.attached and name in self.hellos)
 
     def unprovisioned(self) -> tuple[HostName, ...]:
         """Connected hosts whose facts, agent or workloads are not what this program would install."""

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from optics import HostPort, Interlock
 from optics.plan import Mode, Region, TransitionPolicy
+from orchestrator.engine import job_verbs
 from orchestrator.engine import verbs as engine
 from orchestrator.engine.change.job_record import spec_of
 from orchestrator.engine.change.snapshot import Snapshot
 from orchestrator.engine.change.turn import turn_back
 from orchestrator.engine.change.up import Up
 from orchestrator.engine.guard import recover
+from orchestrator.engine.job_verbs import _pause, job_pause, job_resume
 from orchestrator.plan.reader import read_plan
 from orchestrator.results import UpReport
 from orchestrator.store.options import RunOptions, UpOptions
@@ -26,7 +30,7 @@ from orchestrator.telemetry.recorder import Recorder
 from tests.drills import bench as drill
 from tests.drills.bench import plan_text as drill_plan
 from tests.engine.fleet import plan_text, ring
-from tests.engine.living import ONE, Living
+from tests.engine.living import ONE, OTHER, Living
 from tests.engine.test_turn import MOVED, bench, text
 from tests.jobs import spec
 
@@ -224,3 +228,33 @@ async def test_a_job_that_is_turned_back_has_its_regions_again(bench: Living) ->
     with run:
         await turn_back(context, Snapshot({}, job=bench.job.id, wanted=was), TransitionPolicy())
     assert bench.job.spec.wanted == was and not bench.ranks.launched
+
+
+@pytest.mark.parametrize("verb", ["pause", "resume"])
+async def test_a_command_that_waited_for_a_turn_keeps_what_that_recorded(
+    bench: Living, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    jobs = bench.context()[1].jobs
+
+    @asynccontextmanager
+    async def opened(*_: Any) -> AsyncIterator[Any]:
+        yield jobs
+
+    @asynccontextmanager
+    async def holding(*_: Any, **__: Any) -> AsyncIterator[Any]:
+        await bench.change(text(links=ring(1, 2)))  # by whoever held the lock
+        if verb == "resume":
+            await _pause(jobs, bench.job, 7, 1, 600.0, Recorder(Silent()))
+        yield SimpleNamespace(bind=lambda run: None)
+
+    monkeypatch.setattr(job_verbs, "_opened", opened)
+    monkeypatch.setattr(job_verbs, "holding", holding)
+    monkeypatch.setattr(job_verbs, "own_turner", lambda *_: None)
+    settings = SimpleNamespace(user="ann", owner="ann", run_dir=lambda run: bench.folder / run)
+    command: Any = SimpleNamespace(store=bench.store, settings=settings, inventory=bench.folder, progress=Silent())
+    if verb == "pause":
+        await job_pause(command, for_s=600.0)
+    else:
+        await job_resume(command)
+    assert [list(ring) for ring in bench.job.spec.wanted.rings] == OTHER["rings"] and bench.ranks.runs["rings"] == [[3, 2, 1, 0]]
+    assert (bench.job.pause is not None) is (verb == "pause")

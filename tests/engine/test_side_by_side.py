@@ -17,6 +17,7 @@ from orchestrator.engine.change import run as changes
 from orchestrator.engine.change.jobs import Jobs
 from orchestrator.session import Session
 from orchestrator.store import ownership
+from orchestrator.store.audit import audit
 from orchestrator.store.generations import next_generation
 from orchestrator.store.locks import locks_of
 from orchestrator.store.ownership import adopt
@@ -388,3 +389,29 @@ async def test_a_down_leaves_what_it_staged_where_another_run_holds_the_host(ben
         locks.release(held.id)
     assert not (await bench.verb(engine.down, owner="ann")).left
     assert list(bench.fleet.all["gpu01"].staged) == [number]
+
+
+@pytest.mark.parametrize("verb", ["up", "down"])
+async def test_routes_of_an_earlier_plan_are_cleared_only_on_a_host_that_is_locked(bench: Bench, verb: str) -> None:
+    """A change that took up what a killed one had left, and succeeded, may have left a host behind that did not answer."""
+
+    async def change(links: list[tuple[str, str]]) -> list[str]:
+        if verb == "down":
+            return list((await bench.verb(engine.down)).left)
+        return list((await bench.up(plan_text("moved", links))).notes)
+
+    await bench.up(plan_text("one", ONE))
+    behind, number = bench.fleet.all["gpu03"], bench.fleet.all["gpu01"].active
+    assert number is not None
+    behind.active, behind.staged[number] = number, bench.fleet.all["gpu01"].staged[number]
+    bench.living.add("the drill")  # which holds the lock
+    with bench.store("bob") as store:
+        locks = locks_of(bench.lab, bench.settings("bob"), store)
+        held = locks.take("run", Scope(frozenset({"gpu03"})), "up bob")
+        (words,) = (line for line in await change(MOVED) if "gpu03" in line)
+        assert "stay on gpu03: " in words and "bob" in words and behind.active == number
+        locks.release(held.id)
+    assert not any("stay on" in line for line in await change(ONE)) and behind.active is None
+    with bench.store() as store:
+        extended = [line for line in audit(store, bench.key, 99) if line.what == "extended" and "gpu03" in line.why]
+    assert extended

@@ -13,7 +13,8 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -22,7 +23,7 @@ from optics.plan import Job
 from orchestrator.fabric.rules import Neighbour, RdmaNeighbour, RdmaRoute, Route, TransitFilter
 from orchestrator.hosts import Hosts, facts, jobs, launch, render, runner
 from orchestrator.hosts.api import Hello
-from orchestrator.hosts.channel import Channel
+from orchestrator.hosts.channel import VERSION, Channel
 from orchestrator.hosts.channels import Channels
 from orchestrator.hosts.failures import one_error
 from orchestrator.hosts.launch import identity
@@ -249,3 +250,29 @@ async def test_a_request_without_a_channel_whose_asker_was_cancelled_is_no_error
         channel.send("hello")  # what it leads to is looked at by nobody
     gc.collect()
     assert not told
+
+
+async def test_a_host_that_answers_only_half_of_the_greeting_is_not_attached() -> None:
+    """As an agent that stands still between both requests; what it answers later is asked of nobody."""
+    channels = Channels(LAB)
+    channel, watched = channels._channels["gpu01"], asyncio.Event()
+    hello = dict.fromkeys(("active", "previous", "armed", "provision")) | {"host": "gpu01", "version": VERSION, "t_ns": 0}
+    hello |= {"ok": True, "ports": {}, "staged": [], "boot_id": ""}
+
+    def sent(line: bytes) -> None:
+        request = json.loads(line)
+        if request["op"] == "watch":
+            watched.set()
+        else:
+            asyncio.get_running_loop().call_soon(channel._line, json.dumps(hello | {"id": request["id"]}).encode())
+
+    there: Any = SimpleNamespace(closed=False, sendall=sent, in_buffer=SimpleNamespace(set_event=lambda event: None))
+    there.close = lambda: setattr(there, "closed", True)
+    channel._transport = cast(Any, SimpleNamespace(is_active=lambda: True, open_session=lambda timeout: there))
+    there.exec_command = lambda words: None
+    connecting = asyncio.ensure_future(channels.connect(["gpu01"], 0.2))
+    await watched.wait()
+    assert channels.attached() == ()
+    assert isinstance((await connecting)["gpu01"], TimedOut) and there.closed
+    with pytest.raises(Unreachable, match="no channel to its agent"):
+        await channels.greet(["gpu01"])

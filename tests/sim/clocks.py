@@ -40,6 +40,7 @@ def simulated(loop: SimLoop, seed: str) -> Iterator[None]:
         """One process stands still; as nothing runs beside it here, all do."""
         loop.now += seconds
         loop.stood += seconds
+        loop.stood_at = loop.now
 
     new = {
         (time, "monotonic"): loop.time,

@@ -22,6 +22,7 @@ class Look:
 
     def __init__(self, actor: Actor) -> None:
         self.actor = actor
+        self.began: float = actor.loop.now
         self.owner: str = actor.owner  # type: ignore[attr-defined]
         self.seen: dict[tuple[str, str], list[Any]] = {}
         self.silent: set[str] = set()
@@ -101,7 +102,8 @@ class Status(Judge):
     def disturbed(self, look: Look) -> None:
         """Note what may fall silent from now on."""
         world = self.world
-        if look.actor.paused or world.net.slow or world.net.cut:
+        stood = world.loop.stood_at > look.began  # somebody waited for a file, and all stood still, as nobody would elsewhere
+        if look.actor.paused or world.net.slow or world.net.cut or stood:
             look.silent.update(world.servers, world.hosts)
         for name, server in world.servers.items():
             if world.switches[name].paused or server.dialect.down(world.loop.now) or server.list_faults():
@@ -118,6 +120,7 @@ class Status(Judge):
         if look is None or not hasattr(came, "devices"):
             return
         self.disturbed(look)
+        self.store(look)  # a turner that began since the last commit is seen by nothing else
         plans = look.seen["plan", ""]
         if (came.plan, came.generation) not in [plan[:2] for plan in plans]:
             self.broken(f"of {look.owner}: plan {came.plan}, generation {came.generation}, and there was {plans}")

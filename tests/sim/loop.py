@@ -132,6 +132,8 @@ class SimLoop(asyncio.BaseEventLoop):
         super().__init__()
         self.rng = random.Random(f"loop/{seed}")
         self.now = self.stood = 0.0
+        self.stood_at = 0.0
+        """The time (s), how long a process stood still in a wait that is not asyncio's, and when last: all others did, too."""
         self.heap: list[tuple[float, int, asyncio.TimerHandle]] = []
         self.runnable: list[Actor] = []
         self.actors: list[Actor] = []

@@ -331,7 +331,7 @@ MUTANTS = {
         Mutant(
             "guard-forgets-who-was-away",
             "a guard gives a host that comes back the routes of the others",
-            ((GUARD, "        del self.silent[host]\n        self.applied = None\n", "        del self.silent[host]\n"),),
+            ((GUARD, "knows nothing of its routes\n            self.applied = None\n", "\n            pass\n"),),
             plot="guard",
         ),
         Mutant(

@@ -109,8 +109,11 @@ class Queue(Judge):
             runs = [r["id"] for r in world.reader.execute("SELECT id FROM runs WHERE owner=? ORDER BY token", (row["slice"],))]
             tables = [rank for table in world.programs.values() for rank in table.started]
             whole = [run for run in runs if (mine := [r for r in tables if r.name.endswith(run)]) and all(r.finished for r in mine)]
-            if len(whole) > 1:
-                self.broken(f"{when}: job {row['number']} was done in {whole}")
+            query = "SELECT run FROM jobs WHERE lab=? AND state='finished'"
+            seen = {r["run"] for r in world.reader.execute(query, (world.slice(row["slice"]),))}
+            # an end that a host forgot with its power, before anybody had looked, is known to nobody: the job is launched again
+            if len(known := [run for run in whole if run in seen or all(r.kept for r in tables if r.name.endswith(run))]) > 1:
+                self.broken(f"{when}: job {row['number']} was done in {known}")
             if row["state"] not in ("done", "failed"):
                 continue
             if any(world.owned(row["slice"]).values()) or world.store.current(world.slice(row["slice"])) is not None:

@@ -191,6 +191,12 @@ class Program:
         """Whether it has done all its iterations."""
         return self.code == OK and self.iteration >= self.iterations > 0
 
+    @property
+    def kept(self) -> bool:
+        """Whether its host still knows that it ran, and how it ended."""
+        files = (self.host.disk.names.get(self.noted.removesuffix(".exit") + end) for end in (".json", ".exit"))
+        return all(file is not None and file.data for file in files)
+
     # ---- signals and ends
 
     def terminate(self) -> None:

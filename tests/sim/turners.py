@@ -83,6 +83,8 @@ class TurningWorld(World):
         super().__init__(*words)
         self.kept: list[Kept] = []
         self.turning: set[Actor] = set()
+        self.stops: dict[Actor, asyncio.Task[Any] | None] = {}
+        """Processes of `turn --stop` that bring to rest what a dead turner left: others find them in its place."""
         self.dooms = random.Random(f"turners/{self.seed}")
 
     def loaded(self, agent: Agent) -> None:
@@ -152,8 +154,11 @@ class TurningWorld(World):
 
     def terminate(self, actor: Actor) -> None:
         """SIGTERM to a keeper or a turner."""
-        kept = next(each for each in reversed(self.kept) if actor in (each.keeper, each.child))
         self.loop.note(f"TERM {actor}")
+        if (task := self.stops.get(actor)) is not None:
+            task.cancel()
+            return
+        kept = next(each for each in reversed(self.kept) if actor in (each.keeper, each.child))
         kept.terminate()
         if kept.child is None or kept.child.dead:
             self.exit(kept.keeper)
@@ -283,6 +288,7 @@ class Turners(Plot):
         settings = command.settings
         if not await self.world.stop_movers(settings, self.world.slice(settings.owner)):
             self.world.turning.add(ACTOR.get())
+            self.world.stops[ACTOR.get()] = asyncio.current_task()
             await stop_left(command)
 
     def strike(self, fate: Fate, draw: random.Random) -> None:

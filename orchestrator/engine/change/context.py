@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from drivers.watch import late_s
-from optics import Change, DeviceName, HostName, HostPort, Link, Setting, TestbedError
+from optics import Change, DeviceName, HostName, HostPort, Link, Locked, Setting, TestbedError
 from orchestrator.deadline import Limit
 from orchestrator.engine.change.interlock import Interlocks, rerouted
 from orchestrator.engine.change.jobs import Jobs
@@ -25,7 +25,7 @@ from orchestrator.store.keys import lab_of, owner_of
 from orchestrator.store.locks import HeldLock
 from orchestrator.store.options import NO_OPTIONS, RunOptions
 from orchestrator.store.run import Run
-from orchestrator.store.scope import of_settings
+from orchestrator.store.scope import Scope, of_settings
 from orchestrator.store.store import Store
 from orchestrator.telemetry.recorder import Recorder
 
@@ -72,6 +72,18 @@ class Context:
     def reserve(self, settings: Iterable[Setting]) -> bool:
         """Lock the ports of these settings too; False if they were locked already. Raises: Locked - another run holds one."""
         return self.lock is not None and self.lock.extend(of_settings(self.session.lab, settings))
+
+    def lock_hosts(self, names: Iterable[HostName], notes: list[str], words: str) -> list[HostName]:
+        """Lock these hosts, too, and return those that are; of one that another run holds, `words` and by whom go to `notes`."""
+        found = []
+        for name in names:
+            try:
+                if self.lock is not None:
+                    self.lock.extend(Scope(frozenset({name})))
+                found.append(name)
+            except Locked as error:
+                notes.append(f"{words} on {name}: {error}")
+        return found
 
     async def allowed(
         self,

@@ -9,7 +9,6 @@ from dataclasses import replace
 from optics import (
     DeviceName,
     HostName,
-    Locked,
     TestbedError,
 )
 from optics.plain import counted
@@ -27,7 +26,6 @@ from orchestrator.hosts import Hello
 from orchestrator.plan.target import diff, slowest
 from orchestrator.results import DownReport
 from orchestrator.session import Observation
-from orchestrator.store.scope import Scope
 
 
 async def progress_lines(context: Context, change: Transition) -> list[str]:
@@ -75,7 +73,7 @@ class Down:
         change = in_order(change, {}, observed, lab)
         await context.allowed(change.changes, observed, context.rerouted((), seen.hellos))
         own = context.own_generations()
-        following = [h for h, hello in seen.hellos.items() if hello.active in own]
+        following = context.lock_hosts((h for h, hello in seen.hellos.items() if hello.active in own), left, "your routes stay")
         following += self._staged(seen.hellos, own, unneeded)
         others = [h for h, hello in seen.hellos.items() if hello.active is not None and hello.active not in own]
         notes = (*said, *unneeded, *((f"routes of other owners stay on {', '.join(others)}",) if others else ()))
@@ -150,15 +148,9 @@ class Down:
         found = []
         for host, hello in hellos.items():
             mine = [number for number in hello.staged if number in own]
-            if hello.active is not None or not mine or (host in unprovisioned and len(mine) < len(hello.staged)):
-                continue
-            try:
-                if self.context.lock is not None:
-                    self.context.lock.extend(Scope(frozenset({host})))
+            if hello.active is None and mine and (host not in unprovisioned or len(mine) == len(hello.staged)):
                 found.append(host)
-            except Locked as error:
-                notes.append(f"routes that were staged and never used stay on {host}: {error}")
-        return found
+        return self.context.lock_hosts(found, notes, "routes that were staged and never used stay")
 
     def _hosts(self) -> set[HostName]:
         """Hosts that may run routes of the owner's, whether or not they answer."""

@@ -119,7 +119,8 @@ class Up:
                     times.power, times.crossed = aftermath.power, aftermath.crossed(generation)
                     times.lost_bytes = await aftermath.lost_bytes(goal.broken_links)
                     own = context.own_generations()
-                    leaving = [h for h, hello in seen.hellos.items() if h not in wanted and hello.active in own]
+                    locked = [h for h in context.hosts() if h in seen.hellos]
+                    leaving = [h for h in locked if h not in wanted and seen.hellos[h].active in own]
                     if self.confirming is not None:
                         await self.confirming.leave(context, self.plan.name, self.before, generation, wanted, leaving)
                         leaving = []  # they keep their routes, too, until the change is confirmed
@@ -307,6 +308,9 @@ class Up:
                 phase.detail = f"{counted(len(await self.hosts.provision(stale)), 'host')}, through Ansible"
                 seen = replace(seen, hellos=dict(self.hosts.channels.hellos))
         self.notes += announce(self.context, seen)
+        own = self.context.own_generations()  # an earlier change may have left a host behind that did not answer then
+        left = (h for h, hello in seen.hellos.items() if hello.active in own)
+        self.context.lock_hosts(left, self.notes, "routes of an earlier plan stay")
         await self.hosts.channels.fence(self.context.run.token, self.context.hosts())
         return seen
 

@@ -403,9 +403,10 @@ class Guard:
         self.carriers |= found
         self.macs |= self.hosts.channels.macs()
         del self.silent[host]
-        self.applied = None
         self.say("host back", f"{host} answers again", host=host)
         self._state(self.file.state.state)
+        async with self.one:  # a reroute that began without it knows nothing of its routes
+            self.applied = None
 
     # --- slow checks
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from optics import HandsNeeded, HostName, HostPort, Infeasible, Interrupted, Port, TestbedError, Unreachable
 from optics.plain import counted, natural
@@ -26,10 +27,12 @@ from orchestrator.session import Command, PlanText, Session, open_session
 from orchestrator.store.keys import key_of
 from orchestrator.store.locks import locks_of
 from orchestrator.store.queue import HOLDING, QueuedJob
+from orchestrator.store.records import JobRecord
 from orchestrator.store.scope import Scope
 from orchestrator.store.tagouts import Tagouts, place_of
 from orchestrator.telemetry.progress import Silent
 from planner.topology.methods import Wanted
+from workloads.programs.options import OPTIONS
 
 LOOK_S = 20.0
 """Interval (s) at which a running job is asked for its state; its end is reported by the hosts' agents at once."""
@@ -117,6 +120,10 @@ class OnLab:
     async def start(self, job: QueuedJob) -> str:
         """As `Acts.start`, by `up`. Raises: as that."""
         name = f"job {job.number} of the queue"
+        if self.is_up(job):  # by a start that died: what that launched may have ended since, and `up` might launch it again
+            with suppress(TestbedError):  # as where none was launched; `up` says what is wrong
+                if (status := await verbs.job_status(self._as(job))).state == "finished":
+                    return _ended(status)
         try:
             report = await verbs.up(self._as(job), PlanText(job.plan_text, name))
         except Unreachable:
@@ -169,7 +176,8 @@ class OnLab:
             status = await verbs.job_stop(command)
             if current is not None and status.started is not None and status.started >= current.since:
                 done = status.iterations  # of this time: an earlier one's job had another plan up
-                finished = _ended(status) if status.state == "finished" else ""
+            if status.state == "finished" or _complete(self.store.latest_job(job.key), status):
+                finished = _ended(replace(status, state="finished", detail=""))
         except Interrupted:
             raise
         except TestbedError:  # none was launched; or a host does not answer: `down` does what it can, and says what it cannot
@@ -185,6 +193,16 @@ def _ended(status: JobStatus) -> str:
     """How a job ended, in words."""
     words = f"{status.state} after {counted(status.iterations, 'iteration')}"
     return words + (f": {status.detail}" if status.detail else "")
+
+
+def _complete(record: JobRecord | None, status: JobStatus) -> bool:
+    """Whether a job has done all its iterations, though its ranks were asked to stop: they were in the last one."""
+    if record is None or record.spec.wanted.program or status.state != "stopped":
+        return False
+    job = record.spec.wanted
+    usual = next((option.default for option in OPTIONS.get(job.workload, ()) if option.name == "iterations"), None)
+    most: Any = job.args.get("iterations", usual or 0)
+    return bool(0 < most <= status.resumed_from + status.iterations)
 
 
 async def _event(events: asyncio.Queue[HostEvent]) -> None:

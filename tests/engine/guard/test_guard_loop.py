@@ -289,6 +289,27 @@ def test_a_lost_host_is_said_the_others_are_told_and_it_follows_when_it_is_back(
     bench.watch(story)
 
 
+def test_a_host_that_comes_back_while_the_others_are_rerouted_follows_them(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guarding, "RECONNECT_S", (0.01,))
+    probe = bench.hosts.probe
+
+    async def meanwhile(*words: Any, **more: Any) -> Any:
+        bench.hosts.gone.clear()
+        await bench.until(lambda: bench.events("host back"))
+        return await probe(*words, **more)
+
+    async def story() -> None:
+        bench.hosts.lose("gpu04")
+        await bench.until(lambda: bench.events("host lost"))
+        monkeypatch.setattr(bench.hosts, "probe", meanwhile)
+        bench.hosts.light(LINKS[0], False)
+        await bench.until(lambda: bench.events("rerouted"))
+        assert bench.hosts.active["gpu04"] == PLANNED
+        await bench.until(lambda: len(set(bench.hosts.active.values())) == 1)
+
+    bench.watch(story)
+
+
 def test_a_link_that_flaps_is_said_to_flap_once_and_not_used(bench: Bench) -> None:
     async def story() -> None:
         for _ in range(7):
