@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -11,6 +12,7 @@ from lxml import etree
 from emulators.devices.dialects.xml import NETCONF, element, local, namespace, text
 
 OPERATIONS = ("merge", "replace", "create", "delete", "remove")
+_OPERATION = f"{{{NETCONF}}}operation"
 
 
 class RpcError(Exception):
@@ -99,8 +101,11 @@ def _kept(node: etree._Element, wanted: etree._Element) -> etree._Element | None
     if len(content) == len(wanted):
         return copy.deepcopy(node)
     kept = element(str(node.tag), node.nsmap, node.attrib)
+    parts: dict[str, list[etree._Element]] = defaultdict(list)
+    for part in wanted:
+        parts[local(str(part.tag))].append(part)
     for child in node:
-        for part in wanted:
+        for part in parts.get(local(str(child.tag)), ()):
             if (piece := _kept(child, part)) is not None:
                 kept.append(piece)
                 break
@@ -108,7 +113,21 @@ def _kept(node: etree._Element, wanted: etree._Element) -> etree._Element | None
 
 
 Entries = dict[str, dict[str, etree._Element]]
-"""Tag of a list -> key -> entry, of one parent."""
+"""Tag -> key -> entry, of one parent; what is no list has the key ""."""
+
+
+def keys_of(edits: Iterable[etree._Element], schemas: Mapping[str, Schema]) -> frozenset[str] | None:
+    """Return the keys of the list entries below the top nodes that edits are about; None: they may be about all of them."""
+    keys = set()
+    for edit in edits:
+        schema = schemas.get(str(edit.tag))
+        if schema is None or _said(edit) not in (None, "merge"):
+            return None
+        for child in edit:
+            known = schema.children.get(local(str(child.tag)))
+            key = _key(child, known) if known is not None and known.key else None
+            keys.add("" if key is None else text(key))
+    return frozenset(keys)
 
 
 def edited(
@@ -119,15 +138,14 @@ def edited(
     Raises: RpcError - an element is unknown, exists already or does not, or lacks its key.
     """
     root = etree.Element("config")
-    for node in old:
-        root.append(copy.deepcopy(node))
+    root.extend(copy.deepcopy(node) for node in old)
     entries: Entries = {}
     for edit in edits:
         schema = schemas.get(str(edit.tag))
         if schema is None:
             raise _about("unknown-element", edit, "no such element")
         _apply(root, edit, default, schema, entries)
-    return [copy.deepcopy(node) for node in root]
+    return list(root)
 
 
 def _about(tag: str, about: etree._Element, message: str, **info: str) -> RpcError:
@@ -146,9 +164,13 @@ def _path(about: etree._Element) -> str:
     return "/" + "/".join(reversed(parts))
 
 
-def _operation(edit: etree._Element, default: str) -> str:
+def _said(edit: etree._Element) -> str | None:
     """The attribute without a prefix is taken too: ONOS sends it so (CODE)."""
-    said = edit.get(f"{{{NETCONF}}}operation") or edit.get("operation")
+    return edit.get(_OPERATION) or edit.get("operation")
+
+
+def _operation(edit: etree._Element, default: str) -> str:
+    said = _said(edit)
     if said is None:
         return default
     if said not in OPERATIONS:
@@ -159,12 +181,13 @@ def _operation(edit: etree._Element, default: str) -> str:
 
 
 def _apply(parent: etree._Element, edit: etree._Element, default: str, schema: Schema, siblings: Entries) -> None:
-    """Carry out `edit` under `parent`. siblings: the list entries there, looked up once for all edits of one parent."""
+    """Carry out `edit` under `parent`. siblings: what is there, looked up once for all edits of one parent."""
     operation = _operation(edit, default)
     if not schema.writable:
         raise _about("unknown-element", edit, "is not configuration")
-    entries, key = _entries(parent, edit, schema, siblings)
-    there = entries.get(key) if schema.key else parent.find(str(edit.tag))
+    tag = str(edit.tag)
+    entries, key = _entries(parent, edit, tag, schema, siblings)
+    there = entries.get(key)
     exists = there is not None and (not schema.children or bool(schema.key) or len(there) > 0)
     match operation:
         case "create" if exists:
@@ -179,44 +202,47 @@ def _apply(parent: etree._Element, edit: etree._Element, default: str, schema: S
         there = None
     if operation in ("delete", "remove"):
         return
+    below: Entries = {}
     if there is None:
-        there = element(str(edit.tag), edit.nsmap)
-        parent.append(there)
-        entries[key] = there
+        there = entries[key] = etree.SubElement(parent, tag)
+        below = defaultdict(dict)
     if not schema.children:
         if len(edit):
             raise _about("unknown-element", edit[0], "no such element")
         if operation != "none":
             there.text = text(edit)
         return
-    below: Entries = {}
     inherited = "merge" if operation in ("replace", "create") else operation
+    space = namespace(tag)
     for child in edit:
-        known = schema.children.get(local(str(child.tag)))
-        if known is None or namespace(str(child.tag)) != (known.space or namespace(str(edit.tag))):
+        name = str(child.tag)
+        known = schema.children.get(local(name))
+        if known is None or namespace(name) != (known.space or space):
             raise _about("unknown-element", child, "no such element")
-        if schema.key == known.name and there.find(str(child.tag)) is not None:
+        if schema.key == known.name and there.find(name) is not None:
             continue
         _apply(there, child, "merge" if schema.key == known.name else inherited, known, below)
 
 
+def _key(entry: etree._Element, schema: Schema) -> etree._Element | None:
+    """Return the key of an entry of the list that `schema` is."""
+    space = namespace(str(entry.tag))
+    return entry.find(f"{{{space}}}{schema.key}" if space else schema.key)
+
+
 def _entries(
-    parent: etree._Element, edit: etree._Element, schema: Schema, siblings: Entries
+    parent: etree._Element, edit: etree._Element, tag: str, schema: Schema, siblings: Entries
 ) -> tuple[dict[str, etree._Element], str]:
-    """Return the entries by key of the list that `edit` is an entry of, and its own key; nothing where it is no list."""
-    if not schema.key:
-        return {}, ""
-    space = namespace(str(edit.tag))
-    name = f"{{{space}}}{schema.key}" if space else schema.key
-    key = edit.find(name)
-    if key is None or not text(key):
+    """Return the entries by key of the list that `edit` is an entry of, and its own key, which is empty where it is no list."""
+    key = _key(edit, schema) if schema.key else None
+    if schema.key and (key is None or not text(key)):
         raise _about("missing-element", edit, f"lacks its key {schema.key}", bad_element=schema.key)
-    tag = str(edit.tag)
-    if tag not in siblings:
-        found: dict[str, etree._Element] = {}
-        siblings[tag] = found
-        for node in parent.findall(tag):
-            own = node.find(name)
-            if own is not None:
-                found.setdefault(text(own), node)
-    return siblings[tag], text(key)
+    try:
+        return siblings[tag], "" if key is None else text(key)
+    except KeyError:
+        found = siblings[tag] = {}
+    for node in parent.iterchildren(tag):
+        own = _key(node, schema) if schema.key else None
+        if own is not None or not schema.key:
+            found.setdefault("" if own is None else text(own), node)
+    return found, "" if key is None else text(key)
