@@ -81,7 +81,7 @@ def openroadm_xml(data: bytes) -> None:
         table = openroadm.parse_table(held, openroadm.parse_node(held))
         for each in table.interfaces.values():
             if each.slot is not None:
-                netconf.show(openroadm.interface_of(each))
+                netconf.show(openroadm.config_of(openroadm.interface_of(each)))
 
 
 @target("roadm-xml")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from lxml import etree
 
@@ -50,7 +50,7 @@ class RpcError(Exception):
         return error
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Schema:
     """One node: a leaf (no children), a container, or a list (with the name of its key). writable: part of the configuration.
 
@@ -66,6 +66,12 @@ class Schema:
     @classmethod
     def of(cls, name: str, *children: Schema, key: str = "", writable: bool = True) -> Schema:
         return cls(name, {child.name: child for child in children}, key, writable)
+
+
+@lru_cache(maxsize=1024)
+def _below(schema: Schema, space: str) -> Mapping[str, Schema]:
+    """Return the children of a node in namespace `space` by their tags."""
+    return {f"{{{its}}}{name}" if (its := child.space or space) else name: child for name, child in schema.children.items()}
 
 
 def selected(data: Iterable[etree._Element], wanted: etree._Element) -> list[etree._Element]:
@@ -101,9 +107,9 @@ def _kept(node: etree._Element, wanted: etree._Element) -> etree._Element | None
     if len(content) == len(wanted):
         return copy.deepcopy(node)
     kept = element(str(node.tag), node.nsmap, node.attrib)
-    parts: dict[str, list[etree._Element]] = defaultdict(list)
+    parts: dict[str, list[etree._Element]] = {}
     for part in wanted:
-        parts[local(str(part.tag))].append(part)
+        parts.setdefault(local(str(part.tag)), []).append(part)
     for child in node:
         for part in parts.get(local(str(child.tag)), ()):
             if (piece := _kept(child, part)) is not None:
@@ -202,26 +208,49 @@ def _apply(parent: etree._Element, edit: etree._Element, default: str, schema: S
         there = None
     if operation in ("delete", "remove"):
         return
-    below: Entries = {}
+    if there is None and not edit.keys() and operation != "none" and _plain(edit, schema, namespace(tag)):
+        entries[key] = copy.deepcopy(edit)
+        parent.append(entries[key])
+        return
     if there is None:
         there = entries[key] = etree.SubElement(parent, tag)
-        below = defaultdict(dict)
     if not schema.children:
         if len(edit):
             raise _about("unknown-element", edit[0], "no such element")
         if operation != "none":
             there.text = text(edit)
         return
+    below: Entries = {}
     inherited = "merge" if operation in ("replace", "create") else operation
     space = namespace(tag)
+    children = _below(schema, space)
     for child in edit:
         name = str(child.tag)
-        known = schema.children.get(local(name))
-        if known is None or namespace(name) != (known.space or space):
+        known = children.get(name)
+        if known is None:
             raise _about("unknown-element", child, "no such element")
         if schema.key == known.name and there.find(name) is not None:
             continue
         _apply(there, child, "merge" if schema.key == known.name else inherited, known, below)
+
+
+def _plain(edit: etree._Element, schema: Schema, space: str) -> bool:
+    """Return whether what is new can be copied as it stands: known leaves, once each, without attributes or white space."""
+    if not schema.children or edit.text or edit.tail:
+        return False
+    children, seen = _below(schema, space), set()
+    for child in edit:
+        name = str(child.tag)
+        known = children.get(name)
+        if known is None or known.key or not known.writable or name in seen or child.keys() or child.tail:
+            return False
+        seen.add(name)
+        if known.children:
+            if not _plain(child, known, known.space or space):
+                return False
+        elif len(child) or child.text != text(child):
+            return False
+    return True
 
 
 def _key(entry: etree._Element, schema: Schema) -> etree._Element | None:
