@@ -256,7 +256,7 @@ def _plain(edit: etree._Element, schema: Schema, space: str) -> bool:
 def _key(entry: etree._Element, schema: Schema) -> etree._Element | None:
     """Return the key of an entry of the list that `schema` is."""
     space = namespace(str(entry.tag))
-    return entry.find(f"{{{space}}}{schema.key}" if space else schema.key)
+    return next(entry.iterchildren(f"{{{space}}}{schema.key}" if space else schema.key), None)
 
 
 def _entries(

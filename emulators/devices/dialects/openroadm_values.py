@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
+from functools import lru_cache
 from xml.sax.saxutils import escape
 
 from lxml import etree
@@ -196,14 +197,14 @@ def interface_of(node: etree._Element) -> Interface:
         raise invalid("circuit-id", circuit)
     low = high = 0
     if kind == MEDIA:
-        media = node.find(f"{{{MC}}}mc-ttp")
+        media = next(node.iterchildren(f"{{{MC}}}mc-ttp"), None)
         if media is None:
             raise RpcError("missing-element", f"{name}: mc-ttp is missing", info={"bad-element": "mc-ttp"})
         edges = texts(media)
         low, high = _mhz(edges, "min-freq", 8, 1_000_000), _mhz(edges, "max-freq", 8, 1_000_000)
         on_grid(name, low, high)
     elif kind == NETWORK:
-        network = node.find(f"{{{NMC}}}nmc-ctp")
+        network = next(node.iterchildren(f"{{{NMC}}}nmc-ctp"), None)
         if network is None:
             raise RpcError("missing-element", f"{name}: nmc-ctp is missing", info={"bad-element": "nmc-ctp"})
         channel = texts(network)
@@ -241,7 +242,7 @@ def cross_of(node: etree._Element) -> Cross:
         raise invalid("opticalControlMode", mode)
     ends = []
     for part, which in (("source", "src-if"), ("destination", "dst-if")):
-        inner = node.find(f"{{{DEVICE}}}{part}")
+        inner = next(node.iterchildren(f"{{{DEVICE}}}{part}"), None)
         end = "" if inner is None else texts(inner).get(which, "")
         if not end:  # DOC: mandatory
             raise RpcError("missing-element", f"{name}: {which} is missing", info={"bad-element": which})
@@ -269,17 +270,19 @@ def tree(
     by_pack: dict[str, list[Place]] = {}
     for place in found:
         by_pack.setdefault(place.pack, []).append(place)
+    packs = [(pack, tuple(ports)) for pack, ports in by_pack.items()]
     rows = [
         _inner("info", *info),
-        *(_pack(pack, ports, with_state) for pack, ports in by_pack.items()),
+        *(_pack(pack, ports, with_state) for pack, ports in packs),
         *(_interface(one, with_state) for one in held.values()),
-        *(_shelf(pack, ports, facts["wavelength-duplication"]) for pack, ports in by_pack.items()),
+        *(_shelf(pack, ports, facts["wavelength-duplication"]) for pack, ports in packs),
         *map(_cross, crosses),
     ]
     return etree.fromstring(_inner(local(TOP), *rows, space=DEVICE))
 
 
-def _pack(pack: str, ports: Sequence[Place], with_state: bool) -> str:
+@lru_cache(maxsize=256)  # it never changes
+def _pack(pack: str, ports: tuple[Place, ...], with_state: bool) -> str:
     inner = [Place(pack, f"C{n}", "", "bidirectional") for n in range(1, 5)]
     inner = inner if ports[0].degree else [Place(pack, f"AD-DEG{n}", "", "bidirectional") for n in (1, 2)]
     rows = []
@@ -299,7 +302,8 @@ def _pack(pack: str, ports: Sequence[Place], with_state: bool) -> str:
     return _inner("circuit-packs", _leaf("circuit-pack-name", pack), _leaf("circuit-pack-type", kind), *rows)
 
 
-def _shelf(pack: str, ports: Sequence[Place], duplication: str) -> str:
+@lru_cache(maxsize=256)
+def _shelf(pack: str, ports: tuple[Place, ...], duplication: str) -> str:
     """A degree, or the group of add/drop ports."""
     degree = ports[0].degree
     if degree:
