@@ -24,7 +24,6 @@ from drivers.session.netconf import OPTIONS, NetconfSession, open_netconf
 from drivers.session.routes import RouteSwitch, in_the_way
 from drivers.watch import patience_option
 from drivers.wire import openroadm, unknown
-from drivers.wire.netconf import Element
 from drivers.wire.openroadm import MC, NMC, OFF, OMS, OWN, Connection, Interface, Node, Table
 from optics import Change, DeviceConfig, Garbled, Identity, Outcome, Port, Refused, Setting, SpectralRoute, Traits
 
@@ -236,7 +235,8 @@ class OpenroadmNetconf(RouteSwitch[Held]):
         table = seen.table
         mcs: dict[str, Interface] = {}
         nmcs: dict[str, Interface] = {}
-        rows, power = [], []
+        rows: list[str] = []
+        power: list[str] = []
         there = {(held.name, held.source, held.destination) for held in table.connections}
         for route in new:
             ends = [self._channels(route, side, table, mcs, nmcs) for side in ("RX", "TX")]
@@ -245,7 +245,7 @@ class OpenroadmNetconf(RouteSwitch[Held]):
                 rows.append(openroadm.connection_of(name, *ends))
             power.append(openroadm.lighting_of(name, self._dbm if route.egress.label.startswith("DEG") else None))
         names = [_name_of(route) for route in new]
-        steps: tuple[tuple[list[Element], str], ...] = (
+        steps: tuple[tuple[list[str], str], ...] = (
             ([openroadm.interface_of(each) for each in mcs.values()], f"edit interface {_few([*mcs])}"),
             ([openroadm.interface_of(each) for each in nmcs.values()], f"edit interface {_few([*nmcs])}"),
             (rows, f"edit roadm-connections {_few(names)}"),
@@ -286,11 +286,11 @@ class OpenroadmNetconf(RouteSwitch[Held]):
             await self._delete([held], marks)
         await self._tidy(self._own_at(route, seen), marks)
 
-    async def _edit(self, rows: Iterable[Element], question: str, marks: Marks[Setting]) -> str:
+    async def _edit(self, rows: Iterable[str], question: str, marks: Marks[Setting]) -> str:
         """Send one edit-config; return the device's words if it refuses."""
         marks.write()
         try:
-            await self._session.edit(openroadm.device(*rows), question=question, timeout_s=self._write_s)
+            await self._session.edit(openroadm.config_of(*rows), question=question, timeout_s=self._write_s)
         except Refused as error:
             return str(error).removeprefix(f"{self.name} ")
         return ""

@@ -59,9 +59,9 @@ class NetconfSession:
         except (Dropped, Garbled):  # repeating a query changes nothing
             return await self._once(operation, parse, question, None)
 
-    async def edit(self, *config: Element, question: str, timeout_s: float | None = None) -> None:
+    async def edit(self, *config: Element | str, question: str, timeout_s: float | None = None) -> None:
         """Merge `config` into the running configuration, except where `operation` is given. Raises: as `get`."""
-        inside = "".join(netconf.show(each) for each in config)
+        inside = "".join(each if isinstance(each, str) else netconf.show(each) for each in config)
         await self.call(f"<edit-config><target><running/></target><config>{inside}</config></edit-config>", question, timeout_s)
 
     async def call(self, operation: str, question: str, timeout_s: float | None = None) -> None:

@@ -160,5 +160,4 @@ def in_the_way(route: SpectralRoute, standing: Iterable[SpectralRoute]) -> str:
 
 def _overlap(one: SpectralRoute, other: SpectralRoute) -> bool:
     """Whether the two want the same light at the same port."""
-    shared = one.ingress == other.ingress or one.egress == other.egress
-    return shared and one.slot.overlaps(other.slot)
+    return one.slot.overlaps(other.slot) and (one.ingress == other.ingress or one.egress == other.egress)

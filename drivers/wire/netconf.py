@@ -32,7 +32,7 @@ def parse_reply(raw: str) -> Element:
     except (etree.XMLSyntaxError, ValueError) as error:
         raise Garbled(f"not XML ({error}): {quote(raw)}") from None
     info: Any = root.getroottree().docinfo
-    if info.doctype or any(not isinstance(each.tag, str) for each in root.iter()):
+    if info.doctype or next(root.iter(etree.Entity), None) is not None:
         raise Garbled(f"a document type or an entity: {quote(raw)}")
     if name(root) != "rpc-reply":
         raise Garbled(f"no rpc-reply: {quote(raw)}")
@@ -73,6 +73,11 @@ def child(element: Element, *path: str) -> Element | None:
     return found
 
 
+def words(element: Element) -> dict[str, str]:
+    """The trimmed text of the first direct child of each local name: one pass where many are wanted."""
+    return {name(each): (each.text or "").strip() for each in reversed(element)}
+
+
 def said(element: Element, *path: str, default: str | None = None) -> str:
     """The text down `path`, trimmed. Raises: Garbled - absent without a default."""
     found = child(element, *path)
@@ -92,29 +97,31 @@ def show(element: Element) -> str:
     return etree.tostring(element, encoding="unicode")
 
 
-def tree(tag: str, *inside: Element | str, ns: str = "", **attributes: str) -> Element:
-    """Build an element; a text inside is escaped, an attribute `nc_operation` is `operation` of NETCONF.
+def tree(tag: str, *inside: Element | str | tuple[str, str], ns: str = "", **attributes: str) -> Element:
+    """Build an element; a text inside is escaped, a pair is a leaf, an attribute `nc_operation` is `operation` of NETCONF.
 
     >>> show(tree("pair", tree("ingress", "1"), ns="urn:x", nc_operation="merge"))[-48:]
     'nc:operation="merge"><ingress>1</ingress></pair>'
     """
     prefixes: Any = {None: ns, "nc": NC} if ns else None
-    made = etree.Element(f"{{{ns}}}{tag}" if ns else tag, nsmap=prefixes)
+    space = f"{{{ns}}}" if ns else ""
+    made = etree.Element(f"{space}{tag}", nsmap=prefixes)
     for key, value in attributes.items():
         made.set(f"{{{NC}}}{key[3:]}" if key.startswith("nc_") else key.replace("_", "-"), value)
     for each in inside:
         if isinstance(each, str):
             made.text = each
+        elif isinstance(each, tuple):
+            etree.SubElement(made, f"{space}{each[0]}").text = each[1]
         else:
-            made.append(_within(each, ns))
+            made.append(_within(each, space) if ns else each)
     return made
 
 
-def _within(element: Element, ns: str) -> Element:
-    """Put an element without a namespace, and what is in it, into `ns`."""
-    for each in element.iter():
-        if ns and isinstance(each.tag, str) and not each.tag.startswith("{"):
-            each.tag = f"{{{ns}}}{each.tag}"
+def _within(element: Element, space: str) -> Element:
+    """Put an element without a namespace, and what is in it, into one, given as `{URI}`."""
+    for each in element.iter("{}*"):
+        each.tag = f"{space}{each.tag}"
     return element
 
 

@@ -11,11 +11,11 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-
-from lxml import etree
+from xml.sax.saxutils import escape
 
 from drivers.wire import netconf, unknown
 from drivers.wire.netconf import Element, children, said, tree
+from drivers.wire.rest import decimal
 from drivers.wire.roadm import mhz_of
 from drivers.wire.unknown import Unknown
 from optics import Garbled, Slot
@@ -33,6 +33,7 @@ _CONTAINER = {
 }
 OFF, POWER = "off", "power"
 _MODES = (OFF, POWER, "gainLoss")
+_RETURN = {"\r": "&#13;"}  # a reader would take it for the end of a line
 OWN = "testbed-"
 """Names of the connections and interfaces made here begin so."""
 
@@ -167,8 +168,9 @@ def parse_table(data: Element, node: Node) -> Table:
     enters, leaves = ({place: label for label, place in side.items()} for side in (node.ingress, node.egress))
 
     def connection(row: Element) -> Connection:
+        words = netconf.words(row)
         source, destination = (found.get(name) for name in _ends(row))
-        mode = said(row, "opticalControlMode", default=OFF)
+        mode = words.get("opticalControlMode", OFF)
         if source is None or destination is None or source.place not in enters or destination.place not in leaves:
             raise Garbled("no such ports")
         slot = _passband((source, destination), found)
@@ -198,51 +200,50 @@ def device(*rows: Element) -> Element:
     return tree("org-openroadm-device", *rows, ns=NS)
 
 
-def interface_of(made: Interface) -> Element:
+def config_of(*rows: str) -> str:
+    """The configuration with these rows, as text: a change makes hundreds, and elements take thrice as long."""
+    return f'<org-openroadm-device xmlns="{NS}" xmlns:nc="{netconf.NC}">{"".join(rows)}</org-openroadm-device>'
+
+
+def _leaf(name: str, text: str) -> str:
+    return f"<{name}>{escape(text, _RETURN)}</{name}>"
+
+
+def interface_of(made: Interface) -> str:
     """The configuration of a media channel, as public clients write it."""
     assert made.slot is not None
-    kind = etree.Element("type", nsmap={"openROADM-if": INTERFACES_NS})
-    kind.text = f"openROADM-if:{made.kind}"
     container, ns = _CONTAINER[made.kind]
     low, high = Decimal(made.slot.low_mhz), Decimal(made.slot.high_mhz)
     inside = (
-        (tree("min-freq", _thz(low)), tree("max-freq", _thz(high)))
+        _leaf("min-freq", _thz(low)) + _leaf("max-freq", _thz(high))
         if made.kind == MC
-        else (tree("frequency", _thz((low + high) / 2)), tree("width", _plain((high - low).scaleb(-3))))
+        else _leaf("frequency", _thz((low + high) / 2)) + _leaf("width", _plain((high - low).scaleb(-3)))
     )
-    return tree(
-        "interface",
-        tree("name", made.name),
-        tree("description", "testbed"),
-        kind,
-        tree("administrative-state", "inService"),
-        tree("supporting-circuit-pack-name", made.place.pack),
-        tree("supporting-port", made.place.port),
-        *([tree("supporting-interface", made.below)] if made.below else []),
-        tree(container, *inside, ns=ns),
+    below = _leaf("supporting-interface", made.below) if made.below else ""
+    return (
+        f"<interface>{_leaf('name', made.name)}<description>testbed</description>"
+        f'<type xmlns:openROADM-if="{INTERFACES_NS}">openROADM-if:{made.kind}</type>'
+        "<administrative-state>inService</administrative-state>"
+        f"{_leaf('supporting-circuit-pack-name', made.place.pack)}{_leaf('supporting-port', made.place.port)}{below}"
+        f'<{container} xmlns="{ns}">{inside}</{container}></interface>'
     )
 
 
-def connection_of(name: str, source: str, destination: str) -> Element:
+def connection_of(name: str, source: str, destination: str) -> str:
     """The configuration of a connection that does not yet carry light."""
-    return tree(
-        "roadm-connections",
-        tree("connection-name", name),
-        tree("opticalControlMode", OFF),
-        tree("source", tree("src-if", source)),
-        tree("destination", tree("dst-if", destination)),
-    )
+    ends = f"<source>{_leaf('src-if', source)}</source><destination>{_leaf('dst-if', destination)}</destination>"
+    return f"<roadm-connections>{_leaf('connection-name', name)}{_leaf('opticalControlMode', OFF)}{ends}</roadm-connections>"
 
 
-def lighting_of(name: str, dbm: Decimal | None) -> Element:
+def lighting_of(name: str, dbm: Decimal | None) -> str:
     """The configuration that brings a connection to a power, at a degree to `dbm`."""
-    target = [] if dbm is None else [tree("target-output-power", f"{dbm:.2f}")]
-    return tree("roadm-connections", tree("connection-name", name), tree("opticalControlMode", POWER), *target)
+    target = "" if dbm is None else _leaf("target-output-power", f"{dbm:.2f}")
+    return f"<roadm-connections>{_leaf('connection-name', name)}{_leaf('opticalControlMode', POWER)}{target}</roadm-connections>"
 
 
-def deletion_of(entry: str, key: str, name: str) -> Element:
+def deletion_of(entry: str, key: str, name: str) -> str:
     """The configuration that deletes an entry of a list."""
-    return tree(entry, tree(key, name), ns=NS, nc_operation="delete")
+    return f'<{entry} nc:operation="delete">{_leaf(key, name)}</{entry}>'
 
 
 def _ends(row: Element) -> tuple[str, str]:
@@ -257,24 +258,27 @@ def _index(row: Element, key: str) -> int:
 
 
 def _interface(row: Element) -> Interface:
-    kind = said(row, "type", default="").rpartition(":")[2]
-    place = Place(said(row, "supporting-circuit-pack-name", default=""), said(row, "supporting-port", default=""))
+    words = netconf.words(row)
+    kind = words.get("type", "").rpartition(":")[2]
+    place = Place(words.get("supporting-circuit-pack-name", ""), words.get("supporting-port", ""))
     try:
         slot = _slot(row, kind)
     except (Garbled, ValueError):
         slot = None
-    return Interface(said(row, "name", default=""), kind, place, said(row, "supporting-interface", default=""), slot)
+    return Interface(words.get("name", ""), kind, place, words.get("supporting-interface", ""), slot)
 
 
 def _slot(row: Element, kind: str) -> Slot | None:
     """The edges of a media channel, None for another kind. Raises: Garbled, ValueError - no whole MHz, or no slot."""
-    if kind == MC:
-        low, high = (netconf.number(row, "mc-ttp", key) * 1000 for key in ("min-freq", "max-freq"))
-    elif kind == NMC:
-        centre, half = netconf.number(row, "nmc-ctp", "frequency") * 1000, netconf.number(row, "nmc-ctp", "width") / 2
-        low, high = centre - half, centre + half
-    else:
+    if kind not in _CONTAINER:
         return None
+    inner = netconf.child(row, _CONTAINER[kind][0])
+    words = {} if inner is None else netconf.words(inner)
+    if kind == MC:
+        low, high = (decimal(words.get(key, ""), key) * 1000 for key in ("min-freq", "max-freq"))
+    else:
+        centre, half = decimal(words.get("frequency", ""), "frequency") * 1000, decimal(words.get("width", ""), "width") / 2
+        low, high = centre - half, centre + half
     return Slot(mhz_of(low, "the lower edge"), mhz_of(high, "the upper edge"))
 
 

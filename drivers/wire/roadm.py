@@ -53,9 +53,10 @@ def mhz_of(ghz: Decimal, what: str) -> int:
     >>> mhz_of(Decimal("191325.0"), "start-freq")
     191325000
     """
-    if ghz * 1000 != (ghz * 1000).to_integral_value():
+    mhz = ghz * 1000
+    if mhz != mhz.to_integral_value():
         raise Garbled(f"{what} {ghz} GHz is no whole number of MHz")
-    return int(ghz * 1000)
+    return int(mhz)
 
 
 def ghz_of(mhz: int) -> str:

@@ -319,7 +319,7 @@ class SpectralPlant(Optic):
     def _clash(self, band: Band, others: Iterable[Passband]) -> str | None:
         ingress, egress, low_mhz, high_mhz = band
         for other in others:
-            if other.overlap_mhz(low_mhz, high_mhz) and (other.ingress == ingress or other.egress == egress):
+            if low_mhz < other.high_mhz and other.low_mhz < high_mhz and (other.ingress == ingress or other.egress == egress):
                 return f"spectrum in use on port {ingress if other.ingress == ingress else egress}"
         return None
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from contextlib import suppress
 
+from lxml import etree
+
 from drivers import calient_rest, polatis_restconf, waveshaper_http
 from drivers.link.http import Answer
 from drivers.wire import calient_rest as calient
@@ -81,7 +83,7 @@ def openroadm_xml(data: bytes) -> None:
         table = openroadm.parse_table(held, openroadm.parse_node(held))
         for each in table.interfaces.values():
             if each.slot is not None:
-                netconf.show(openroadm.interface_of(each))
+                etree.fromstring(openroadm.config_of(openroadm.interface_of(each)))
 
 
 @target("roadm-xml")

@@ -15,7 +15,7 @@ from typing import TypeVar
 from lxml import etree
 
 from emulators.devices.dialects.base import Dialect, Outgoing, Session
-from emulators.devices.dialects.netconf_data import RpcError, Schema, edited, selected
+from emulators.devices.dialects.netconf_data import RpcError, Schema, edited, keys_of, selected
 from emulators.devices.dialects.netconf_framing import MAX_MESSAGE, Decoder, Unframed, encode
 from emulators.devices.dialects.xml import NETCONF, Malformed, element, local, namespace, read, text
 from emulators.optics.plant import Plant
@@ -71,6 +71,7 @@ class NetconfDialect(Dialect[State]):
         self._peers: dict[Session, Peer] = {}
         self._ending: set[Session] = set()
         self.tops: frozenset[str] | None = None  # local names of the top nodes the request being done is about; None: all
+        self.keys: frozenset[str] | None = None  # keys of the list entries in these that an edit is about; None: all
         self._chunked = False  # as the session that is being answered does
 
     # ---- defined by a family
@@ -81,11 +82,14 @@ class NetconfDialect(Dialect[State]):
 
     @abstractmethod
     def configuration(self, now: float) -> list[etree._Element]:
-        """Return the running configuration, its top nodes; only those in `tops`."""
+        """Return the running configuration, its top nodes; only those in `tops`. Others than `keys` may be left out."""
 
     @abstractmethod
     def configure(self, config: list[etree._Element], now: float) -> None:
-        """Make `config` the running configuration, as far as `tops` goes. Raises RpcError: as far as the device gets then."""
+        """Make `config` the running configuration, as far as `tops` goes; entries that `configuration` left out stay.
+
+        Raises: RpcError - as far as the device gets then.
+        """
 
     def state(self, now: float) -> list[etree._Element]:
         """Return configuration and state, as <get> shows them; see `tops`."""
@@ -200,6 +204,7 @@ class NetconfDialect(Dialect[State]):
         stale, self._stale = self._stale, None  # a device that shows what was still knows what is
         try:
             self.tops = None if default == "replace" else frozenset(local(str(node.tag)) for node in config)
+            self.keys = None if default == "replace" else keys_of(config, self.schemas)
             old = [] if default == "replace" else self.configuration(now)
             new = edited(old, config, default if default == "none" else "merge", self.schemas)
             self.wrote(now)
@@ -315,6 +320,7 @@ class NetconfDialect(Dialect[State]):
     def _look(self, asked: etree._Element) -> None:
         wanted = asked.find(f"{{{NETCONF}}}filter")
         self.tops = None if wanted is None else frozenset(local(str(node.tag)) for node in wanted)
+        self.keys = None
 
     def _running(self, asked: etree._Element, which: str) -> None:
         place = asked.find(f"{{{NETCONF}}}{which}")

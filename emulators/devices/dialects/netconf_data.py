@@ -5,12 +5,14 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from lxml import etree
 
 from emulators.devices.dialects.xml import NETCONF, element, local, namespace, text
 
 OPERATIONS = ("merge", "replace", "create", "delete", "remove")
+_OPERATION = f"{{{NETCONF}}}operation"
 
 
 class RpcError(Exception):
@@ -48,7 +50,7 @@ class RpcError(Exception):
         return error
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Schema:
     """One node: a leaf (no children), a container, or a list (with the name of its key). writable: part of the configuration.
 
@@ -64,6 +66,12 @@ class Schema:
     @classmethod
     def of(cls, name: str, *children: Schema, key: str = "", writable: bool = True) -> Schema:
         return cls(name, {child.name: child for child in children}, key, writable)
+
+
+@lru_cache(maxsize=1024)
+def _below(schema: Schema, space: str) -> Mapping[str, Schema]:
+    """Return the children of a node in namespace `space` by their tags."""
+    return {f"{{{its}}}{name}" if (its := child.space or space) else name: child for name, child in schema.children.items()}
 
 
 def selected(data: Iterable[etree._Element], wanted: etree._Element) -> list[etree._Element]:
@@ -99,8 +107,11 @@ def _kept(node: etree._Element, wanted: etree._Element) -> etree._Element | None
     if len(content) == len(wanted):
         return copy.deepcopy(node)
     kept = element(str(node.tag), node.nsmap, node.attrib)
+    parts: dict[str, list[etree._Element]] = {}
+    for part in wanted:
+        parts.setdefault(local(str(part.tag)), []).append(part)
     for child in node:
-        for part in wanted:
+        for part in parts.get(local(str(child.tag)), ()):
             if (piece := _kept(child, part)) is not None:
                 kept.append(piece)
                 break
@@ -108,7 +119,21 @@ def _kept(node: etree._Element, wanted: etree._Element) -> etree._Element | None
 
 
 Entries = dict[str, dict[str, etree._Element]]
-"""Tag of a list -> key -> entry, of one parent."""
+"""Tag -> key -> entry, of one parent; what is no list has the key ""."""
+
+
+def keys_of(edits: Iterable[etree._Element], schemas: Mapping[str, Schema]) -> frozenset[str] | None:
+    """Return the keys of the list entries below the top nodes that edits are about; None: they may be about all of them."""
+    keys = set()
+    for edit in edits:
+        schema = schemas.get(str(edit.tag))
+        if schema is None or _said(edit) not in (None, "merge"):
+            return None
+        for child in edit:
+            known = schema.children.get(local(str(child.tag)))
+            key = _key(child, known) if known is not None and known.key else None
+            keys.add("" if key is None else text(key))
+    return frozenset(keys)
 
 
 def edited(
@@ -119,15 +144,14 @@ def edited(
     Raises: RpcError - an element is unknown, exists already or does not, or lacks its key.
     """
     root = etree.Element("config")
-    for node in old:
-        root.append(copy.deepcopy(node))
+    root.extend(copy.deepcopy(node) for node in old)
     entries: Entries = {}
     for edit in edits:
         schema = schemas.get(str(edit.tag))
         if schema is None:
             raise _about("unknown-element", edit, "no such element")
         _apply(root, edit, default, schema, entries)
-    return [copy.deepcopy(node) for node in root]
+    return list(root)
 
 
 def _about(tag: str, about: etree._Element, message: str, **info: str) -> RpcError:
@@ -146,9 +170,13 @@ def _path(about: etree._Element) -> str:
     return "/" + "/".join(reversed(parts))
 
 
-def _operation(edit: etree._Element, default: str) -> str:
+def _said(edit: etree._Element) -> str | None:
     """The attribute without a prefix is taken too: ONOS sends it so (CODE)."""
-    said = edit.get(f"{{{NETCONF}}}operation") or edit.get("operation")
+    return edit.get(_OPERATION) or edit.get("operation")
+
+
+def _operation(edit: etree._Element, default: str) -> str:
+    said = _said(edit)
     if said is None:
         return default
     if said not in OPERATIONS:
@@ -159,12 +187,13 @@ def _operation(edit: etree._Element, default: str) -> str:
 
 
 def _apply(parent: etree._Element, edit: etree._Element, default: str, schema: Schema, siblings: Entries) -> None:
-    """Carry out `edit` under `parent`. siblings: the list entries there, looked up once for all edits of one parent."""
+    """Carry out `edit` under `parent`. siblings: what is there, looked up once for all edits of one parent."""
     operation = _operation(edit, default)
     if not schema.writable:
         raise _about("unknown-element", edit, "is not configuration")
-    entries, key = _entries(parent, edit, schema, siblings)
-    there = entries.get(key) if schema.key else parent.find(str(edit.tag))
+    tag = str(edit.tag)
+    entries, key = _entries(parent, edit, tag, schema, siblings)
+    there = entries.get(key)
     exists = there is not None and (not schema.children or bool(schema.key) or len(there) > 0)
     match operation:
         case "create" if exists:
@@ -179,10 +208,12 @@ def _apply(parent: etree._Element, edit: etree._Element, default: str, schema: S
         there = None
     if operation in ("delete", "remove"):
         return
+    if there is None and not edit.keys() and operation != "none" and _plain(edit, schema, namespace(tag)):
+        entries[key] = copy.deepcopy(edit)
+        parent.append(entries[key])
+        return
     if there is None:
-        there = element(str(edit.tag), edit.nsmap)
-        parent.append(there)
-        entries[key] = there
+        there = entries[key] = etree.SubElement(parent, tag)
     if not schema.children:
         if len(edit):
             raise _about("unknown-element", edit[0], "no such element")
@@ -191,32 +222,56 @@ def _apply(parent: etree._Element, edit: etree._Element, default: str, schema: S
         return
     below: Entries = {}
     inherited = "merge" if operation in ("replace", "create") else operation
+    space = namespace(tag)
+    children = _below(schema, space)
     for child in edit:
-        known = schema.children.get(local(str(child.tag)))
-        if known is None or namespace(str(child.tag)) != (known.space or namespace(str(edit.tag))):
+        name = str(child.tag)
+        known = children.get(name)
+        if known is None:
             raise _about("unknown-element", child, "no such element")
-        if schema.key == known.name and there.find(str(child.tag)) is not None:
+        if schema.key == known.name and there.find(name) is not None:
             continue
         _apply(there, child, "merge" if schema.key == known.name else inherited, known, below)
 
 
+def _plain(edit: etree._Element, schema: Schema, space: str) -> bool:
+    """Return whether what is new can be copied as it stands: known leaves, once each, without attributes or white space."""
+    if not schema.children or edit.text or edit.tail:
+        return False
+    children, seen = _below(schema, space), set()
+    for child in edit:
+        name = str(child.tag)
+        known = children.get(name)
+        if known is None or known.key or not known.writable or name in seen or child.keys() or child.tail:
+            return False
+        seen.add(name)
+        if known.children:
+            if not _plain(child, known, known.space or space):
+                return False
+        elif len(child) or child.text != text(child):
+            return False
+    return True
+
+
+def _key(entry: etree._Element, schema: Schema) -> etree._Element | None:
+    """Return the key of an entry of the list that `schema` is."""
+    space = namespace(str(entry.tag))
+    return next(entry.iterchildren(f"{{{space}}}{schema.key}" if space else schema.key), None)
+
+
 def _entries(
-    parent: etree._Element, edit: etree._Element, schema: Schema, siblings: Entries
+    parent: etree._Element, edit: etree._Element, tag: str, schema: Schema, siblings: Entries
 ) -> tuple[dict[str, etree._Element], str]:
-    """Return the entries by key of the list that `edit` is an entry of, and its own key; nothing where it is no list."""
-    if not schema.key:
-        return {}, ""
-    space = namespace(str(edit.tag))
-    name = f"{{{space}}}{schema.key}" if space else schema.key
-    key = edit.find(name)
-    if key is None or not text(key):
+    """Return the entries by key of the list that `edit` is an entry of, and its own key, which is empty where it is no list."""
+    key = _key(edit, schema) if schema.key else None
+    if schema.key and (key is None or not text(key)):
         raise _about("missing-element", edit, f"lacks its key {schema.key}", bad_element=schema.key)
-    tag = str(edit.tag)
-    if tag not in siblings:
-        found: dict[str, etree._Element] = {}
-        siblings[tag] = found
-        for node in parent.findall(tag):
-            own = node.find(name)
-            if own is not None:
-                found.setdefault(text(own), node)
-    return siblings[tag], text(key)
+    try:
+        return siblings[tag], "" if key is None else text(key)
+    except KeyError:
+        found = siblings[tag] = {}
+    for node in parent.iterchildren(tag):
+        own = _key(node, schema) if schema.key else None
+        if own is not None or not schema.key:
+            found.setdefault("" if own is None else text(own), node)
+    return found, "" if key is None else text(key)

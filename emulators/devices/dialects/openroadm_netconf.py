@@ -75,6 +75,7 @@ class OpenroadmNetconf(NetconfDialect[State]):
         super().__init__(cast(Any, plant), base_1_1=base_1_1, epoch_s=epoch_s, seed=seed, idle_s=idle_s, boot_s=boot_s)
         self.spectrum, self.duplication = plant, duplication
         self.places = places(plant.ingress, plant.egress)
+        self._at = {(place.pack, place.port): place for place in self.places}
         self._lines = lines(self.places)
         self._held: dict[str, Interface] = dict(self._lines)
         self._crosses: dict[str, Cross] = {}
@@ -122,6 +123,9 @@ class OpenroadmNetconf(NetconfDialect[State]):
 
     def _tree(self, now: float, *, with_state: bool) -> etree._Element:
         held, crosses = self.view(now)
+        if self.keys is not None:
+            held = tuple(one for one in held if one.name in self.keys)
+            crosses = tuple(one for one in crosses if one.name in self.keys)
         facts = {
             "node-id": f"openroadm-{self.plant.name}",
             "node-number": "1",
@@ -139,6 +143,9 @@ class OpenroadmNetconf(NetconfDialect[State]):
 
     def configure(self, config: list[etree._Element], now: float) -> None:
         held, crosses = entries(config)
+        if self.keys is not None:
+            held = {name: one for name, one in self._held.items() if name not in self.keys} | held
+            crosses = {name: one for name, one in self._crosses.items() if name not in self.keys} | crosses
         for name, line in self._lines.items():
             if held.get(name) != line:
                 raise RpcError("operation-failed", f"{name}: belongs to the line")
@@ -168,7 +175,7 @@ class OpenroadmNetconf(NetconfDialect[State]):
     # ---- what goes together
 
     def _place(self, one: Interface) -> Place:
-        found = next((p for p in self.places if (p.pack, p.port) == (one.pack, one.port)), None)
+        found = self._at.get((one.pack, one.port))
         if found is None:
             raise _missing(f"{one.name}: supporting-port {one.pack} {one.port}")
         return found

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from tests.emulators.devices.bench import Bench
@@ -136,6 +138,23 @@ def test_what_does_not_go_together_is_refused_and_changes_nothing(node: Node, ed
     before = node.rpc("<get-config><source><running/></source></get-config>")
     assert f"<error-tag>{tag}</error-tag>" in node.edit(edit)
     assert node.rpc("<get-config><source><running/></source></get-config>") == before
+
+
+def test_a_whole_that_is_replaced_or_deleted_takes_what_is_not_named_along(node: Node) -> None:
+    shown = node.rpc("<get-config><source><running/></source></get-config>")
+    whole = f'<org-openroadm-device xmlns="{DEVICE}" xmlns:nc="{BASE}" nc:operation="{{}}">{{}}</org-openroadm-device>'
+    edit = f"<edit-config><target><running/></target><config>{whole}</config></edit-config>"
+    assert "OTS-DEG1-TTP-TXRX: belongs to the line" in node.rpc(edit.format("delete", ""))
+    assert "OTS-DEG1-TTP-TXRX: belongs to the line" in node.rpc(edit.format("replace", media(name="only")))
+    assert node.rpc("<get-config><source><running/></source></get-config>") == shown
+    line = re.findall("<interface><name>O[TM]S.*?</interface>", shown)
+    assert len(line) == 4 and "<ok/>" in node.rpc(edit.format("replace", "".join((*line, media(name="only")))))
+    assert re.findall("<name>([^O].*?)</name>", node.rpc("<get/>")) == ["only"]
+
+
+def test_text_is_shown_as_it_was_written(node: Node) -> None:
+    node.made(media("193.20000000", "193.25000000", name="a &lt;&amp;&gt; &#13; b"))
+    assert "<name>a &lt;&amp;&gt; &#13; b</name>" in node.rpc("<get/>")
 
 
 def test_a_wavelength_is_used_once_in_a_group_where_the_node_says_so() -> None:
