@@ -76,11 +76,11 @@ class ShadowOfJob(Attachment[Shadow]):
         """Append the records that are new to a file of this machine and to the journal; the state of the shadow."""
         session, record = look.session, look.record
 
-        def take(lines: list[bytes], _: int) -> None:
+        def take(lines: list[bytes], ahead_ns: int) -> None:
             with Journal(look.run_dir, record.run, session.lab.name) as journal:
                 for found in sound(lines, NEEDED):
                     values = {key: found.get(key) for key in FIELDS}
-                    at_ns = int(found["t_wall_ns"]) - journal.anchor_ns
+                    at_ns = int(found["t_wall_ns"]) - ahead_ns - journal.anchor_ns
                     journal.point("shadow", {"job": record.name}, {**values, **places}, at_ns)
 
         with suppress(TestbedError):
