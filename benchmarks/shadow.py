@@ -156,7 +156,9 @@ def kill(lab: BenchLab, job: str, host: str) -> tuple[int, dict[str, Any]]:
 
     def ended() -> bool:
         status.update(lab.call("job", "status", check=False))
-        return status["state"] not in ("starting", "running") and (status.get("shadow") or {}).get("state") != "running"
+        shadows = status["attached"].get("shadow", ())
+        alive = [status["state"] in ("starting", "running"), *(each["state"] == "running" for each in shadows)]
+        return not any(alive)
 
     until(ended, f"the job ends whose rank on {host} was killed", 0.2)
     return made(lab, job), status

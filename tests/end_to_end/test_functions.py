@@ -105,7 +105,7 @@ def test_whatever_is_killed_nobody_hangs_and_nothing_is_left_behind(small: Lab) 
     launching.wait()
     lab.up(adds).must()
     (own,) = allocations(lab)
-    (use,) = lab.testbed("status").must()["job"]["functions"]
+    (use,) = lab.testbed("status").must()["job"]["attached"]["functions"]
     assert (use["function"], use["segment"], use["state"]) == ("aggregate", "ideal", "leased")
     assert use["packets_in"] > 0 and use["lease_left_s"] > 0 and own["job"]
 
@@ -113,7 +113,7 @@ def test_whatever_is_killed_nobody_hangs_and_nothing_is_left_behind(small: Lab) 
     first = keeper(lab)
     os.kill(first.pid, signal.SIGKILL)
     assert job.advances(10)
-    until(lambda: bool(lab.testbed("job", "status").must()["functions"]) and keeper(lab) != first)
+    until(lambda: bool(lab.testbed("job", "status").must()["attached"]) and keeper(lab) != first)
     until(lambda: allocations(lab)[0]["lease_left_s"] > 40)
 
     os.kill(job.ranks("gpu03")[0], signal.SIGKILL)

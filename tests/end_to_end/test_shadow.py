@@ -40,9 +40,13 @@ def judged(lab: Lab, run: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in file.read_text().splitlines()]
 
 
+def shadow_of(job: dict[str, Any]) -> dict[str, Any]:
+    return job["attached"]["shadow"][0]  # type: ignore[no-any-return]
+
+
 def until_equal(lab: Lab, iteration: int) -> dict[str, Any]:
     deadline = time.monotonic() + 60
-    while (found := lab.testbed("job", "status").must())["shadow"]["checkpoint"] < iteration:
+    while (found := lab.testbed("job", "status").must()) and shadow_of(found)["checkpoint"] < iteration:
         assert time.monotonic() < deadline, found
         time.sleep(0.2)
     return found
@@ -54,7 +58,7 @@ def test_a_shadow_holds_every_iteration_through_a_turn_and_a_killed_rank_and_lea
     assert refused.exit_code == 3 and "gpu02 is a host of the job's ranks" in refused.envelope["message"]
     started = lab.up(plan(lab, "one", HOSTS, {"host": "gpu05"})).must()["job"]
     found = until_equal(lab, 10)
-    assert found["shadow"]["host"] == "gpu05" and found["shadow"]["state"] == "running"
+    assert shadow_of(found)["host"] == "gpu05" and shadow_of(found)["state"] == "running"
     turned = lab.up(plan(lab, "two", [HOSTS[0], HOSTS[2], HOSTS[1], HOSTS[3]], {"host": "gpu05"})).must()
     assert turned["job"]["run"] == started["run"], "the same job goes on"
     tapped = [host for host in HOSTS if job.taps(host)]
@@ -65,13 +69,13 @@ def test_a_shadow_holds_every_iteration_through_a_turn_and_a_killed_rank_and_lea
     for pid in job.ranks("gpu03"):
         os.kill(pid, signal.SIGKILL)
     deadline = time.monotonic() + 60
-    while (found := lab.testbed("job", "status").envelope["data"])["state"] != "failed" or found["shadow"]["state"] == "running":
+    while (found := lab.testbed("job", "status").envelope["data"])["state"] != "failed" or shadow_of(found)["state"] == "running":
         assert time.monotonic() < deadline, found
         time.sleep(0.2)
     lines = judged(lab, started["run"])
     assert [line["iter"] for line in lines] == list(range(1, len(lines) + 1))
     assert sum(line["equal"] for line in lines) >= 0.95 * len(lines), [line for line in lines if not line["equal"]]
-    kept = found["shadow"]["checkpoint"]
+    kept = shadow_of(found)["checkpoint"]
     assert kept >= found["iterations"] - 1, "at most one iteration is lost"
 
     restored = lab.testbed("job", "restore", "--from", "shadow").must()
@@ -102,13 +106,13 @@ def test_a_guard_restarts_a_job_and_moves_it_off_a_dead_host_without_a_shadow_wh
             "testbed job stop, then testbed up"
         )
         found = lab.testbed("status").envelope["data"]
-        assert why.removeprefix("mlp was ") == found["job"]["shadow"]["lacks"] and found["job"]["resumed_from"] >= 5
+        assert why.removeprefix("mlp was ") == shadow_of(found["job"])["lacks"] and found["job"]["resumed_from"] >= 5
         assert f"job {why}" in found["drift"]
         assert lab.testbed("job", "launch").exit_code != 0, "by hand it is refused"
         lab.ask("host.down", host="gpu03")
         assert guard.wait("recovered", 120.0)["action"] == "evict"
         guard.wait("without shadow")
         found = lab.testbed("job", "status").must()
-        assert found["state"] == "running" and "gpu05" in found["shadow"]["lacks"] and job.ranks("gpu06")
+        assert found["state"] == "running" and "gpu05" in shadow_of(found)["lacks"] and job.ranks("gpu06")
     finally:
         guard.end()

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from extensions.switch_functions.plan import Function
 from optics import Infeasible
-from optics.plan import Function, Job
+from optics.plan import Job
 from orchestrator.hosts.by_hand import ByHand, by_hand, exports, mpirun, srun, torchrun
 from orchestrator.inventory.lab import read_lab
 from orchestrator.plan.reader import read_plan
@@ -69,7 +70,7 @@ def test_the_exports_of_a_rank_set_what_its_launch_would() -> None:
 
 
 def test_a_job_with_functions_of_packet_switches_is_not_started_by_hand() -> None:
-    job = Job("j", "train", tuple(HOSTS), (), {"exchange": "aggregate"}, functions=(Function("ideal", "aggregate"),))
+    job = Job("j", "train", tuple(HOSTS), (), {"exchange": "aggregate"}, attached={"functions": (Function("ideal", "aggregate"),)})
     with pytest.raises(Infeasible, match="job j: aggregate of segment ideal is lent to it while testbed runs it"):
         by_hand(job, LAB)
 

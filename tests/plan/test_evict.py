@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from extensions.shadow.plan import Shadow, shadow_of
 from optics import HostPort, Infeasible, TestbedError
-from optics.plan import Plan, Shadow, ring_steps
+from optics.plan import Plan, ring_steps
 from orchestrator.hosts.launch import identity
 from orchestrator.inventory.lab import Lab, read_lab
 from orchestrator.plan.evict import replaced, spared, without
@@ -88,16 +89,16 @@ def test_without_a_spare_its_neighbours_close_the_ring_once_for_both_directions(
 def test_a_shadow_s_host_gives_its_place_to_a_spare_or_the_job_goes_on_without_one() -> None:
     written = text(job={"shadow": {"host": "gpu07"}})
     moved, _ = evicted(written, "gpu08", "gpu07")
-    assert moved.job is not None and moved.job.shadow == Shadow("gpu08") and moved.job.ranks == tuple(RING)
+    assert moved.job is not None and shadow_of(moved.job) == Shadow("gpu08") and moved.job.ranks == tuple(RING)
     alone, _ = evicted(written, host="gpu07")
-    assert alone.job is not None and alone.job.shadow is None and alone.job.ranks == tuple(RING)
+    assert alone.job is not None and shadow_of(alone.job) is None and alone.job.ranks == tuple(RING)
 
 
 def test_taps_follow_a_spare_and_are_chosen_anew_where_neighbours_close_the_ring() -> None:
     written = text(job={"shadow": {"host": "gpu07", "taps": ["gpu04:p1", "gpu02:p1"]}})
     for spare, taps in (("", "auto"), ("gpu08", (HostPort("gpu08", 1), HostPort("gpu02", 1)))):
         after, _ = evicted(written, spare)
-        assert after.job is not None and after.job.shadow is not None and after.job.shadow.taps == taps
+        assert after.job is not None and (shadow := shadow_of(after.job)) is not None and shadow.taps == taps
 
 
 def test_ports_are_chosen_anew_where_those_that_are_free_do_not_meet() -> None:

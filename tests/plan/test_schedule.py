@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from extensions.shadow.plan import Shadow, shadow_of
 from optics import BadFile, HostPort, Traits
-from optics.plan import Plan, Shadow
+from optics.plan import Plan
 from orchestrator.inventory.lab import Lab
 from orchestrator.plan import schedule as schedule_module
 from orchestrator.plan.evict import without
@@ -62,7 +63,7 @@ def test_sums_over_connections_that_know_no_slots_are_said(lab: Lab) -> None:
 def test_a_shadow_may_be_given_copies_at_ports_that_only_slots_use(lab: Lab) -> None:
     job = {**JOB, "ranks": HOSTS[:3], "shadow": {"host": "gpu09", "taps": ["gpu01:p1", "gpu02:p1"]}}
     plan = read(lab, schedule=slots(*TRIANGLE), job=job)
-    assert plan.job is not None and plan.job.shadow == Shadow("gpu09", (HostPort("gpu01", 1), HostPort("gpu02", 1)))
+    assert plan.job is not None and shadow_of(plan.job) == Shadow("gpu09", (HostPort("gpu01", 1), HostPort("gpu02", 1)))
     job["shadow"] = {"host": "gpu09", "taps": ["gpu01:p2", "gpu02:p1"]}
     (said,) = problems(lab, schedule=slots(*TRIANGLE), job=job)
     assert "gpu01:p2 is a port that this plan does not use" in said

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
+from extensions.congestion.plan import Congestion
+from extensions.shadow.plan import Shadow
+from extensions.switch_functions.plan import Function
 from optics import HostPort, StoreFailed
-from optics.leases import Lease
-from optics.plan import Congestion, Function, Job, Region, Shadow, Traffic, Transfer
-from orchestrator.processes import Daemon
+from optics.plan import Job, Region, Traffic, Transfer
 from orchestrator.store.job_spec import JobSpec, Pause
 
 TWO = ("gpu01", "gpu02")
@@ -26,26 +27,26 @@ JOB = Job(
     predicted={"iteration_ms": 2.0},
     evicted={"gpu03": ""},
     regions=(Region("r", TWO, (HostPort("gpu01", 1),), "ideal"),),
-    functions=(Function("ideal", "aggregate"),),
-    shadow=Shadow("gpu04", (HostPort("gpu01", 1),)),
-    congestion=Congestion("mltcp"),
+    attached={
+        "functions": (Function("ideal", "aggregate"),),
+        "shadow": Shadow("gpu04", (HostPort("gpu01", 1),)),
+        "congestion": Congestion("mltcp"),
+    },
+    aside=("gpu04",),
 )
-LEASE = Lease("aggregate", "ideal", "127.0.0.1:9", 3, "secret", "10.0.0.9", 4791, 8, 256)
-SPEC = JobSpec(JOB, "mlp.r1", "gloo", (LEASE,), Daemon(7, "mark"), "no shadow", True, 4, Pause(4, 9, 1.5))
+SPEC = JobSpec(JOB, "mlp.r1", "gloo", {"shadow": {"lacks": "no room"}}, True, 4, Pause(4, 9, 1.5))
 
 
 def stored(spec: JobSpec) -> Any:
     return json.loads(json.dumps(spec.to_json()))
 
 
-@pytest.mark.parametrize(
-    "spec", [SPEC, JobSpec(Job("mlp", "train", TWO), "mlp.r1", "gloo"), replace(SPEC, pause=None, keeper=None)]
-)
+@pytest.mark.parametrize("spec", [SPEC, JobSpec(Job("mlp", "train", TWO), "mlp.r1", "gloo"), replace(SPEC, pause=None, given={})])
 def test_a_job_is_read_as_it_was_written(spec: JobSpec) -> None:
     assert JobSpec.of_json(stored(spec)) == spec
 
 
-@pytest.mark.parametrize("without", ["wanted", "on_hosts", "leases", "keeper", "pause"])
+@pytest.mark.parametrize("without", ["wanted", "on_hosts", "pause"])
 def test_a_field_that_is_missing_is_refused_by_name(without: str) -> None:
     data = stored(SPEC)
     del data[without]
@@ -53,7 +54,7 @@ def test_a_field_that_is_missing_is_refused_by_name(without: str) -> None:
         JobSpec.of_json(data)
 
 
-@pytest.mark.parametrize("where", [(), ("pause",), ("keeper",)])
+@pytest.mark.parametrize("where", [(), ("pause",)])
 def test_a_field_that_nobody_knows_is_refused_by_name(where: tuple[str, ...]) -> None:
     data = stored(SPEC)
     (data[where[0]] if where else data)["turns"] = 1

@@ -8,13 +8,12 @@ import json
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from extensions.shadow.plan import Shadow
 from optics import Interlock, Interrupted, Locked, TestbedError, Unreachable
-from optics.plan import Shadow
 from optics.ranks import RankName, host_of_rank
 from orchestrator.cli.render import job
 from orchestrator.engine.change.jobs import Jobs, Pause
@@ -593,27 +592,37 @@ async def test_on_a_new_host_a_rank_is_launched_fresh_and_the_others_resume(benc
     assert status is not None and status.resumed_from == 4 and fresh == [(True, ["gpu05"])]
 
 
-async def test_a_job_with_a_shadow_is_restarted_from_the_newest_state_that_either_kept(bench: Bench) -> None:
+async def test_a_job_with_a_shadow_is_restarted_from_the_newest_state_that_either_kept(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert bench.job is not None
     bench.job = replace(bench.job, attached={"shadow": Shadow("gpu06")}, aside=("gpu06",))
-    began, ended = list[dict[str, Any]](), list[str]()
+    began, ended = list[str](), list[str]()
 
-    async def launch(job: Any, run: str, *, resume: bool = False, alone: Any = None, says: Any = None, **more: Any) -> None:
-        began.append(more)
-        if alone is not None:
-            alone("gpu06: no route to host")
+    class NoRoute:
+        def __init__(self, _: object) -> None:
+            """Nobody answers there."""
+
+        async def start(self, job: Any, run: str, *, restore: str, spared: bool, says: Any) -> str:
+            began.append(restore)
+            return "gpu06: no route to host" if spared else ""
+
+        async def end(self, job: str, host: str) -> None:
+            ended.append(job)
+            raise Unreachable("gpu06: no route to host")
+
+        async def records(self, job: str, host: str, offset: int) -> Any:
+            await self.end(job, host)
+
+    async def launch(job: Any, run: str, *, resume: bool = False, extra: Any = None) -> None:
         await Ranks.launch(bench.hosts, job, run, resume=resume)
 
-    async def silent(job: str, *_: Any) -> Any:
-        ended.append(job)
-        raise Unreachable("gpu06: no route to host")
-
+    monkeypatch.setattr("extensions.shadow.operator.ShadowHosts", NoRoute)
     bench.hosts.jobs.launch = launch
-    bench.hosts.shadow = SimpleNamespace(records=silent, end=silent)  # type: ignore[attr-defined]
     await bench.launch()
     bench.end(gpu02="killed", gpu01="75")
     assert await bench.look() == "restart"
-    assert began == [{}, {"restore": "newest"}]
+    assert began == ["", "newest"]
     again = "once gpu06 answers, for one again: testbed job stop, then testbed up"
     lacks = f"launched without its shadow on gpu06: gpu06: no route to host; {again}"
     assert bench.said[-2][0] == "recovered" and bench.said[-1] == ("without shadow", f"mlp was {lacks}")
@@ -633,7 +642,7 @@ async def test_a_job_with_a_shadow_is_restarted_from_the_newest_state_that_eithe
     elsewhere = replace(bench.job, attached={"shadow": Shadow("gpu05")}, aside=("gpu05",))
     await jobs.start("r3", elsewhere, Recorder(Silent()), resume=True)
     await jobs.start("r4", elsewhere, Recorder(Silent()), resume=True)
-    assert began[2:] == [{}, {"restore": "newest"}], "a host that kept nothing of this training, or of an older one, is not asked"
+    assert began[2:] == ["", "newest"], "a host that kept nothing of this training, or of an older one, is not asked"
 
 
 @pytest.mark.parametrize(("linked", "silent"), [(False, ["gpu06"]), (True, ["gpu06"]), (False, [])])

@@ -12,9 +12,11 @@ from typing import Any, cast
 
 import pytest
 
+from extensions.congestion.plan import Congestion
 from optics import HostPort, Infeasible, Missing, NotVerified, Unreachable
-from optics.plan import Congestion
+from optics.plan import Job
 from orchestrator.cli import phasestext
+from orchestrator.engine.change.attachments import attachment
 from orchestrator.engine.sharing import coordinate as module
 from orchestrator.engine.sharing.coordinate import CoordinateOptions, Coordinator
 from orchestrator.engine.sharing.measure import Seen, Tenant, _seen, iterations, none_runs, stepped
@@ -25,7 +27,9 @@ from orchestrator.hosts import Beat
 from orchestrator.hosts.api import RankTimes
 from orchestrator.plan.sharing import Use
 from orchestrator.services.kind import StateFile
+from orchestrator.store.job_spec import JobSpec
 from orchestrator.store.keys import key_of, slice_key
+from orchestrator.store.records import JobRecord
 from orchestrator.store.store import Store
 from planner.operate.phases import Phases
 from tests.engine.schedule.fabric import HERE
@@ -203,22 +207,29 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_by_windows_only_jobs_that_share_links_get_another_congestion_control_and_get_their_own_back(
-    made: Any, tmp_path: Path
+    made: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    apart = replace(tenant("cat"), use=Use({}, {"other": {}}, {"other": 1.0}, declared=True), congestion=Congestion("reno"))
+    apart = replace(tenant("cat"), use=Use({}, {"other": {}}, {"other": 1.0}, declared=True))
     made.running = [tenant("ann"), tenant("bob"), apart]
     given: list[tuple[str, Any]] = []
 
-    async def set_congestion(job: str, ranks: Collection[str], wanted: Any) -> None:
-        given.append((job, wanted))
+    async def adjust(_: object, record: JobRecord, wanted: Any) -> str:
+        given.append((record.spec.on_hosts, wanted))
+        return ""
 
-    made.hosts.congestion = SimpleNamespace(set=set_congestion)
+    monkeypatch.setattr(attachment("congestion"), "adjust", adjust)
+    wanted = {"job.cat": {"congestion": Congestion("reno")}}
+    names = {each.record: each.on_hosts for each in made.running}
+
+    def of(number: int) -> Any:
+        job = Job("job", "train", ("gpu01",), attached=wanted.get(names[number], {}))
+        return SimpleNamespace(spec=JobSpec(job, names[number], "gloo"))
 
     @asynccontextmanager
     async def opened(*_: object) -> AsyncIterator[Any]:
         yield SimpleNamespace(hosts=made.hosts)
 
-    command = cast(Any, SimpleNamespace(inventory=ROOT / "inventory" / "example-lab", store=None, opened=opened))
+    command = cast(Any, SimpleNamespace(inventory=ROOT / "inventory" / "example-lab", store=SimpleNamespace(job=of), opened=opened))
     assert asyncio.run(module.by_windows(command)) == ["ann:job", "bob:job"]
     assert given == [("job.ann", Congestion("mltcp")), ("job.bob", Congestion("mltcp"))]
     assert asyncio.run(module.released(command)) == ["ann:job", "bob:job", "cat:job"]

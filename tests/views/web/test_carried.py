@@ -64,7 +64,7 @@ def test_each_has_a_line_and_a_mark_until_the_job_has_ended(told: Told) -> None:
         picture = watcher.picture
         said: Any = whole(picture)["carried"]
         assert {mark["name"]: mark["words"] for mark in said["marks"]} == WORDS
-        assert (said["shadow"], said["taps"]) == ("gpu07", ["gpu01", "gpu02"])
+        assert said["copied"] == {"to": "gpu07", "from": ["gpu01", "gpu02"]}
         shares = {mark["name"]: mark["share"] for mark in said["marks"]}
         assert shares == {"shadow": None, "aggregate": 0.2344, "cache": 0.7111, "sends": 0.1, "datagrams": 0.4, "saves": 0.0066}
         assert said["marks"][0]["cells"][11:14] == ["flagged", "equal", "fetched"] and not any(m["bad"] for m in said["marks"])

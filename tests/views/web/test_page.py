@@ -146,7 +146,7 @@ async def test_what_knows_the_traffic_has_marks_that_fit_a_phone_and_the_tapped_
     async with served(told) as at, opened(browser, at) as page:
         await expect(page.locator("#carried .mark")).to_have_count(6)
         await expect(page.locator("#copies .copy")).to_have_count(2)
-        await expect(page.locator('[data-role="shadow"]')).to_have_attribute("data-host", "gpu07")
+        await expect(page.locator('[data-role="follower"]')).to_have_attribute("data-host", "gpu07")
         await expect(page.locator('#carried .cell[data-verdict="flagged"]')).to_have_count(1)
         assert (await page.locator(".drawing").bounding_box() or {"height": 0})["height"] > 2 * LEAST_PX
         await page.set_viewport_size({"width": 390, "height": 844})
