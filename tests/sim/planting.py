@@ -32,6 +32,14 @@ TESTS = (
     "tests/drills/test_device_faults.py",
 )
 """The tests without simulation of what mutants change: a minute of two cores."""
+TESTS_OF = {
+    "jobs": ("tests/engine/test_jobs.py", "tests/engine/test_turn.py", "tests/workloads/collectives/test_turns.py"),
+    "queue": ("tests/engine/queue", "tests/store/test_queue.py", "tests/engine/test_jobs.py", "tests/hosts"),
+    "recover": ("tests/engine/guard", "tests/engine/test_jobs.py"),
+    "adapt": ("tests/engine/adapt", "tests/services"),
+    "pacing": ("tests/engine/sharing", "tests/workloads/host/test_pace.py", "tests/agent/jobs/test_pace_words.py"),
+}
+"""Instead of those, of mutants of these plots."""
 
 
 class Moved(AssertionError):
@@ -86,11 +94,11 @@ def by_stories(tree: Path, mutant: Mutant) -> Noticed:
     return Noticed(bad[1] if bad else "", bad[2] if bad else "", int(told[1]))
 
 
-def by_tests(tree: Path) -> str:
+def by_tests(tree: Path, plot: str = "") -> str:
     """The first test that notices it, and does so alone, too; empty if none does."""
     passed: list[str] = []
     while True:
-        said = _pytest(tree, "-n", "2", *(f"--deselect={each}" for each in passed), *TESTS)
+        said = _pytest(tree, "-n", "2", *(f"--deselect={each}" for each in passed), *TESTS_OF.get(plot, TESTS))
         failed = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - |$)", said, re.MULTILINE)
         if failed is None:
             return ""
@@ -111,7 +119,7 @@ def noticed(mutant: Mutant, *, tests: bool = False) -> Noticed:
     """Plant a mutant, and see who notices it. Raises: Moved."""
     with planted(mutant) as tree:
         found = by_stories(tree, mutant)
-        return Noticed(found.seed, found.words, found.told, by_tests(tree)) if tests else found
+        return Noticed(found.seed, found.words, found.told, by_tests(tree, mutant.plot)) if tests else found
 
 
 def row(mutant: Mutant, found: Noticed) -> str:
