@@ -183,6 +183,7 @@ class Turner:
             self._left_out(late)
             return
         outcomes = {d: a for d, a in answers.items() if isinstance(a, Outcome)}
+        self.held = {d: held for d, held in self.held.items() if d not in answers}  # what fails may have moved light all the same
         self.held.update({d: o.observed for d, o in outcomes.items()})
         ended_ns = min((o.sent_ns for o in outcomes.values()), default=time.monotonic_ns())
         late_ns = ended_ns - self.end_ns()
@@ -286,6 +287,7 @@ class Turner:
         if not changes:
             return
         _may_move(self.context)
+        self.held = {d: held for d, held in self.held.items() if d not in changes}
         answers = await asyncio.gather(*(self.devices[d].apply(c) for d, c in changes.items()))
         self.held.update(zip(changes, (a.observed for a in answers), strict=True))
         if failed := [f"{a.device}: {why}" for a in answers for why in a.failed.values()]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from optics import Infeasible, Locked, Missing, Refused, TimedOut
+from optics import Infeasible, Locked, Missing, Outcome, Refused, Setting, TimedOut
 from optics.plan import Job
 from orchestrator.engine import job_verbs
 from orchestrator.engine.change.jobs import Jobs
@@ -172,6 +172,33 @@ def test_stopping_while_a_device_does_not_come_back_tries_it_no_more(bench: Benc
     assert len(switch.broken) > 990
     state = TURNER.read(TURNER.path(bench.settings, bench.slice))
     assert state is not None and state.state == "ended"
+
+
+@pytest.mark.parametrize("repairing", [False, True])
+def test_light_whose_turn_was_not_answered_keeps_its_owner_when_the_turner_is_stopped(bench: Bench, repairing: bool) -> None:
+    [switch] = bench.fabric.devices.values()
+    apply, asked = switch.apply, list[None]()
+
+    async def answers_no_more() -> frozenset[Setting]:
+        raise TimedOut("ocs1: no answer")
+
+    async def unanswered(*words: Any) -> Outcome:
+        asked.append(None)
+        if repairing and len(asked) == 1:
+            raise Refused("ocs1: the connection was closed")
+        await apply(*words)
+        switch.read = answers_no_more  # type: ignore[method-assign]
+        raise TimedOut("ocs1: no answer")
+
+    async def breaks(_: object) -> None:
+        await bench.until(lambda: min(counts(bench)) >= 1)
+        switch.apply = unanswered  # type: ignore[method-assign]
+        await bench.until(lambda: len(asked) > repairing)
+        await bench.until(lambda: len(switch.held) == 4)
+        await asyncio.sleep(0.3)  # what was sent has come about by then
+
+    story(bench, breaks)
+    assert switch.held <= bench.store.owned(bench.slice)
 
 
 @pytest.mark.parametrize("repairing", [False, True])
