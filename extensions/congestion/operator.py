@@ -9,11 +9,11 @@ from typing import Any
 from extensions.congestion.plan import OWN, Congestion, PlannedCongestion
 from optics import HostName
 from optics.plan import Job
-from orchestrator.engine.change.attachments import Attachment, Given
-from orchestrator.engine.change.job_record import ranks_of
 from orchestrator.hosts.launch import on_host
 from orchestrator.hosts.render import CONGCTL
 from orchestrator.inventory.lab import Lab
+from orchestrator.jobs.attachments import Attachment, Given
+from orchestrator.jobs.record import ranks_of
 from orchestrator.session import Session
 from orchestrator.store.records import JobRecord
 

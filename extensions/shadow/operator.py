@@ -13,12 +13,12 @@ from extensions.shadow.hosts import ShadowHosts, tapped
 from extensions.shadow.plan import PlannedShadow, Shadow, shadow_of
 from optics import HostName, Missing, TestbedError, Unreachable
 from optics.plan import Job
-from orchestrator.engine.change import follow
-from orchestrator.engine.change.attachments import Attachment, Figures, Given, Launch, Look
-from orchestrator.engine.change.iterations import LATEST
-from orchestrator.engine.change.rank_records import sound
 from orchestrator.hosts.launch import identity
 from orchestrator.inventory.lab import Lab
+from orchestrator.jobs import follow
+from orchestrator.jobs.attachments import Attachment, Figures, Given, Launch, Look
+from orchestrator.jobs.iterations import LATEST
+from orchestrator.jobs.rank_records import sound
 from orchestrator.session import Session
 from orchestrator.store.records import JobRecord
 from orchestrator.telemetry.journal import Journal

@@ -26,11 +26,11 @@ from optics.leases import FunctionUse, Lease
 from optics.plain import printable
 from optics.plan import Job
 from optics.ranks import host_of_rank
-from orchestrator.engine.change.attachments import Attachment, Figures, Given, Launch, Look
 from orchestrator.files.fields import of_fields
 from orchestrator.hosts import job_name
 from orchestrator.inventory.lab import Lab
 from orchestrator.inventory.segments import Segment
+from orchestrator.jobs.attachments import Attachment, Figures, Given, Launch, Look
 from orchestrator.processes import Daemon, process_alive
 
 FIRST_LEASE_S = 10.0

@@ -39,7 +39,7 @@ def launch(call: Call) -> Result:
 def restore(
     call: Call, source: Annotated[str, typer.Option("--from", metavar="NAME", help="What kept the checkpoint: shadow.")]
 ) -> Result:
-    from orchestrator.engine.change.attachments import attachments
+    from orchestrator.jobs.attachments import attachments
 
     keep = [kind.key for kind in attachments() if kind.restores]
     if source not in keep:

@@ -12,11 +12,11 @@ from typing import Any
 
 from optics import HostName, Locked, Missing, TestbedError
 from optics.plain import counted
-from orchestrator.engine.change.iterations import LATEST, bring_home
-from orchestrator.engine.change.job_record import launching, ranks_of
 from orchestrator.engine.change.locking import holding
-from orchestrator.engine.change.rank_records import sound
 from orchestrator.inventory.lab import Lab
+from orchestrator.jobs.iterations import LATEST, bring_home
+from orchestrator.jobs.rank_records import sound
+from orchestrator.jobs.record import launching, ranks_of
 from orchestrator.plan.stored import stored_plan
 from orchestrator.session import Command, Session, load_lab
 from orchestrator.settings import Settings

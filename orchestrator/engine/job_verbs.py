@@ -12,14 +12,14 @@ from optics import HostName, Locked, Missing, Refused, TestbedError, Unreachable
 from optics.plain import counted
 from optics.plan import Job, TransitionPolicy
 from optics.ranks import host_of_rank, hosts_of
-from orchestrator.engine.change import attachments
-from orchestrator.engine.change.attempt import GO_TAKES, HOLD_TAKES, MOST_S, Attempt
-from orchestrator.engine.change.job_record import FINISHED, hosts_of_job, ranks_of
-from orchestrator.engine.change.jobs import Jobs
 from orchestrator.engine.change.locking import holding, obeyed, own_turner
 from orchestrator.hosts.by_hand import ByHand, by_hand
 from orchestrator.hosts.failures import one_error
 from orchestrator.inventory.lab import Lab
+from orchestrator.jobs import attachments
+from orchestrator.jobs.attempt import GO_TAKES, HOLD_TAKES, MOST_S, Attempt
+from orchestrator.jobs.jobs import Jobs
+from orchestrator.jobs.record import FINISHED, hosts_of_job, ranks_of
 from orchestrator.plan.reader import read_plan
 from orchestrator.results import ALIVE, JobLogs, JobStatus
 from orchestrator.session import Command, Session, load_lab

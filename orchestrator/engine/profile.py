@@ -13,10 +13,10 @@ from typing import Any
 
 from optics import HostName, HostPort, Missing
 from optics.plan import Traffic
-from orchestrator.engine.change.jobs import Jobs
-from orchestrator.engine.change.rank_records import sound
 from orchestrator.fabric.next_hops import hops
 from orchestrator.inventory.lab import Lab
+from orchestrator.jobs.jobs import Jobs
+from orchestrator.jobs.rank_records import sound
 from orchestrator.plan.design.design import PAYLOAD
 from orchestrator.plan.design.periodic import forecast
 from orchestrator.plan.reader import read_plan

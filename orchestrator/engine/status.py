@@ -13,9 +13,6 @@ from drivers.api import CircuitSwitch, PortHolders
 from optics import DeviceName, HostName, Identity, Interlock, Locked, Missing, Setting, TestbedError
 from optics.plain import counted, seconds_text
 from optics.words import short, sort_key
-from orchestrator.engine.change import attachments
-from orchestrator.engine.change.job_record import hosts_of_job
-from orchestrator.engine.change.jobs import Jobs
 from orchestrator.engine.change.locking import holding
 from orchestrator.engine.change.unfinished import left_behind
 from orchestrator.engine.guard.process import GuardState
@@ -27,6 +24,9 @@ from orchestrator.fabric.transition import per_device
 from orchestrator.files.trust import loose
 from orchestrator.hosts import Hello
 from orchestrator.inventory.lab import Lab
+from orchestrator.jobs import attachments
+from orchestrator.jobs.jobs import Jobs
+from orchestrator.jobs.record import hosts_of_job
 from orchestrator.plan.stored import stored_plan
 from orchestrator.results import ALIVE, JobStatus
 from orchestrator.services.registry import kind, states

@@ -20,8 +20,6 @@ from orchestrator.engine import job_verbs
 from orchestrator.engine.change.expiry import confirm, confirmations, settled, watch
 from orchestrator.engine.change.goal import as_saved
 from orchestrator.engine.change.interlock import Interlocks, rerouted
-from orchestrator.engine.change.job_record import affected as affected_jobs
-from orchestrator.engine.change.keep_job import apart, ended, foretold, together
 from orchestrator.engine.change.run import ChangeRun, before_run, chosen
 from orchestrator.engine.devices import devices, devices_power
 from orchestrator.engine.diagnose import job_diagnose
@@ -33,6 +31,8 @@ from orchestrator.engine.stall import stall, stall_curves
 from orchestrator.engine.status import status, verify
 from orchestrator.fabric.next_hops import joined
 from orchestrator.inventory.lab import Lab
+from orchestrator.jobs.keep import apart, ended, foretold, together
+from orchestrator.jobs.record import affected as affected_jobs
 from orchestrator.plan.attached import check_placed
 from orchestrator.plan.avoid import avoiding
 from orchestrator.plan.reader import read_plan

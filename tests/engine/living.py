@@ -14,11 +14,11 @@ import pytest
 from optics import HostName, TestbedError
 from optics.plan import Job, Mode
 from orchestrator.deadline import Limit
-from orchestrator.engine.change.job_record import spec_of
 from orchestrator.engine.change.up import Up
 from orchestrator.hosts import RankState
 from orchestrator.hosts.api import JobState, Tail
 from orchestrator.hosts.launch import job_name, layout
+from orchestrator.jobs.record import spec_of
 from orchestrator.plan.reader import read_plan
 from orchestrator.store.options import RunOptions, UpOptions
 from orchestrator.store.records import JobRecord

@@ -9,9 +9,9 @@ from typing import cast
 import pytest
 
 from optics import Unreachable
-from orchestrator.engine.change import job_beats
-from orchestrator.engine.change.job_beats import bring_home, kept
 from orchestrator.hosts import Beat, ClockReading, RankTimes
+from orchestrator.jobs import beats as job_beats
+from orchestrator.jobs.beats import bring_home, kept
 from orchestrator.session import Session
 from orchestrator.telemetry import read
 from tests.hosts.parts import OwnParts

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from optics.plan import Job, Plan, RingGroup, Traffic, Transfer, TransitionPolicy
-from orchestrator.engine.change.decision import Decision, cut_off, decide, pauses
+from orchestrator.jobs.decision import Decision, cut_off, decide, pauses
 from orchestrator.plan.target import Target
 from orchestrator.session import load_lab, load_plan
 from orchestrator.store.job_spec import JobSpec

@@ -13,9 +13,9 @@ import pytest
 
 from optics import Refused
 from optics.plan import Job
-from orchestrator.engine.change.follow import append
-from orchestrator.engine.change.iterations import bring_home, saves, sent, whole_bytes
 from orchestrator.hosts import ClockReading, Tail
+from orchestrator.jobs.follow import append
+from orchestrator.jobs.iterations import bring_home, saves, sent, whole_bytes
 from orchestrator.session import Session
 from orchestrator.store.records import JobRecord
 from orchestrator.telemetry import read

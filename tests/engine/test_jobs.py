@@ -15,13 +15,13 @@ from optics import Infeasible, NotVerified, Refused
 from optics.plan import Job, Traffic, Transfer
 from orchestrator.cli import render
 from orchestrator.cli.render import status as shown
-from orchestrator.engine.change.job_record import spec_of
-from orchestrator.engine.change.jobs import Jobs
 from orchestrator.engine.status import _dead, _of_now
 from orchestrator.fabric.up_state import UpState
 from orchestrator.hosts.api import Beat, ClockReading, JobState, RankState, Tail
 from orchestrator.hosts.launch import job_name, rehearse, requests
 from orchestrator.inventory.lab import Lab
+from orchestrator.jobs.jobs import Jobs
+from orchestrator.jobs.record import spec_of
 from orchestrator.results import JobStatus
 from orchestrator.session import Session
 from orchestrator.store.job_spec import Pause

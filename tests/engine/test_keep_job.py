@@ -9,7 +9,7 @@ import pytest
 from optics import Interlock, LinkKind, Setting
 from optics.plan import Job, Plan, Schedule, Slot, WantedLink
 from orchestrator.cli import render
-from orchestrator.engine.change.keep_job import apart, as_asked, consequence, ended, foretold, parted, together
+from orchestrator.jobs.keep import apart, as_asked, consequence, ended, foretold, parted, together
 from orchestrator.plan.target import Target, target
 from orchestrator.results import JobStatus, PhaseTime, UpReport
 from orchestrator.session import load_lab, load_plan

@@ -16,12 +16,12 @@ from optics import HostPort, Interlock
 from optics.plan import Mode, Region, TransitionPolicy
 from orchestrator.engine import job_verbs
 from orchestrator.engine import verbs as engine
-from orchestrator.engine.change.job_record import spec_of
 from orchestrator.engine.change.snapshot import Snapshot
 from orchestrator.engine.change.turn import turn_back
 from orchestrator.engine.change.up import Up
 from orchestrator.engine.guard import recover
 from orchestrator.engine.job_verbs import _pause, job_pause, job_resume
+from orchestrator.jobs.record import spec_of
 from orchestrator.plan.reader import read_plan
 from orchestrator.results import UpReport
 from orchestrator.store.options import RunOptions, UpOptions

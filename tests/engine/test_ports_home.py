@@ -11,8 +11,8 @@ from types import SimpleNamespace
 from typing import cast
 
 from optics import Unreachable
-from orchestrator.engine.change.job_ports import bring_home
 from orchestrator.hosts import ClockReading, Tail
+from orchestrator.jobs.ports import bring_home
 from orchestrator.session import Session
 from orchestrator.telemetry import Journal, read
 from tests.hosts.parts import OwnParts

@@ -13,13 +13,13 @@ from typing import Any, cast
 import pytest
 
 from optics.plan import Job
-from orchestrator.engine.change.decision import Decision, decide
-from orchestrator.engine.change.keep_job import is_same
-from orchestrator.engine.change.program_progress import NEVER_SEEN, unseen, usual
-from orchestrator.engine.change.rank_records import sound
 from orchestrator.hosts import Tail
 from orchestrator.inventory.positions import Problems, read_yaml
 from orchestrator.inventory.programs import read_programs
+from orchestrator.jobs.decision import Decision, decide
+from orchestrator.jobs.keep import is_same
+from orchestrator.jobs.progress import NEVER_SEEN, unseen, usual
+from orchestrator.jobs.rank_records import sound
 from orchestrator.session import Session
 from orchestrator.store.job_spec import JobSpec
 from orchestrator.store.records import JobRecord

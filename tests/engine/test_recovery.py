@@ -12,12 +12,12 @@ import pytest
 from optics import CrossConnect, HandsNeeded, HostPort, Interlock, Link, Port, RolledBack, Slot, SpectralRoute, Unreachable
 from optics.plan import Job
 from orchestrator.engine.change import rollback as undoing
-from orchestrator.engine.change.jobs import Jobs
 from orchestrator.engine.change.restore import as_stored
 from orchestrator.engine.change.snapshot import Snapshot, before_of, change_back, differences, held_data, held_of
 from orchestrator.engine.change.unfinished import left_behind
 from orchestrator.engine.change.up import Up
 from orchestrator.fabric.up_state import SlotsMade, UpState
+from orchestrator.jobs.jobs import Jobs
 from orchestrator.plan.reader import read_plan
 from orchestrator.plan.target import fingerprint
 from orchestrator.session import Observation

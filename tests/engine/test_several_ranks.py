@@ -14,10 +14,10 @@ from optics import Missing
 from optics.plan import Job, Plan
 from optics.ranks import ranks_on
 from orchestrator.cli import render
-from orchestrator.engine.change.decision import _pairs, decide
-from orchestrator.engine.change.job_record import hosts_of_job, launched, ranks_of, spec_of
 from orchestrator.engine.change.locking import plan_hosts
 from orchestrator.hosts.api import JobState
+from orchestrator.jobs.decision import _pairs, decide
+from orchestrator.jobs.record import hosts_of_job, launched, ranks_of, spec_of
 from orchestrator.plan.interchangeable import labels_between, relabelled_text
 from orchestrator.store.records import JobRecord
 from orchestrator.store.store import Store

@@ -14,7 +14,7 @@ from optics import ChangeFailed, Interlock, Locked, Missing, RolledBack, Unreach
 from orchestrator.engine import status as survey
 from orchestrator.engine import verbs as engine
 from orchestrator.engine.change import run as changes
-from orchestrator.engine.change.jobs import Jobs
+from orchestrator.jobs.jobs import Jobs
 from orchestrator.session import Session
 from orchestrator.store import ownership
 from orchestrator.store.audit import audit

@@ -17,16 +17,16 @@ import pytest
 from optics import Infeasible, NotVerified, Refused, RolledBack, TestbedError, Unreachable
 from optics.plan import Job, Mode, TransitionPolicy
 from orchestrator.deadline import deadline
-from orchestrator.engine.change.attempt import Attempt
-from orchestrator.engine.change.decision import Decision
-from orchestrator.engine.change.iterations import last_before, turned_at
-from orchestrator.engine.change.job_record import spec_of
 from orchestrator.engine.change.run import before_run
 from orchestrator.engine.change.standstill import Standstill, standstill
 from orchestrator.engine.change.turn import Turn
 from orchestrator.engine.change.up import Up
 from orchestrator.engine.job_verbs import _pause
 from orchestrator.inventory.programs import Iterations, Program
+from orchestrator.jobs.attempt import Attempt
+from orchestrator.jobs.decision import Decision
+from orchestrator.jobs.iterations import last_before, turned_at
+from orchestrator.jobs.record import spec_of
 from orchestrator.plan.reader import read_plan
 from orchestrator.store.store import Store
 from orchestrator.telemetry import MEASUREMENTS, Silent, read
@@ -41,7 +41,7 @@ async def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     async def unsampled(*_: Any, **__: Any) -> None:
         """These hosts keep no port counters."""
 
-    monkeypatch.setattr("orchestrator.engine.change.job_ports.bring_home", unsampled)
+    monkeypatch.setattr("orchestrator.jobs.ports.bring_home", unsampled)
     with Store(tmp_path / "store.sqlite3", durable=False) as store:
         living = Living(store, tmp_path)
         await living.up(plan_text("one", *ring(1, 2)))

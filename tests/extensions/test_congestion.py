@@ -14,11 +14,11 @@ from extensions.congestion.plan import Congestion
 from optics import BadFile
 from optics.plan import Job, Plan
 from optics.ranks import RankName
-from orchestrator.engine.change.attachments import adjust, extra
-from orchestrator.engine.change.decision import Decision, decide
-from orchestrator.engine.change.job_record import launched, spec_of
 from orchestrator.hosts.launch import requests
 from orchestrator.inventory.lab import Lab
+from orchestrator.jobs.attachments import adjust, extra
+from orchestrator.jobs.decision import Decision, decide
+from orchestrator.jobs.record import launched, spec_of
 from orchestrator.plan.reader import read_plan
 from orchestrator.plan.written import document_of
 from orchestrator.store.job_spec import JobSpec

@@ -22,12 +22,12 @@ from extensions.switch_functions.plan import Function, functions_of
 from extensions.switch_functions.view import VIEW
 from optics import HostPort, Infeasible, Interlock, Missing, Refused, Unreachable
 from optics.plan import Job
-from orchestrator.engine.change.attachments import check, elsewhere
-from orchestrator.engine.change.attempt import MOST_S
-from orchestrator.engine.change.jobs import Jobs
 from orchestrator.hosts.launch import requests
 from orchestrator.inventory.lab import Lab
 from orchestrator.inventory.segments import Segment
+from orchestrator.jobs.attachments import check, elsewhere
+from orchestrator.jobs.attempt import MOST_S
+from orchestrator.jobs.jobs import Jobs
 from orchestrator.processes import Daemon
 from orchestrator.session import Session
 from orchestrator.store.records import JobRecord

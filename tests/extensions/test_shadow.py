@@ -17,11 +17,11 @@ from extensions.shadow.view import VIEW
 from optics import HostPort, Missing, Refused, Unreachable
 from optics.plan import Job
 from orchestrator.engine import job_verbs
-from orchestrator.engine.change.attachments import Look, status, stop
-from orchestrator.engine.change.job_record import spec_of
-from orchestrator.engine.change.jobs import Jobs
 from orchestrator.hosts.api import ClockReading
 from orchestrator.hosts.channels import Channels
+from orchestrator.jobs.attachments import Look, status, stop
+from orchestrator.jobs.jobs import Jobs
+from orchestrator.jobs.record import spec_of
 from orchestrator.results import JobStatus
 from orchestrator.session import Session
 from orchestrator.store.store import Store

@@ -11,10 +11,10 @@ from extensions.shadow.hosts import tapped
 from extensions.shadow.plan import Shadow, shadow_of
 from optics import BadFile, HostPort, Infeasible
 from optics.plan import Plan
-from orchestrator.engine.change.decision import differing
 from orchestrator.engine.change.locking import plan_hosts
 from orchestrator.extensions import job_of
 from orchestrator.inventory.lab import Lab
+from orchestrator.jobs.decision import differing
 from orchestrator.plan.attached import check_placed
 from orchestrator.plan.evict import why_no_spare
 from orchestrator.plan.interchangeable import relabelled_text

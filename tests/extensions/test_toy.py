@@ -40,7 +40,7 @@ PARTS = {
         PLANNED = PlannedLantern()
         """,
     "operator": """
-        from orchestrator.engine.change.attachments import Attachment
+        from orchestrator.jobs.attachments import Attachment
 
         DONE = []
 
@@ -99,8 +99,8 @@ extensions.__path__.append(sys.argv[1])
 known.NAMES.append("lantern")
 
 from orchestrator.cli import render
-from orchestrator.engine.change import job_ports
-from orchestrator.engine.change.jobs import Jobs
+from orchestrator.jobs import ports as job_ports
+from orchestrator.jobs.jobs import Jobs
 from orchestrator.plan.reader import read_plan
 from orchestrator.plan.written import document_of
 from orchestrator.store.store import Store

@@ -13,12 +13,12 @@ from agent.jobs import beats, demand
 from conformance.transcript import transcript_of
 from optics import BadFile, Infeasible
 from optics.plan import Job
-from orchestrator.engine.change.iterations import ends_of, iteration_point, median_ms, saves, sent
-from orchestrator.engine.change.rank_records import sound
 from orchestrator.engine.change.standstill import standstill
 from orchestrator.inventory.lab import Lab, read_lab
 from orchestrator.inventory.positions import Problems, read_yaml
 from orchestrator.inventory.programs import read_programs
+from orchestrator.jobs.iterations import ends_of, iteration_point, median_ms, saves, sent
+from orchestrator.jobs.rank_records import sound
 from orchestrator.plan.interchange.containerlab import read_containerlab
 from orchestrator.plan.interchange.graph import Graph
 from orchestrator.plan.interchange.graphml import read_graphml

@@ -11,8 +11,8 @@ import pytest
 
 from optics import BadFile
 from optics.plan import Adapt, Plan, Region
-from orchestrator.engine.change.decision import differing
 from orchestrator.inventory.lab import Lab
+from orchestrator.jobs.decision import differing
 from orchestrator.plan.evict import without
 from orchestrator.plan.interchangeable import relabelled_text
 from orchestrator.plan.reader import read_plan

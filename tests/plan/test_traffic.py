@@ -9,9 +9,9 @@ import pytest
 
 from optics import BadFile
 from optics.plan import Job
-from orchestrator.engine.change.job_record import launched, spec_of
 from orchestrator.hosts.launch import requests
 from orchestrator.inventory.lab import Lab
+from orchestrator.jobs.record import launched, spec_of
 from orchestrator.plan.ports import assign_ports
 from orchestrator.plan.reader import read_plan
 from orchestrator.results import to_json

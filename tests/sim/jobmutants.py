@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.sim.mutant import Mutant
 
-JOBS, ONLAB = "orchestrator/engine/change/jobs.py", "orchestrator/engine/queue/onlab.py"
+JOBS, ONLAB = "orchestrator/jobs/jobs.py", "orchestrator/engine/queue/onlab.py"
 QUEUE = "orchestrator/store/queue.py"
 RECOVER, POLICY = "orchestrator/engine/guard/recover.py", "orchestrator/engine/guard/policy.py"
 TURNING = "orchestrator/engine/adapt/turning.py"

@@ -65,7 +65,7 @@ from orchestrator.engine import status as survey
 from orchestrator.engine import verbs
 from orchestrator.engine.adapt.adapt import AdaptOptions, adapt
 from orchestrator.engine.adapt.process import ADAPTER
-from orchestrator.engine.change import apply, follow, move, rollback
+from orchestrator.engine.change import apply, move, rollback
 from orchestrator.engine.change import run as changes
 from orchestrator.engine.guard.guard import GuardOptions, guard
 from orchestrator.engine.guard.policy import FIRST_BACKOFF_S, Budget
@@ -87,6 +87,7 @@ from orchestrator.hosts.facts import facts
 from orchestrator.hosts.launch import layout
 from orchestrator.hosts.runner import Play
 from orchestrator.inventory.lab import Lab
+from orchestrator.jobs import follow
 from orchestrator.plan import stored
 from orchestrator.plan.reader import read_plan
 from orchestrator.services import kind as services

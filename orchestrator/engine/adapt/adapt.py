@@ -25,7 +25,6 @@ from orchestrator.engine.adapt.traffic import Bytes, Forecast, Pace, bytes_of, d
 from orchestrator.engine.adapt.turning import Abandoned, Standing, Turned, Turning
 from orchestrator.engine.change.apply import finish
 from orchestrator.engine.change.context import Context
-from orchestrator.engine.change.job_record import ranks_of
 from orchestrator.engine.change.run import ChangeRun
 from orchestrator.engine.change.snapshot import found as snapshot
 from orchestrator.engine.change.snapshot import held_data
@@ -35,6 +34,7 @@ from orchestrator.fabric.detour import dead_links, link_text
 from orchestrator.fabric.transition import per_device
 from orchestrator.hosts.api import Demand
 from orchestrator.hosts.late import START_S
+from orchestrator.jobs.record import ranks_of
 from orchestrator.plan.reader import read_plan
 from orchestrator.results import Json
 from orchestrator.services.kind import StateFile

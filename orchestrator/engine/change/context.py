@@ -13,10 +13,10 @@ from drivers.watch import late_s
 from optics import Change, DeviceName, HostName, HostPort, Link, Locked, Setting, TestbedError
 from orchestrator.deadline import Limit
 from orchestrator.engine.change.interlock import Interlocks, rerouted
-from orchestrator.engine.change.jobs import Jobs
 from orchestrator.fabric.lightpath import Held, among
 from orchestrator.fabric.transition import per_device
 from orchestrator.hosts import Hello
+from orchestrator.jobs.jobs import Jobs
 from orchestrator.session import Session
 from orchestrator.store import ownership
 from orchestrator.store.audit import Who

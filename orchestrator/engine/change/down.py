@@ -16,13 +16,13 @@ from optics.words import short, sort_key
 from orchestrator.engine.change.agents import with_agents
 from orchestrator.engine.change.apply import SLOW_S, apply_changes
 from orchestrator.engine.change.context import Context
-from orchestrator.engine.change.job_record import hosts_of_job
 from orchestrator.engine.change.snapshot import Snapshot, before_of, change_back, found, held_data, hosts_of
 from orchestrator.engine.change.unfinished import announce
 from orchestrator.fabric.lightpath import among
 from orchestrator.fabric.move_order import in_order
 from orchestrator.fabric.transition import Transition, per_device
 from orchestrator.hosts import Hello
+from orchestrator.jobs.record import hosts_of_job
 from orchestrator.plan.target import diff, slowest
 from orchestrator.results import DownReport
 from orchestrator.session import Observation

@@ -7,10 +7,8 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from optics import HandsNeeded, Link, Locked, TestbedError
-from orchestrator.engine.change.attachments import check
 from orchestrator.engine.change.context import Context
 from orchestrator.engine.change.goal import goal_hosts
-from orchestrator.engine.change.job_record import launched
 from orchestrator.engine.change.rollback import Rollback
 from orchestrator.engine.change.snapshot import NONE, Snapshot, change_back
 from orchestrator.engine.change.turn import Turn
@@ -21,6 +19,8 @@ from orchestrator.fabric.lookahead import ahead
 from orchestrator.fabric.move_order import in_order
 from orchestrator.fabric.transition import per_device
 from orchestrator.inventory.lab import Lab
+from orchestrator.jobs.attachments import check
+from orchestrator.jobs.record import launched
 from orchestrator.plan.stored import stored_plan
 from orchestrator.plan.target import Target
 from orchestrator.results import EqualiseReport, JobStatus

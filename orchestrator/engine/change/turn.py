@@ -10,16 +10,16 @@ from typing import Any, cast
 
 from optics import Infeasible, Locked, Refused, TestbedError
 from optics.plan import Job, TransitionPolicy
-from orchestrator.engine.change.attachments import adjust
-from orchestrator.engine.change.attempt import GO_TAKES, LOOK_S, MOST_S, Attempt
 from orchestrator.engine.change.context import Context
-from orchestrator.engine.change.decision import Decision, Live, cut_off, decide, differing, pauses
-from orchestrator.engine.change.iterations import ahead_ns_of, bring_home, ends_of, last_before, turned_at
-from orchestrator.engine.change.job_record import boundary, counts_collectives, launched, ranks_of
 from orchestrator.engine.change.snapshot import Snapshot
 from orchestrator.engine.change.standstill import Standstill, standstill, stood_parts
 from orchestrator.engine.change.timeline import Figures
 from orchestrator.hosts.launch import layout
+from orchestrator.jobs.attachments import adjust
+from orchestrator.jobs.attempt import GO_TAKES, LOOK_S, MOST_S, Attempt
+from orchestrator.jobs.decision import Decision, Live, cut_off, decide, differing, pauses
+from orchestrator.jobs.iterations import ahead_ns_of, bring_home, ends_of, last_before, turned_at
+from orchestrator.jobs.record import boundary, counts_collectives, launched, ranks_of
 from orchestrator.plan.target import Target, expected_dark_ms
 from orchestrator.results import TurnReport, to_json
 from orchestrator.store.generations import generation_owners

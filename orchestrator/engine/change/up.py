@@ -20,14 +20,11 @@ from optics import (
 )
 from optics.plain import counted
 from optics.plan import Plan
-from orchestrator.engine.change import attachments
 from orchestrator.engine.change.confirm import Confirming, up_to_the_operator
 from orchestrator.engine.change.context import Context
-from orchestrator.engine.change.decision import LIVE
 from orchestrator.engine.change.equalise import equalise_plan
 from orchestrator.engine.change.goal import as_saved, goal_hosts, lacking, rules_sha, settings_word
 from orchestrator.engine.change.impact import Impact
-from orchestrator.engine.change.keep_job import as_asked, ended, together
 from orchestrator.engine.change.left_as_is import stopped, unrecorded
 from orchestrator.engine.change.move import Move
 from orchestrator.engine.change.port_counters import sampled_ports
@@ -42,6 +39,9 @@ from orchestrator.fabric.rules import Rules, rules
 from orchestrator.fabric.transition import per_device
 from orchestrator.fabric.up_state import UpState
 from orchestrator.hosts import Hello
+from orchestrator.jobs import attachments
+from orchestrator.jobs.decision import LIVE
+from orchestrator.jobs.keep import as_asked, ended, together
 from orchestrator.plan.attached import check_placed
 from orchestrator.plan.target import Target, dark_time_scale, diff, expected_dark_ms, fingerprint, target
 from orchestrator.results import EqualiseReport, JobStatus, UpReport

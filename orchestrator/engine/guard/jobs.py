@@ -18,9 +18,6 @@ from optics import HostName, Locked, TestbedError
 from optics.errors import unplanned
 from optics.plan import Plan
 from optics.ranks import RankName, by_host, host_of_rank
-from orchestrator.engine.change.attachments import Look, launched_without, tend
-from orchestrator.engine.change.job_record import counts_collectives, ranks_of
-from orchestrator.engine.change.jobs import Jobs
 from orchestrator.engine.guard.policy import (
     HANG_LEAST_S,
     PROGRAM_LEAST_S,
@@ -36,6 +33,9 @@ from orchestrator.engine.guard.policy import (
 from orchestrator.engine.guard.recover import evict, restart, usable
 from orchestrator.hosts import JobState, RankTimes
 from orchestrator.hosts.late import BETWEEN, ITERATIONS, silent
+from orchestrator.jobs.attachments import Look, launched_without, tend
+from orchestrator.jobs.jobs import Jobs
+from orchestrator.jobs.record import counts_collectives, ranks_of
 from orchestrator.plan.evict import why_no_spare
 from orchestrator.plan.reader import read_plan
 from orchestrator.results import Json

@@ -9,16 +9,16 @@ from typing import cast
 from optics import BadFile, HostName, Infeasible, Interlock, Locked, Missing, TestbedError, Unreachable
 from optics.plan import Plan
 from orchestrator.deadline import deadline
-from orchestrator.engine.change.attachments import check
 from orchestrator.engine.change.expiry import settled
 from orchestrator.engine.change.interlock import Moves, tagged
-from orchestrator.engine.change.job_record import FINISHED, hosts_of_job, launched
-from orchestrator.engine.change.jobs import Jobs
 from orchestrator.engine.change.locking import holding, obeyed, own_turner
 from orchestrator.engine.change.run import ChangeRun
 from orchestrator.hosts import Hello
 from orchestrator.hosts.launch import rehearse, resumable
 from orchestrator.inventory.lab import Lab
+from orchestrator.jobs.attachments import check
+from orchestrator.jobs.jobs import Jobs
+from orchestrator.jobs.record import FINISHED, hosts_of_job, launched
 from orchestrator.plan.avoid import avoiding
 from orchestrator.plan.evict import replaced, spared, without
 from orchestrator.plan.reader import read_plan

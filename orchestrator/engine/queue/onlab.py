@@ -12,11 +12,11 @@ from typing import Any
 from optics import HandsNeeded, HostName, HostPort, Infeasible, Interrupted, Port, TestbedError, Unreachable
 from optics.plain import counted, natural
 from orchestrator.engine import verbs
-from orchestrator.engine.change.job_record import hosts_of_job
-from orchestrator.engine.change.jobs import Jobs
 from orchestrator.engine.invoke import copy_journals
 from orchestrator.hosts import HostEvent
 from orchestrator.inventory.lab import Lab
+from orchestrator.jobs.jobs import Jobs
+from orchestrator.jobs.record import hosts_of_job
 from orchestrator.plan.design.design import design
 from orchestrator.plan.design.document import checked, document
 from orchestrator.plan.design.placement import hosts_of

@@ -8,13 +8,13 @@ from dataclasses import replace
 from optics import Infeasible, Interrupted, Refused, RolledBack, TestbedError
 from optics.plain import counted
 from optics.plan import Plan
-from orchestrator.engine.change.attachments import check
 from orchestrator.engine.change.run import ChangeRun, before_run
 from orchestrator.engine.schedule.goals import naming
 from orchestrator.engine.schedule.process import NOT_LAUNCHED, TURNER, TurnState
 from orchestrator.engine.schedule.verb import scheduled
 from orchestrator.fabric.up_state import SlotsMade
 from orchestrator.inventory.lab import Lab
+from orchestrator.jobs.attachments import check
 from orchestrator.plan.stored import unmade
 from orchestrator.results import UpReport
 from orchestrator.session import Command, load_lab

@@ -18,10 +18,10 @@ from statistics import median
 from typing import Literal
 
 from optics import Infeasible, Missing, TestbedError
-from orchestrator.engine.change.attachments import attachment
 from orchestrator.engine.sharing.measure import SAMPLED_S, Seen, Tenant, connect, iterations, measured, none_runs, several, tenants
 from orchestrator.engine.sharing.process import COORDINATOR, CoordinateState
 from orchestrator.engine.sharing.report import JobPhases, PhasesReport, answer
+from orchestrator.jobs.attachments import attachment
 from orchestrator.plan.attached import planned_kind
 from orchestrator.results import JsonReport
 from orchestrator.services.kind import StateFile

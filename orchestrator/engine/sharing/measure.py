@@ -13,10 +13,10 @@ import numpy as np
 
 from optics import HostName, HostPort, Infeasible, Missing, TestbedError
 from optics.ranks import RankName, hosts_of
-from orchestrator.engine.change.job_record import ranks_of
 from orchestrator.hosts import Beat, HostEvent
 from orchestrator.hosts.counters import samples
 from orchestrator.inventory.lab import Lab
+from orchestrator.jobs.record import ranks_of
 from orchestrator.plan.sharing import Use, use
 from orchestrator.plan.stored import stored_plan
 from orchestrator.session import Session

@@ -14,8 +14,8 @@ from dataclasses import replace
 from optics import HostName, TestbedError, Unreachable
 from optics.errors import first_line, unplanned
 from orchestrator import emulated as labproc
-from orchestrator.engine.change.jobs import Jobs
 from orchestrator.hosts import SAMPLE, Hello, HostEvent, samples
+from orchestrator.jobs.jobs import Jobs
 from orchestrator.session import Session, open_session
 from orchestrator.store.keys import slice_of
 from orchestrator.store.verbs import verb_of

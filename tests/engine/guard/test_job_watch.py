@@ -16,7 +16,6 @@ from extensions.shadow.plan import Shadow
 from optics import Interlock, Interrupted, Locked, TestbedError, Unreachable
 from optics.ranks import RankName, host_of_rank
 from orchestrator.cli.render import job
-from orchestrator.engine.change.jobs import Jobs, Pause
 from orchestrator.engine.change.locking import holding
 from orchestrator.engine.guard import jobs as watching
 from orchestrator.engine.guard import policy, recover
@@ -27,6 +26,7 @@ from orchestrator.fabric.up_state import UpState
 from orchestrator.hosts import Beat
 from orchestrator.hosts.api import Hello, JobState, RankTimes
 from orchestrator.hosts.late import SAVE_S, START_S
+from orchestrator.jobs.jobs import Jobs, Pause
 from orchestrator.plan.evict import replaced
 from orchestrator.results import Json, UpReport
 from orchestrator.services.state import ServiceState

@@ -14,7 +14,6 @@ import pytest
 from optics import Infeasible, Locked, Missing, Outcome, Refused, Setting, TimedOut
 from optics.plan import Job
 from orchestrator.engine import job_verbs
-from orchestrator.engine.change.jobs import Jobs
 from orchestrator.engine.guard.recover import rewritten
 from orchestrator.engine.schedule import verb
 from orchestrator.engine.schedule.making import up_slots
@@ -22,6 +21,7 @@ from orchestrator.engine.schedule.process import TURNER
 from orchestrator.engine.schedule.verb import TurnOptions
 from orchestrator.engine.status import _halted
 from orchestrator.engine.verbs import launched_again
+from orchestrator.jobs.jobs import Jobs
 from orchestrator.results import JobStatus
 from orchestrator.session import Command
 from orchestrator.store.locks import locks_of

@@ -16,7 +16,6 @@ from extensions.congestion.plan import Congestion
 from optics import HostPort, Infeasible, Missing, NotVerified, Unreachable
 from optics.plan import Job
 from orchestrator.cli import phasestext
-from orchestrator.engine.change.attachments import attachment
 from orchestrator.engine.sharing import coordinate as module
 from orchestrator.engine.sharing.coordinate import CoordinateOptions, Coordinator
 from orchestrator.engine.sharing.measure import Seen, Tenant, _seen, iterations, none_runs, stepped
@@ -25,6 +24,7 @@ from orchestrator.engine.sharing.report import FITS, PhasesReport, answer
 from orchestrator.fabric.up_state import UpState
 from orchestrator.hosts import Beat
 from orchestrator.hosts.api import RankTimes
+from orchestrator.jobs.attachments import attachment
 from orchestrator.plan.sharing import Use
 from orchestrator.services.kind import StateFile
 from orchestrator.store.job_spec import JobSpec

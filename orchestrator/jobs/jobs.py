@@ -18,11 +18,19 @@ from optics import HostName, NotVerified, Refused, TestbedError, Unreachable
 from optics.plain import counted
 from optics.plan import Job
 from optics.ranks import RankName, host_of_rank
-from orchestrator.engine.change import attachments, job_beats, job_ports
-from orchestrator.engine.change.attachments import Launch, Look
-from orchestrator.engine.change.attempt import Attempt
-from orchestrator.engine.change.iterations import LATEST, ahead_ns_of, bring_home, ends_before, ends_of, median_ms, saves, sent
-from orchestrator.engine.change.job_record import (
+from orchestrator.hosts import Beat
+from orchestrator.hosts.launch import identity
+from orchestrator.hosts.output import last_line
+from orchestrator.jobs import attachments
+from orchestrator.jobs import beats as job_beats
+from orchestrator.jobs import ports as job_ports
+from orchestrator.jobs.attachments import Launch, Look
+from orchestrator.jobs.attempt import Attempt
+from orchestrator.jobs.iterations import LATEST, ahead_ns_of, bring_home, ends_before, ends_of, median_ms, saves, sent
+from orchestrator.jobs.keep import is_same
+from orchestrator.jobs.progress import unseen
+from orchestrator.jobs.rank_records import Sound
+from orchestrator.jobs.record import (
     hosts_of_job,
     launched,
     launching,
@@ -33,12 +41,6 @@ from orchestrator.engine.change.job_record import (
     state_of,
     stopping,
 )
-from orchestrator.engine.change.keep_job import is_same
-from orchestrator.engine.change.program_progress import unseen
-from orchestrator.engine.change.rank_records import Sound
-from orchestrator.hosts import Beat
-from orchestrator.hosts.launch import identity
-from orchestrator.hosts.output import last_line
 from orchestrator.results import ALIVE, JobStatus
 from orchestrator.session import Session
 from orchestrator.store.job_spec import Pause

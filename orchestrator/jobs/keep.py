@@ -8,8 +8,8 @@ from itertools import combinations
 from optics import HostName, Interlock
 from optics.plain import counted, seconds_text
 from optics.plan import Job, Mode, Plan, reached, steps_of
-from orchestrator.engine.change.decision import LIVE, decide, differing
-from orchestrator.engine.change.job_record import affected
+from orchestrator.jobs.decision import LIVE, decide, differing
+from orchestrator.jobs.record import affected
 from orchestrator.plan.target import Target
 from orchestrator.results import JobStatus
 from orchestrator.store.records import JobRecord

@@ -10,11 +10,11 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from optics import HostName, Missing
 from optics.plan import Job
-from orchestrator.engine.change.decision import Decision
-from orchestrator.engine.change.keep_job import is_same
 from orchestrator.extensions import parts
 from orchestrator.hosts.launch import Extra
 from orchestrator.inventory.lab import Lab
+from orchestrator.jobs.decision import Decision
+from orchestrator.jobs.keep import is_same
 from orchestrator.session import Session
 from orchestrator.store.job_spec import JobSpec
 from orchestrator.store.records import JobRecord

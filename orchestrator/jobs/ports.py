@@ -10,8 +10,8 @@ from pathlib import Path
 
 from optics import Garbled, HostName, TestbedError
 from optics.ranks import RankName, by_host, host_of_rank
-from orchestrator.engine.change.follow import ahead_ns, noted
 from orchestrator.hosts import SAMPLE, HostEvent, Tail, samples
+from orchestrator.jobs.follow import ahead_ns, noted
 from orchestrator.session import Session
 from orchestrator.telemetry import Journal
 

@@ -6,10 +6,10 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.engine.change.iterations import median_ms
-from orchestrator.engine.change.job_record import ranks_of
-from orchestrator.engine.change.rank_records import sound
 from orchestrator.hosts.output import last_line
+from orchestrator.jobs.iterations import median_ms
+from orchestrator.jobs.rank_records import sound
+from orchestrator.jobs.record import ranks_of
 from orchestrator.session import Session
 from orchestrator.store.records import JobRecord
 from orchestrator.store.store import Store

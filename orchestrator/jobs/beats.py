@@ -9,8 +9,8 @@ from pathlib import Path
 
 from optics import TestbedError
 from optics.ranks import RankName, host_of_rank, hosts_of
-from orchestrator.engine.change.follow import ahead_ns, noted
 from orchestrator.hosts import Beat, late
+from orchestrator.jobs.follow import ahead_ns, noted
 from orchestrator.session import Session
 from orchestrator.telemetry import Journal
 

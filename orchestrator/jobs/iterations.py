@@ -11,9 +11,9 @@ from typing import Any
 from optics import Refused
 from optics.plan import Job
 from optics.ranks import RankName, host_of_rank
-from orchestrator.engine.change import follow
-from orchestrator.engine.change.job_record import ranks_of, runs
-from orchestrator.engine.change.rank_records import Sound, sound
+from orchestrator.jobs import follow
+from orchestrator.jobs.rank_records import Sound, sound
+from orchestrator.jobs.record import ranks_of, runs
 from orchestrator.session import Session
 from orchestrator.store.records import JobRecord
 from orchestrator.telemetry.journal import Journal
