@@ -31,7 +31,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.bench_lab import ROOT, TESTBED, bench_lab
 from benchmarks.harness import ahead, verdict
 from conformance.truth import NoTruth, Truth
-from orchestrator.engine.scenario import interval
+from orchestrator.experiments.scenario import interval
 from orchestrator.telemetry.reader import read
 
 SCENARIO = ROOT / "examples" / "scenarios" / "mixnet-moe"

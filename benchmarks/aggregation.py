@@ -36,7 +36,7 @@ from benchmarks.bench_lab import BenchLab, bench_lab
 from benchmarks.harness import verdict
 from benchmarks.job_rig import TCP_BYTES, UDP_BYTES, Trained, losing, ratio, trained
 from benchmarks.slot_rig import pids, within
-from orchestrator.engine.scenario.record import order
+from orchestrator.experiments.scenario.record import order
 from workloads.training.eager import import_torch
 from workloads.training.models import Data, model
 

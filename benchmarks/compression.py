@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.bench_lab import BenchLab, bench_lab, ring_links
 from benchmarks.harness import verdict
 from benchmarks.job_rig import TCP_BYTES, Trained, ratio, trained
-from orchestrator.engine.scenario.record import order
+from orchestrator.experiments.scenario.record import order
 
 HOSTS = [f"gpu{n:02d}" for n in range(1, 5)]
 ARMS = {"none": "none", "fp16": "fp16", "topk": "topk:0.05", "powersgd": "powersgd:4"}

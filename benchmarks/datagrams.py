@@ -29,7 +29,7 @@ from benchmarks.bench_lab import BenchLab, bench_lab, ring_links
 from benchmarks.harness import verdict
 from benchmarks.job_rig import CHECKPOINTS, TCP_BYTES, UDP_BYTES, Trained, losing, percentile, ratio, root, state_hash, trained
 from benchmarks.slot_rig import pids
-from orchestrator.engine.scenario.record import order
+from orchestrator.experiments.scenario.record import order
 from workloads.training.eager import import_torch
 from workloads.training.models import Data, model
 

@@ -34,7 +34,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.bench_lab import ROOT, BenchLab, bench_lab, ring_links
 from benchmarks.harness import verdict
-from orchestrator.engine.scenario.interval import verdict as compared
+from orchestrator.experiments.scenario.interval import verdict as compared
 from orchestrator.telemetry.reader import read
 
 HOSTS = [f"gpu{n:02d}" for n in range(1, 13)]

@@ -20,7 +20,7 @@ from typing import Any
 
 from benchmarks.bench_lab import BenchLab
 from benchmarks.slot_rig import pids
-from orchestrator.engine.scenario.interval import verdict
+from orchestrator.experiments.scenario.interval import verdict
 
 TCP_BYTES = 14 + 20 + 32
 """Ethernet, IPv4, TCP with timestamps: the headers that an interface counts once a packet, however large it is (GSO)."""

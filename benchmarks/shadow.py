@@ -34,7 +34,7 @@ from benchmarks.bench_lab import BenchLab, bench_lab, ring_links
 from benchmarks.harness import verdict
 from benchmarks.job_rig import CHECKPOINTS, Trained, lines, newest, ratio, root, state_hash, trained
 from benchmarks.slot_rig import pids
-from orchestrator.engine.scenario.record import order
+from orchestrator.experiments.scenario.record import order
 from workloads.training.eager import import_torch
 
 HOSTS = [f"gpu{n:02d}" for n in range(1, 5)]

@@ -43,7 +43,7 @@ from benchmarks.bursts import drifting, gaps, together, took
 from benchmarks.harness import verdict
 from benchmarks.job_rig import ratio
 from benchmarks.share_rig import Load, Watched, running
-from orchestrator.engine.scenario.record import order
+from orchestrator.experiments.scenario.record import order
 
 LIGHT, TREE, SEGMENT = 1, 2, "oversubscribed"
 MBPS, KB, BYTES, COMPUTE_S = 60, 128, 3_000_000, 0.45

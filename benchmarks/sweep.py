@@ -14,12 +14,12 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.harness import verdict
-from orchestrator.engine.sweep import record
-from orchestrator.engine.sweep.campaign import carry_out
-from orchestrator.engine.sweep.cluster import checked, connected
-from orchestrator.engine.sweep.version import of_program
-from orchestrator.plan.sweep.reader import read_campaign
-from orchestrator.plan.sweep.values import Campaign
+from orchestrator.experiments.files.sweep.reader import read_campaign
+from orchestrator.experiments.files.sweep.values import Campaign
+from orchestrator.experiments.sweep import record
+from orchestrator.experiments.sweep.campaign import carry_out
+from orchestrator.experiments.sweep.cluster import checked, connected
+from orchestrator.experiments.sweep.version import of_program
 from orchestrator.settings import load
 
 TRIALS = 40

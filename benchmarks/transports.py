@@ -16,8 +16,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.harness import verdict
-from orchestrator.engine.scenario import interval
-from orchestrator.engine.scenario.record import order
+from orchestrator.experiments.scenario import interval
+from orchestrator.experiments.scenario.record import order
 
 ARMS = ("cubic", "one", "two", "unsaid")
 ROUNDS = 4

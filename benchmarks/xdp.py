@@ -35,7 +35,7 @@ from benchmarks.driver_program import attach, own_network, threaded
 from benchmarks.harness import verdict
 from emulators.fabric import linux
 from emulators.fabric.netlink import End, Netlink, clsact, link_state, redirect, veth
-from orchestrator.engine.scenario.record import order
+from orchestrator.experiments.scenario.record import order
 
 ARMS = ("light", "softirq", "after", "before")
 LOADS = {"half": (250, 0.010), "more": (60, 0.001)}  # packets, every so many seconds

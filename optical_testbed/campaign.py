@@ -13,7 +13,7 @@ from optical_testbed.progress import Event, Show
 if TYPE_CHECKING:
     import pandas
 
-    from orchestrator.plan.sweep.values import Campaign as Read
+    from orchestrator.experiments.files.sweep.values import Campaign as Read
     from orchestrator.settings import Settings
 
 
@@ -31,7 +31,7 @@ class Campaign:
 
     def __init__(self, file: str | PathLike[str], *, settings: Mapping[str, object] | None = None) -> None:
         """Read a campaign file. settings: by their names in testbed.toml. Raises: BadFile - everything wrong with it."""
-        from orchestrator.engine.sweep.verb import read
+        from orchestrator.experiments.sweep.verb import read
 
         self._file = Path(file)
         self._settings: Settings = load(None, settings, None, None, None)
@@ -52,7 +52,7 @@ class Campaign:
     @property
     def folder(self) -> Path:
         """Where its results are kept: `results.parquet`, `results.duckdb`, and a file for each trial."""
-        from orchestrator.engine.sweep.record import sweeps
+        from orchestrator.experiments.sweep.record import sweeps
 
         return sweeps(self._settings) / self.name
 
@@ -68,7 +68,7 @@ class Campaign:
         """
         from optical_testbed.events import Events
         from optical_testbed.progress import SHOW
-        from orchestrator.engine.sweep.verb import carried_out
+        from orchestrator.experiments.sweep.verb import carried_out
 
         token = SHOW.set(_shown(progress))
         try:
@@ -84,7 +84,7 @@ class Campaign:
         Each has `key`, `labels` (its parameters), `state` (`done` or `failed`), `attempts`, `errors`, `values` (what was measured,
         by name), `worker`, `began` (Unix time, s), `seconds` and `version`.
         """
-        from orchestrator.engine.sweep.record import Record
+        from orchestrator.experiments.sweep.record import Record
 
         trials = [{"key": trial.key, "labels": trial.labels} for trial in self._campaign.trials]
         return tuple(Record(self.folder, {"trials": trials}).results())

@@ -13,7 +13,7 @@ from optical_testbed.telemetry import Rows
 
 if TYPE_CHECKING:
     from optics.plan import Mode
-    from orchestrator.engine.rehearsal.report import RehearsalReport
+    from orchestrator.experiments.rehearsal.report import RehearsalReport
     from orchestrator.results import ConfirmReport, DownReport, JobLogs, JobStatus, PlanReport, PrewireReport, UpReport
     from orchestrator.store.records import RunRecord
     from orchestrator.verify.report import VerifyReport
@@ -124,7 +124,7 @@ async def rehearse(
     A change that fails on the twin is a result: `ok`, `failed`. Raises: as `plan`; Missing - this machine cannot run the twin, or
     a device that the change needs has no emulator.
     """
-    from orchestrator.engine.rehearsal import verb
+    from orchestrator.experiments.rehearsal import verb
     from orchestrator.store.options import UpOptions
 
     options = UpOptions(launch_job=launch_job, job=job, avoid=tuple(avoid), adopt=tuple(adopt))

@@ -12,8 +12,8 @@ from orchestrator.cli.measuring import Tenant, bounded, page_of, progress_of
 from orchestrator.cli.shared import one_of, own_slice, seconds
 
 if TYPE_CHECKING:
-    from orchestrator.engine.scenario.record import Record
-    from orchestrator.plan.scenario.values import Scenario
+    from orchestrator.experiments.files.scenario.values import Scenario
+    from orchestrator.experiments.scenario.record import Record
 
 app = typer.Typer()
 
@@ -63,8 +63,8 @@ def compare(
         if plans or resume is not None:
             raise Usage("compare: --predicted examines one run and measures nothing; give no plans and no --resume")
         return designmore.predicted(call, predicted)
-    from orchestrator.engine.scenario import compare as c
-    from orchestrator.engine.scenario.record import again, begin
+    from orchestrator.experiments.scenario import compare as c
+    from orchestrator.experiments.scenario.record import again, begin
     from orchestrator.session import load_lab
 
     within_s = None if within is None else seconds("--within", within, "30m")
@@ -94,7 +94,7 @@ def compare(
 
 def _measured(call: Call, kept: Record, scenario: Scenario, within_s: float | None, out: Path | None) -> Result:
     """Make the missing measurements, leave the lab as chosen, write the report. Raises: as the verbs do, with how to continue."""
-    from orchestrator.engine.scenario.runner import Runner, leave
+    from orchestrator.experiments.scenario.runner import Runner, leave
 
     if not kept.waiting:
         return _result(call, kept, True, str(kept.data["left"]), out)
@@ -105,7 +105,7 @@ def _measured(call: Call, kept: Record, scenario: Scenario, within_s: float | No
 
 
 def _result(call: Call, kept: Record, whole: bool, left: str, out: Path | None) -> Result:
-    from orchestrator.engine.scenario.interval import LEVEL
+    from orchestrator.experiments.scenario.interval import LEVEL
     from orchestrator.results import path_text, to_json
     from orchestrator.views.report.measured import verdicts
     from orchestrator.views.report.samples import by_arm

@@ -116,9 +116,9 @@ def schema(
     what: Annotated[Schema, typer.Argument(help="The file format, or data.")] = Schema.plan,
     verb: Annotated[list[str] | None, typer.Argument(metavar="[VERB]", help="Of data: a verb, such as job status.")] = None,
 ) -> Result:
+    from orchestrator.experiments.files.scenario import edges as scenario_edges
+    from orchestrator.experiments.files.sweep import edges as sweep_edges
     from orchestrator.plan import edges
-    from orchestrator.plan.scenario import edges as scenario_edges
-    from orchestrator.plan.sweep import edges as sweep_edges
     from orchestrator.results import Json
 
     if what is Schema.data:

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from optics.plan import Mode
-    from orchestrator.engine.scenario.judging import Samples
-    from orchestrator.engine.scenario.record import Record
+    from orchestrator.experiments.scenario.judging import Samples
+    from orchestrator.experiments.scenario.record import Record
     from orchestrator.results import DownReport, JobStatus, UpReport
 
 
@@ -99,7 +99,7 @@ def bounded(kept: Record, verbs: Mapping[str, Tenant], again: str, *, leaves: bo
 
 def left_words(kept: Record, verbs: Mapping[str, Tenant]) -> str:
     """Bring the lab to the promised state; return its state in words, also if that failed."""
-    from orchestrator.engine.scenario.runner import leave
+    from orchestrator.experiments.scenario.runner import leave
 
     try:
         return leave(kept, verbs)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from orchestrator.cli.call import Call, Result
 
 if TYPE_CHECKING:
-    from orchestrator.engine.rehearsal.report import Beside, RehearsalReport
+    from orchestrator.experiments.rehearsal.report import Beside, RehearsalReport
     from orchestrator.results import UpReport
     from orchestrator.store.options import UpOptions
 
@@ -33,7 +33,7 @@ def rehearse(call: Call, path: Path, options: UpOptions, *, start: bool = False,
 
     devices_only: on one without hosts.
     """
-    from orchestrator.engine.rehearsal.verb import rehearse as verb
+    from orchestrator.experiments.rehearsal.verb import rehearse as verb
 
     return (call.work_on_lab if start else call.work)(verb, path, options, devices_only=devices_only)
 
@@ -65,8 +65,8 @@ def beside(result: Result, rehearsed: RehearsalReport, report: UpReport, call: C
     """The result of `up` with the rehearsed figures beside the measured ones, which are kept with the run."""
     from contextlib import suppress
 
-    from orchestrator.engine.rehearsal.report import beside as compared
-    from orchestrator.engine.rehearsal.report import keep
+    from orchestrator.experiments.rehearsal.report import beside as compared
+    from orchestrator.experiments.rehearsal.report import keep
     from orchestrator.results import to_json
 
     rows = compared(rehearsed, report)

@@ -109,7 +109,7 @@ def _chosen(
 
     Raises: Usage, Missing - there are none; BadFile - a campaign's file is not one.
     """
-    from orchestrator.engine.scenario.record import read_record, record_file
+    from orchestrator.experiments.scenario.record import read_record, record_file
     from orchestrator.store.notes import tagged
     from orchestrator.store.runs import named
     from orchestrator.store.verbs import verb_of

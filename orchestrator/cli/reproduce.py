@@ -18,8 +18,8 @@ from orchestrator.cli.installed import examples_home
 from orchestrator.cli.measuring import Tenant, bounded, left_words, page_of, progress_of
 
 if TYPE_CHECKING:
-    from orchestrator.engine.scenario.record import Record
-    from orchestrator.plan.scenario.values import Scenario, WantedLab
+    from orchestrator.experiments.files.scenario.values import Scenario, WantedLab
+    from orchestrator.experiments.scenario.record import Record
     from orchestrator.results import Json
 
 FILE = "scenario.yaml"
@@ -80,7 +80,7 @@ def reproduce(
 
 def _kept(call: Call, scenario: Scenario, word: str) -> Record:
     """The record that is to be continued. Raises: Usage - it is of another scenario, or of another version of this one."""
-    from orchestrator.engine.scenario.record import again, same_plans
+    from orchestrator.experiments.scenario.record import again, same_plans
 
     found = again(call.settings, word, "reproduce")
     if found.data.get("scenario", {}).get("sha256") != scenario.sha256 or not same_plans(found, scenario):
@@ -95,8 +95,8 @@ def read(path: Path) -> Scenario:
     """The scenario of a file, with its plans. Raises: BadFile - everything wrong with it."""
     from optics.errors import BadFile
     from optics.plain import reason
+    from orchestrator.experiments.files.scenario.reader import read_scenario
     from orchestrator.files.reading import attentive, text_of
-    from orchestrator.plan.scenario.reader import read_scenario
 
     try:
         text = text_of(path)
@@ -128,7 +128,7 @@ def _file(word: str) -> Path:
 
 def _listed(call: Call) -> Result:
     from orchestrator.cli.text import columns
-    from orchestrator.engine.scenario.record import duration, known, minutes
+    from orchestrator.experiments.scenario.record import duration, known, minutes
 
     found = {name: read(path) for name, path in _shipped().items()}
     before = {name: known(call.settings, s) for name, s in found.items()}
@@ -158,7 +158,7 @@ def _own_lab(call: Call, scenario: Scenario, wanted: WantedLab, *, check: bool) 
     """The call for the scenario's own lab, which is stopped at the end. Raises: Usage; Locked - another command uses it."""
     from optics.errors import Locked
     from orchestrator import emulated
-    from orchestrator.engine.scenario import lab
+    from orchestrator.experiments.scenario import lab
     from orchestrator.processes import locked
     from orchestrator.settings import private_dir
 
@@ -182,15 +182,15 @@ def _own_lab(call: Call, scenario: Scenario, wanted: WantedLab, *, check: bool) 
 def _on_lab(call: Call, scenario: Scenario, kept: Record | None, check: bool, out: Path | None) -> Result:
     """Measure on the lab of the call, judge, write the page. Raises: as the verbs; Interrupted."""
     from orchestrator import emulated
-    from orchestrator.engine.scenario import lab as own
-    from orchestrator.engine.scenario.record import begin, duration, known, minutes
-    from orchestrator.engine.scenario.runner import Runner
-    from orchestrator.engine.scenario.surroundings import fingerprint
+    from orchestrator.experiments.scenario import lab as own
+    from orchestrator.experiments.scenario.record import begin, duration, known, minutes
+    from orchestrator.experiments.scenario.runner import Runner
+    from orchestrator.experiments.scenario.surroundings import fingerprint
     from orchestrator.session import load_lab
 
     lab = load_lab(call.settings.inventory)
     if check:
-        from orchestrator.engine.scenario.record import check as check_plans
+        from orchestrator.experiments.scenario.record import check as check_plans
 
         check_plans(lab, scenario)
         arms = ", ".join(scenario.arms)
@@ -233,7 +233,7 @@ def _sleep(seconds: float) -> None:
 
 def _result(call: Call, kept: Record, out: Path | None) -> Result:
     from orchestrator.cli.text import columns
-    from orchestrator.engine.scenario.judging import reproduced
+    from orchestrator.experiments.scenario.judging import reproduced
     from orchestrator.results import path_text, to_json
     from orchestrator.views.report.measured import complete, findings
 

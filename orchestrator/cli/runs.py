@@ -168,7 +168,7 @@ def show(
     from orchestrator.cli import waterfall
     from orchestrator.cli.rehearsing import beside_lines
     from orchestrator.cli.text import columns, when
-    from orchestrator.engine.rehearsal.report import kept
+    from orchestrator.experiments.rehearsal.report import kept
     from orchestrator.results import Json, path_text, to_json
     from orchestrator.store.notes import notes_of, tags_of
     from orchestrator.store.runs import named

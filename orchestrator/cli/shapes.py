@@ -19,14 +19,14 @@ from orchestrator.engine.guard.process import GuardReport, GuardState
 from orchestrator.engine.profile import Figure, Profile, Versus
 from orchestrator.engine.queue.process import QueueReport, QueueState
 from orchestrator.engine.queue.verb import QueueView
-from orchestrator.engine.rehearsal.report import Beside, RehearsalReport
 from orchestrator.engine.sample import SampleReport
-from orchestrator.engine.scenario.interval import Verdict
 from orchestrator.engine.schedule.process import TurnReport as SlotsReport
 from orchestrator.engine.schedule.process import TurnState
 from orchestrator.engine.sharing.coordinate import CoordinateReport
 from orchestrator.engine.sharing.process import CoordinateState
 from orchestrator.engine.sharing.report import PhasesReport
+from orchestrator.experiments.rehearsal.report import Beside, RehearsalReport
+from orchestrator.experiments.scenario.interval import Verdict
 from orchestrator.hosts.by_hand import ByHand
 from orchestrator.plan.design.prices import Fabrics
 from orchestrator.plan.design.replan import Rewiring

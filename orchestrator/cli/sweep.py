@@ -13,8 +13,8 @@ from optics.plain import counted
 from orchestrator.cli.call import Call, Result, Usage, verb
 
 if TYPE_CHECKING:
-    from orchestrator.engine.sweep.campaign import Seen
-    from orchestrator.engine.sweep.record import Record
+    from orchestrator.experiments.sweep.campaign import Seen
+    from orchestrator.experiments.sweep.record import Record
     from orchestrator.results import Json
 
 ASK = 500
@@ -68,7 +68,7 @@ def run(
     if workers is not None and where != "local":
         raise Usage(f"sweep: --workers is of --on local; {where} has its own", hint="start more there: dask worker ADDRESS")
     from optics.errors import Infeasible
-    from orchestrator.engine.sweep.verb import carried_out, read
+    from orchestrator.experiments.sweep.verb import carried_out, read
 
     campaign = read(file)
     count = len(campaign.trials)
@@ -81,7 +81,7 @@ def run(
             "trials": count,
             "parameters": [*campaign.parameters],
         }
-        from orchestrator.engine.sweep.trial import impossible
+        from orchestrator.experiments.sweep.trial import impossible
 
         text = f"{words}; parameters: {', '.join(campaign.parameters)}"
         if bad := impossible(trial.task for trial in campaign.trials):
@@ -113,7 +113,7 @@ def _where(on: str, scheduler: str | None) -> str:
 
 
 def _ended(found: Record, seen: Seen) -> Result:
-    from orchestrator.engine.sweep.record import PARQUET
+    from orchestrator.experiments.sweep.record import PARQUET
     from orchestrator.results import path_text
 
     table = found.folder / PARQUET
@@ -135,7 +135,7 @@ def _ended(found: Record, seen: Seen) -> Result:
 
 
 def _data(found: Record) -> dict[str, Json]:
-    from orchestrator.engine.sweep.record import DATABASE, PARQUET
+    from orchestrator.experiments.sweep.record import DATABASE, PARQUET
 
     return {
         "name": found.name,
@@ -186,7 +186,7 @@ def show(
     ] = None,
 ) -> Result:
     from orchestrator.cli.text import columns
-    from orchestrator.engine.sweep import record
+    from orchestrator.experiments.sweep import record
     from orchestrator.results import path_text, to_json
     from orchestrator.views.sweep import asked, drawn, rows_of, table
 

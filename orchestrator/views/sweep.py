@@ -10,8 +10,8 @@ from typing import Any
 
 from optics.errors import Missing, Usage
 from optics.plain import counted, did_you_mean, reason
-from orchestrator.engine.sweep.record import Record
-from orchestrator.plan.sweep.values import CHANCE, Label
+from orchestrator.experiments.files.sweep.values import CHANCE, Label
+from orchestrator.experiments.sweep.record import Record
 from orchestrator.results import Json, to_json
 
 SHOWN = 3

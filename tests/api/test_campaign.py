@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from optical_testbed import BadFile, Campaign, Event, Locked, Usage
-from orchestrator.engine.sweep import record
-from orchestrator.engine.sweep.trial import Outcome
-from orchestrator.engine.sweep.version import of_program
+from orchestrator.experiments.sweep import record
+from orchestrator.experiments.sweep.trial import Outcome
+from orchestrator.experiments.sweep.version import of_program
 from orchestrator.settings import load
 from tests.house.repository import ROOT
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from benchmarks import rehearsal
-from orchestrator.engine.rehearsal.report import GoingBack, LinkDark, RehearsalReport, StallEstimate, kept
+from orchestrator.experiments.rehearsal.report import GoingBack, LinkDark, RehearsalReport, StallEstimate, kept
 from orchestrator.results import DeviceDiff, PartTime, PhaseTime, TurnReport
 from orchestrator.store.options import UpOptions
 
@@ -42,7 +42,7 @@ def rehearsed(cli: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     cli.answers["rehearse"] = FOUND
     monkeypatch.setitem(
         sys.modules,
-        "orchestrator.engine.rehearsal.verb",
+        "orchestrator.experiments.rehearsal.verb",
         SimpleNamespace(rehearse=cli.function("rehearse")),  # type: ignore[arg-type]
     )
     return cli

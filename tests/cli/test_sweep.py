@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from orchestrator.cli.main import run
-from orchestrator.engine.sweep import record, verb
-from orchestrator.engine.sweep.trial import Outcome
-from orchestrator.engine.sweep.version import of_program
+from orchestrator.experiments.sweep import record, verb
+from orchestrator.experiments.sweep.trial import Outcome
+from orchestrator.experiments.sweep.version import of_program
 from orchestrator.settings import load
 from tests.house.repository import ROOT
 
@@ -81,7 +81,7 @@ def test_many_trials_are_asked_about_with_their_number(
 
 
 def test_without_dask_it_says_how_to_install_it(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("orchestrator.engine.sweep.cluster.find_spec", lambda name: None)
+    monkeypatch.setattr("orchestrator.experiments.sweep.cluster.find_spec", lambda name: None)
     code, found = said(capsys, EXAMPLE)
     assert code == 2 and "pip install 'optical-testbed[sweep]'" in found["hint"]
 

@@ -14,6 +14,7 @@ from conformance.transcript import transcript_of
 from optics import BadFile, Infeasible
 from optics.plan import Job
 from orchestrator.engine.change.standstill import standstill
+from orchestrator.experiments.files.scenario.reader import read_scenario
 from orchestrator.inventory.lab import Lab, read_lab
 from orchestrator.inventory.positions import Problems, read_yaml
 from orchestrator.inventory.programs import read_programs
@@ -24,7 +25,6 @@ from orchestrator.plan.interchange.graph import Graph
 from orchestrator.plan.interchange.graphml import read_graphml
 from orchestrator.plan.interchange.importing import imported
 from orchestrator.plan.reader import read_plan
-from orchestrator.plan.scenario.reader import read_scenario
 from orchestrator.store.job_spec import JobSpec
 from orchestrator.store.records import JobRecord
 from orchestrator.telemetry.journal import Journal

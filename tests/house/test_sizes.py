@@ -27,7 +27,7 @@ LONGER: Mapping[str, int] = {
     "tests/engine/fleet.py": 485,
     "tests/engine/guard/test_job_watch.py": 763,
     "tests/engine/test_confirm.py": 486,
-    "tests/engine/test_sweep.py": 510,
+    "tests/experiments/test_sweep.py": 510,
     "tests/engine/test_turn.py": 503,
     "tests/security/test_other_users.py": 482,
     "tests/telemetry/test_influx.py": 459,

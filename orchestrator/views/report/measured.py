@@ -8,15 +8,15 @@ from typing import Any
 
 from markupsafe import Markup
 
-from orchestrator.engine.scenario.interval import RESAMPLES, SEED, Interval, Verdict, verdict
-from orchestrator.engine.scenario.judging import Finding, Samples, compared_of, figures, judge, reproduced
-from orchestrator.plan.scenario.values import METRICS
+from orchestrator.experiments.files.scenario.values import METRICS
+from orchestrator.experiments.scenario.interval import RESAMPLES, SEED, Interval, Verdict, verdict
+from orchestrator.experiments.scenario.judging import Finding, Samples, compared_of, figures, judge, reproduced
 from orchestrator.views.report import traffic
 from orchestrator.views.report.ledger import Answer, missing
 from orchestrator.views.report.model import Context, Section, Shown, Table
 from orchestrator.views.report.samples import OF_ITERATIONS, by_arm, samples
 
-_HOW = "orchestrator.engine.scenario.interval.verdict"
+_HOW = "orchestrator.experiments.scenario.interval.verdict"
 _RESAMPLED = f"bootstrap in two stages (measurements, then the values in each), {RESAMPLES} resamples, seed {SEED}"
 
 

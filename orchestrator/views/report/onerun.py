@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from markupsafe import Markup
 
 from optics.plain import seconds_text
-from orchestrator.engine.rehearsal.report import kept
+from orchestrator.experiments.rehearsal.report import kept
 from orchestrator.telemetry.palette import PHASE_COLOURS
 from orchestrator.views.report import figures, manyruns, questions
 from orchestrator.views.report.figures import Drawing

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from orchestrator.engine.scenario.judging import Samples, compared_of
-from orchestrator.plan.scenario.values import Compared
+from orchestrator.experiments.files.scenario.values import Compared
+from orchestrator.experiments.scenario.judging import Samples, compared_of
 from orchestrator.views.report.ledger import Answer, Ledger, quoted
 
 USUAL = 20

@@ -14,7 +14,7 @@ from emulators.lab.control import Control
 from emulators.lab.running import Doors, Lab, build_devices
 from optics import BadFile
 from orchestrator.cli.lab import functions_words
-from orchestrator.engine.rehearsal.inventory import Ways, _segments
+from orchestrator.experiments.rehearsal.inventory import Ways, _segments
 from tests.emulators.lab.test_host_faults import StubFabric, ask
 from tests.kit.labs import lab_in
 

@@ -18,10 +18,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from optics.errors import Interrupted, RolledBack, TestbedError
-from orchestrator.engine.scenario.compare import scenario_of
-from orchestrator.engine.scenario.interval import verdict
-from orchestrator.engine.scenario.record import Record, begin, order
-from orchestrator.engine.scenario.runner import leave
+from orchestrator.experiments.scenario.compare import scenario_of
+from orchestrator.experiments.scenario.interval import verdict
+from orchestrator.experiments.scenario.record import Record, begin, order
+from orchestrator.experiments.scenario.runner import leave
 from orchestrator.results import DownReport, JobStatus, UpReport
 from orchestrator.session import Command, load_lab
 from orchestrator.store.keys import slice_of
@@ -101,7 +101,7 @@ def engine(typed: Typed, lab: Lab, monkeypatch: pytest.MonkeyPatch) -> Iterator[
     made = Engine(lab)
     verbs = {name: getattr(made, name) for name in ("up", "job_launch", "job_status", "job_stop", "rollback", "down")}
     monkeypatch.setitem(sys.modules, "orchestrator.engine.verbs", SimpleNamespace(**verbs))  # type: ignore[arg-type]
-    monkeypatch.setattr("orchestrator.engine.scenario.runner.time.sleep", lambda s: None)
+    monkeypatch.setattr("orchestrator.experiments.scenario.runner.time.sleep", lambda s: None)
     yield made
 
 

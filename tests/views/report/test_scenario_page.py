@@ -15,7 +15,7 @@ from orchestrator.results import to_json
 from orchestrator.settings import campaigns
 from orchestrator.telemetry.journal import Journal
 from orchestrator.views.report.samples import Step, lost_ms, span_ms, steps
-from tests.engine.test_scenario import CHANGE, STAY, scenario
+from tests.experiments.test_scenario import CHANGE, STAY, scenario
 from tests.views.report.conftest import Typed
 from tests.views.report.recorded import CROSSED, RING, Lab
 from tests.views.report.test_page_in_browser import CHROMIUM, SMALLEST_LETTERS, browser  # noqa: F401

@@ -1,0 +1,1 @@
+"""What is tried on top of the verbs: scenarios, campaigns, rehearsals."""

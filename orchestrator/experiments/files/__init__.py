@@ -1,0 +1,1 @@
+"""What the files of scenarios and campaigns say; pure."""

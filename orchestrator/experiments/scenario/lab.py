@@ -1,0 +1,68 @@
+"""The emulated lab of a scenario: generated with its parameters, on free ports, and stopped when the scenario ends."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import optical_testbed_home
+from optics.errors import BadFile
+from orchestrator import emulated
+from orchestrator.experiments.files.scenario.values import WantedLab
+
+_SETTLE = re.compile(r"(settle_s: )[0-9.e-]+")
+
+
+def prepare(folder: Path, wanted: WantedLab) -> Path:
+    """Write the inventory into `folder` and return its directory; a lab that an interrupted run left there is stopped first.
+
+    Raises: BadFile - there is no such lab; with the generator's message.
+    """
+    inventory = folder / "inventory"
+    if emulated.is_emulated(inventory):
+        emulated.stop(inventory)
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True, mode=0o700)
+    ports = ["--ring"] if wanted.ring else ["--ports", wanted.ports]
+    size = ["--hosts", wanted.hosts, *ports, "--rate-mbps", wanted.rate_mbps, "--rack", wanted.rack]
+    switches = [word for kind in wanted.electrical for word in ("--electrical", kind)]
+    switches += [word for line in wanted.lines for word in ("--line", line)]
+    switches += ["--queue", wanted.queue] if wanted.queue else []
+    switches += ["--driver", wanted.driver] if wanted.driver else []
+    switches += ["--wavelengths", str(wanted.wavelengths)] if wanted.wavelengths else []
+    where = ["--free-ports", "--settle-s", wanted.settle_ms / 1e3, "--state", folder / "state", "--out", inventory]
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "emulators.generate", *map(str, [*size, *switches, *where])],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        env=optical_testbed_home.environment(),
+        check=False,
+    )
+    if done.returncode != 0:
+        raise BadFile([f"lab: {(done.stderr.strip().splitlines() or ['the emulators cannot make it'])[-1]}"])
+    page = inventory / "emulator.yml"
+    page.write_text(re.sub(r"(?m)^seed: \d+", f"seed: {wanted.seed}", page.read_text(encoding="utf-8")), encoding="utf-8")
+    return inventory
+
+
+def share(inventory: Path, how: str) -> None:
+    """Have the running lab's packet switches share uplinks by `fifo` or `job`. Raises: as `emulated.ask`."""
+    emulated.ask(inventory, "queue.share", share=how)
+
+
+def settle(inventory: Path, ms: float) -> None:
+    """Give every switch of the running lab this switching time (ms), and the inventory, from which the program knows it.
+
+    Raises: as `emulated.ask`.
+    """
+    page = inventory / "devices.yml"
+    text = page.read_text(encoding="utf-8")
+    fresh = _SETTLE.sub(rf"\g<1>{ms / 1e3:g}", text)
+    if fresh != text:
+        page.write_text(fresh, encoding="utf-8")
+    for device in emulated.ask(inventory, "status")["devices"]:
+        emulated.ask(inventory, "settle", device=device, s=ms / 1e3)

@@ -1,0 +1,265 @@
+"""The record of a comparison or a scenario: its measurements in their order, saved after each of them."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from optics.errors import BadFile, Missing
+from optics.plan import Plan
+from orchestrator.experiments.files.scenario.values import Arm, PlanText, Scenario
+from orchestrator.inventory.lab import Lab
+from orchestrator.plan.reader import read_plan
+from orchestrator.results import to_json
+from orchestrator.settings import Settings, campaigns, private_dir
+
+SCHEMA = "testbed.campaign/1"
+OPEN = ("waiting", "failed")
+"""States of measurements that are still to be made; the others are done and stalled."""
+_OF_A_JOB = ("workload", "program", "ranks", "args", "env", "backend")
+
+
+def order(arms: Sequence[str], repeats: int) -> list[str]:
+    """A B B A A B ... (of three: A B C C B A ...): rounds whose order alternates, so that slow drift affects all arms equally."""
+    return [arm for n in range(repeats) for arm in (arms if n % 2 == 0 else arms[::-1])]
+
+
+@dataclass
+class Record:
+    """One comparison or scenario, and the directory it is kept in."""
+
+    folder: Path
+    data: dict[str, Any]
+
+    @property
+    def name(self) -> str:
+        return str(self.data["name"])
+
+    @property
+    def slots(self) -> list[dict[str, Any]]:
+        """The measurements in their order: arm, state (waiting, done, stalled, failed), runs, jobs, changes, seconds, error.
+
+        jobs: of each tenant, the iterations that belong to it: run, and the numbers of the first and last one in that run, from 1.
+        changes: of each tenant, the run of the change. skip: iterations not counted at the beginning.
+        """
+        return list(self.data["slots"])
+
+    @property
+    def waiting(self) -> list[dict[str, Any]]:
+        return [slot for slot in self.slots if slot["state"] in OPEN]
+
+    def plan(self, arm: str, tenant: str = "", *, then: bool = False) -> Path:
+        """The file with the plan of an arm, or the one that it changes to."""
+        return self.folder / f"{'.'.join(filter(None, (arm, tenant, 'then' if then else '')))}.json"
+
+    def save(self) -> None:
+        """Save it atomically. Raises: Missing - it cannot be written."""
+        fresh = self.folder / "campaign.new"
+        try:
+            fresh.write_text(json.dumps(self.data, indent=1, ensure_ascii=False), encoding="utf-8")
+            fresh.replace(self.folder / "campaign.json")
+        except OSError as error:
+            raise Missing(
+                f"{self.folder} cannot be written: {error.strerror or error}", hint="free some space, then continue it: --resume"
+            ) from error
+
+
+def read_record(path: Path) -> dict[str, Any]:
+    """The file saved by `testbed compare` or `testbed reproduce`. Raises: BadFile - it is not such a file."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise BadFile([f"{path}: {error.strerror or error}"]) from error
+    except ValueError as error:
+        raise BadFile([f"{path}: {error}"], hint="`testbed compare` writes campaigns: campaign.json") from error
+    if not isinstance(found, dict) or found.get("schema") != SCHEMA or not isinstance(found.get("slots"), list):
+        raise BadFile([f"{path}: this is not a campaign ({SCHEMA})"], hint="one is made by: testbed compare A.json B.json")
+    return found
+
+
+def record_file(settings: Settings, word: str) -> Path | None:
+    """The file of the record that `word` names: its name, its directory or the file itself."""
+    for path in (Path(word), Path(word) / "campaign.json", campaigns(settings) / word / "campaign.json"):
+        if path.is_file() and path.suffix == ".json":
+            return path
+    return None
+
+
+def again(settings: Settings, word: str, kind: str = "compare") -> Record:
+    """Read a saved record of this kind. Raises: BadFile, Missing - there is none."""
+    path = record_file(settings, word)
+    if path is None:
+        there = sorted(p.name for p in campaigns(settings).glob(f"{kind}-*"))[-5:]
+        what, hint = ("comparison", "A.json B.json") if kind == "compare" else ("record", "NAME")
+        raise Missing(
+            f"there is no {what} {word!r}" + (f"; the latest are {', '.join(there)}" if there else ""),
+            hint=f"testbed {kind} {hint}",
+        )
+    return Record(path.parent, read_record(path))
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What earlier records of a scenario tell: when the latest one that was judged ended so, and a measurement took (s)."""
+
+    outcome: str = ""
+    day: str = ""
+    each_s: float | None = None
+
+
+def known(settings: Settings, scenario: Scenario) -> Known:
+    """What was found here before with this scenario; of another version of its file only how long it took."""
+    found = Known()
+    for path in sorted(campaigns(settings).glob("reproduce-*/campaign.json"), key=lambda path: path.stat().st_mtime):
+        try:
+            data = read_record(path)
+        except BadFile:
+            continue
+        kept = data.get("scenario") or {}
+        if kept.get("name") != scenario.name:
+            continue
+        took = [slot["seconds"] for slot in data["slots"] if slot.get("state") not in OPEN and "seconds" in slot]
+        each_s = sum(took) / len(took) if took else found.each_s
+        if kept.get("sha256") == scenario.sha256 and data.get("outcome"):
+            found = Known(str(data["outcome"]), time.strftime("%Y-%m-%d", time.localtime(path.stat().st_mtime)))
+        found = Known(found.outcome, found.day, each_s)
+    return found
+
+
+def duration(scenario: Scenario, before: Known) -> float:
+    """How long the measurements will take (s): as long as earlier ones took, else what their watchdogs allow for the iterations."""
+    if before.each_s is not None:
+        return before.each_s * len(scenario.arms) * scenario.repeats
+    return sum(arm.watchdog_s for arm in scenario.arms.values()) * scenario.repeats
+
+
+def minutes(seconds: float) -> str:
+    """A duration that nobody needs to the second."""
+    return f"{seconds / 60:.0f} min" if seconds >= 90 else f"{seconds:.0f} s"
+
+
+def begin(settings: Settings, lab: Lab, scenario: Scenario, *, kind: str, leave: str) -> Record:
+    """Check every plan of every arm against the lab, and save the list of measurements. The lab is not touched.
+
+    kind: the first word of its name, `compare` or `reproduce`; arms of a comparison must have the same job.
+    Raises: BadFile - a plan or job is wrong.
+    """
+    plans = check(lab, scenario)
+    labels = {name: name for name in plans}
+    if kind == "compare":
+        _same_job(scenario, plans)
+        labels = {name: f"{name.upper()}: {read[0].name}" for name, read in plans.items()}
+    folder = _folder(private_dir(campaigns(settings)), kind)
+    data: dict[str, Any] = {
+        "schema": SCHEMA,
+        "kind": kind,
+        "name": folder.name,
+        "title": scenario.title,
+        "lab": lab.name,
+        "arms": labels,
+        "tenants": [*scenario.tenants],
+        "plans": {name: plan.file for name, arm in scenario.arms.items() for plan in _texts(arm)[:1]},
+        "sha256": {name: read[0].sha256 for name, read in plans.items()},
+        "repeats": scenario.repeats,
+        "iterations": scenario.iterations,
+        "warm_up": scenario.warm_up,
+        "leave": leave,
+        "first_change": {},
+        "slots": [{"arm": arm, "state": "waiting", "runs": []} for arm in order([*scenario.arms], scenario.repeats)],
+        "left": "",
+        "scenario": _facts(scenario),
+    }
+    made = Record(folder, data)
+    for name, arm in scenario.arms.items():
+        for tenant, setup in arm.setups.items():
+            made.plan(name, tenant).write_text(setup.plan.text, encoding="utf-8")
+            if setup.then is not None:
+                made.plan(name, tenant, then=True).write_text(setup.then.text, encoding="utf-8")
+    made.save()
+    return made
+
+
+def check(lab: Lab, scenario: Scenario) -> dict[str, list[Plan]]:
+    """The plans of each arm. Raises: BadFile - one of them is wrong, or its job ends too early."""
+    return {name: _plans(arm, lab, scenario) for name, arm in scenario.arms.items()}
+
+
+def _facts(scenario: Scenario) -> Any:
+    """What the record and its page say about the scenario."""
+    names = ("name", "title", "source", "claim", "label", "lab", "description", "differs", "compared", "sha256")
+    arms = {a.name: {"settle_ms": a.settle_ms, "watchdog_s": a.watchdog_s, "swept": a.swept} for a in scenario.arms.values()}
+    return to_json({name: getattr(scenario, name) for name in names} | {"arms": arms})
+
+
+def _same_job(scenario: Scenario, plans: Mapping[str, list[Plan]]) -> None:
+    """Raises: BadFile - the jobs differ in more than names, rings and traffic, which follow the links."""
+    first, *others = plans
+    one = plans[first][0].job
+    for name in others:
+        other = plans[name][0].job
+        if different := [field for field in _OF_A_JOB if getattr(one, field) != getattr(other, field)]:
+            a, b = (_texts(scenario.arms[arm])[0].file for arm in (first, name))
+            raise BadFile(
+                [f"{a} and {b}: the jobs differ in {', '.join(different)}: two things would be compared at once"],
+                hint="use the same job for all: --job FILE",
+            )
+
+
+def _texts(arm: Arm) -> list[PlanText]:
+    return [plan for setup in arm.setups.values() for plan in (setup.plan, setup.then) if plan is not None]
+
+
+def _plans(arm: Arm, lab: Lab, scenario: Scenario) -> list[Plan]:
+    """The arm's plans, checked. Raises: BadFile - as `read_plan`, or the job ends too early."""
+    found = []
+    wanted = scenario.warm_up + scenario.iterations
+    for text in _texts(arm):
+        plan = read_plan(text.text, text.file, lab)
+        if plan.job is None:
+            raise BadFile(
+                [f"{text.file}: the plan has no job, so nothing can be measured"], hint="add a job, or use one for all: --job FILE"
+            )
+        given = plan.job.args.get("iterations")
+        most = given if isinstance(given, int) and not isinstance(given, bool) else 0  # 0: endless
+        if most and arm.changes:
+            raise BadFile(
+                [f"{text.file}: the job ends after {most} iterations, but it must run through every change"],
+                hint="job.args.iterations: 0 is a job without an end",
+            )
+        if 0 < most < wanted:
+            raise BadFile(
+                [f"{text.file}: the job ends after {most} iterations, but {scenario.iterations} and"
+                 f" {'one' if scenario.warm_up == 1 else scenario.warm_up} for warm-up are needed"],
+                hint="--iterations N, or a longer job",
+            )  # fmt: skip
+        found.append(plan)
+    return found
+
+
+def same_plans(record: Record, scenario: Scenario) -> bool:
+    """Whether the record was begun with the plans that the scenario's arms have now."""
+    for name, arm in scenario.arms.items():
+        for tenant, setup in arm.setups.items():
+            for plan, then in ((setup.plan, False), (setup.then, True)):
+                path = record.plan(name, tenant, then=then)
+                if plan is not None and not (path.is_file() and path.read_text(encoding="utf-8") == plan.text):
+                    return False
+    return True
+
+
+def _folder(place: Path, kind: str) -> Path:
+    """Make the next directory of today. Raises: Missing."""
+    day, number = time.strftime("%Y-%m-%d"), 1
+    while True:
+        folder = place / f"{kind}-{day}-{number:04d}"
+        try:
+            folder.mkdir(mode=0o700)
+            return folder
+        except FileExistsError:
+            number += 1
+        except OSError as error:
+            raise Missing(f"{folder} cannot be made: {error.strerror or error}", hint="check the setting state_dir") from error

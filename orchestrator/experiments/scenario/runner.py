@@ -1,0 +1,248 @@
+"""Makes the measurements of a record: arms in turn, a watchdog for each, and the lab left as promised."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from optics.errors import NotVerified, TestbedError, TimedOut, first_line
+from optics.plan import Mode
+from orchestrator.experiments.files.scenario.values import Arm, Coordinate, Scenario
+from orchestrator.experiments.scenario.record import OPEN, Record
+from orchestrator.results import ALIVE, DownReport, JobStatus, UpReport
+
+LEAST = 3
+"""Least number of iterations of a measurement."""
+
+
+class Verbs(Protocol):
+    """The operations on the lab that one tenant uses; each may raise an error of `optics.errors`."""
+
+    def up(self, plan: Path, *, launch: bool = False, mode: Mode | None = None) -> UpReport: ...
+    def launch(self) -> JobStatus: ...
+    def status(self) -> JobStatus: ...
+    def stop(self) -> JobStatus: ...
+    def adapt(self, on: bool) -> None: ...
+    def coordinate(self, by: Literal["together", "shift", "off"]) -> str: ...
+    def rollback(self, run: str) -> UpReport | DownReport: ...
+    def down(self) -> DownReport: ...
+
+
+class Stalled(Exception):
+    """A job did not get far enough within its watchdog's time; the message says how far."""
+
+
+@dataclass
+class Runner:
+    """Makes measurements. verbs: by tenant; settle: sets the switching time (ms) of the lab's switches; share: how uplinks are
+    shared.
+
+    stalls: whether a stall is a result, as in a scenario; else it is an error, as in a comparison.
+    """
+
+    record: Record
+    scenario: Scenario
+    verbs: Mapping[str, Verbs]
+    say: Callable[[str], None]
+    settle: Callable[[float], None] | None = None
+    stalls: bool = False
+    sleep: Callable[[float], None] = time.sleep
+    clock: Callable[[], float] = time.monotonic
+    share: Callable[[str], None] | None = None
+
+    def measure(self, within_s: float | None = None) -> bool:
+        """Make the missing measurements; false if `within_s` (s) ended it before the last round.
+
+        Raises: as the verbs; finished measurements are kept. NotVerified - a job failed, or stalled where that is no result.
+        """
+        began = self.clock()
+        slots, arms = self.record.slots, len(self.scenario.arms)
+        try:
+            for number, slot in enumerate(slots):
+                if slot["state"] not in OPEN:
+                    continue
+                if within_s is not None and number % arms == 0 and self.clock() - began >= within_s:
+                    return False
+                self._one(number, slot)
+        finally:
+            if self.scenario.changes:
+                self._stop()
+        return True
+
+    def _one(self, number: int, slot: dict[str, Any]) -> None:
+        slots = self.record.slots
+        took = [s["seconds"] for s in slots if s["state"] not in OPEN]
+        left = sum(s["state"] in OPEN for s in slots)
+        eta = f", about {left * sum(took) / len(took) / 60:.1f} min left" if took else ""
+        self.say(f"measurement {number + 1} of {len(slots)}: {self.record.data['arms'][slot['arm']]}{eta}")
+        slot.update(state="failed", runs=[], jobs={}, changes={}, error="")
+        at = self.clock()
+        try:
+            arm = self.scenario.arms[slot["arm"]]
+            self._share(arm)
+            if self.scenario.changes:
+                self._change(slot, arm)
+            else:
+                self._iterations(slot, arm)
+            slot["state"] = "done"
+        except (Stalled, TimedOut) as error:
+            slot["error"] = first_line(error)
+            if not self.stalls:
+                hint = "allow more: --timeout 10m" if isinstance(error, Stalled) else error.hint
+                raise NotVerified(str(error), hint=hint) from error
+            slot["state"] = "stalled"
+            self.say(f"measurement {number + 1} stalled: {slot['error']}")
+            self._stop()
+        except BaseException as error:
+            slot["error"] = "interrupted" if isinstance(error, KeyboardInterrupt) else first_line(error)
+            raise
+        finally:
+            slot["seconds"] = self.clock() - at
+            self.record.save()
+
+    def _iterations(self, slot: dict[str, Any], arm: Arm) -> None:
+        """Bring the plans up, launch the jobs, adapt circuits where the plan says how, wait for the jobs' iterations, stop them."""
+        self._settle(arm.settle_ms)
+        for tenant in arm.setups:
+            self._up(slot, tenant, self.record.plan(arm.name, tenant))
+        jobs: dict[str, JobStatus] = {}
+        try:
+            for tenant in arm.setups:
+                jobs[tenant] = self._launched(slot, tenant)
+            for tenant in arm.adapting:
+                self.verbs[tenant].adapt(True)
+            if arm.coordinate is not None:
+                self._coordinate(slot, arm.coordinate)
+            if len(jobs) > 1 or arm.adapting or arm.turning:  # not what was made alone, or over circuits that rested
+                jobs = {tenant: self.verbs[tenant].status() for tenant in jobs}
+                for tenant, job in jobs.items():
+                    slot["jobs"][tenant][0]["first"] = job.iterations + 1
+            self._until(slot, arm, jobs, self.scenario.warm_up + self.scenario.iterations)
+        finally:
+            for tenant in arm.adapting:
+                self.verbs[tenant].adapt(False)
+            if arm.coordinate == "shift":
+                next(iter(self.verbs.values())).coordinate("off")
+            for tenant, job in jobs.items():
+                if job.state in ALIVE:
+                    self.verbs[tenant].stop()
+        for job in jobs.values():
+            if job.iterations - 1 < LEAST:
+                raise NotVerified(
+                    f"job {job.name} made {job.iterations} iterations, {LEAST + 1} are the least", hint="a longer job"
+                )
+
+    def _coordinate(self, slot: dict[str, Any], how: Coordinate) -> None:
+        """Have all jobs begin an iteration at once, then shift them if the arm does; what was told is kept."""
+        verbs = next(iter(self.verbs.values()))
+        slot["coordinated"] = [verbs.coordinate("together"), *([verbs.coordinate("shift")] if how == "shift" else [])]
+        for words in slot["coordinated"]:
+            self.say(words)
+
+    def _launched(self, slot: dict[str, Any], tenant: str) -> JobStatus:
+        job = self.verbs[tenant].launch()
+        slot["job_run"] = job.run
+        slot["runs"].append(job.run)
+        slot["jobs"][tenant] = [{"run": job.run, "first": 1, "last": 0}]
+        return job
+
+    def _change(self, slot: dict[str, Any], arm: Arm) -> None:
+        """With the jobs running, warm up, make the change, wait for the iterations; the jobs go on into the next measurement."""
+        self._settle(None)
+        jobs: dict[str, JobStatus] = {}
+        for tenant in arm.setups:
+            self._up(slot, tenant, self.record.plan(arm.name, tenant), launch=True)
+            jobs[tenant] = self.verbs[tenant].status()
+            slot["jobs"][tenant] = [{"run": jobs[tenant].run, "first": jobs[tenant].iterations + 1, "last": 0}]
+            if jobs[tenant].run not in slot["runs"]:
+                slot["runs"].append(jobs[tenant].run)
+        self._until(slot, arm, jobs, self.scenario.warm_up)
+        self._settle(arm.settle_ms)
+        for tenant, setup in arm.setups.items():
+            if setup.then is not None:
+                there = self.record.plan(arm.name, tenant, then=True)
+                slot["changes"][tenant] = self._up(slot, tenant, there, launch=True, mode=setup.mode).run
+        for tenant in arm.setups:
+            jobs[tenant] = now = self.verbs[tenant].status()
+            parts = slot["jobs"][tenant]
+            parts[-1]["after"] = now.iterations if now.run == parts[-1]["run"] else None
+            if now.run != parts[-1]["run"]:
+                parts.append({"run": now.run, "first": 1, "last": 0, "after": 0})
+                slot["runs"].append(now.run)
+        self._until(slot, arm, jobs, self.scenario.iterations)
+
+    def _until(self, slot: dict[str, Any], arm: Arm, jobs: dict[str, JobStatus], more: int) -> None:
+        """Wait until every job has made so many more iterations. Raises: Stalled; NotVerified - one failed.
+
+        Counted from the `after` of the slot's last part, or from before its `first`.
+        """
+        until = self.clock() + arm.watchdog_s
+        for tenant in jobs:
+            part = slot["jobs"][tenant][-1]
+            wanted = (part["after"] if part.get("after") is not None else part["first"] - 1) + more
+            # Polling costs the hosts time, so they are polled when the iterations should be finished, not all the time.
+            while (job := jobs[tenant]).iterations < wanted and job.state in ALIVE:
+                remaining = until - self.clock()
+                if remaining <= 0:
+                    made = job.iterations - wanted + more
+                    raise Stalled(f"{job.name} made {made} of {more} iterations in {arm.watchdog_s:.0f} s")
+                self.sleep(min(remaining, max(1.0, (wanted - job.iterations) * (job.iteration_ms or 1000.0) / 1e3 * 1.05)))
+                jobs[tenant] = self.verbs[tenant].status()
+            part["last"] = job.iterations
+            if job.state == "failed":
+                raise NotVerified(f"job {job.name} failed: {job.detail}", hint="testbed job logs")
+
+    def _up(self, slot: dict[str, Any], tenant: str, plan: Path, *, launch: bool = False, mode: Mode | None = None) -> UpReport:
+        report = self.verbs[tenant].up(plan, launch=launch, mode=mode)
+        slot["runs"].append(report.run)
+        if tenant not in self.record.data["first_change"] and not report.nothing_to_do:
+            self.record.data["first_change"][tenant] = report.run
+            self.record.save()
+        return report
+
+    def _settle(self, settle_ms: float | None) -> None:
+        """Give the switches the switching time of an arm, or the lab's own."""
+        lab = self.scenario.lab
+        if self.settle is not None and lab is not None:
+            self.settle(lab.settle_ms if settle_ms is None else settle_ms)
+
+    def _share(self, arm: Arm) -> None:
+        """Where arms differ in how uplinks are shared, have them shared as the arm, or else the lab, says."""
+        lab = self.scenario.lab
+        if self.share is not None and lab is not None and any(each.share for each in self.scenario.arms.values()):
+            self.share(arm.share or lab.queue.partition(":")[2])
+
+    def _stop(self) -> None:
+        """Stop the jobs that run; what prevents it will end the next measurement, or show in the state that the lab is left in."""
+        for verbs in self.verbs.values():
+            with suppress(TestbedError):
+                if verbs.status().state in ALIVE:
+                    verbs.stop()
+
+
+def leave(record: Record, verbs: Mapping[str, Verbs]) -> str:
+    """Bring the lab to the promised state; return that state in words."""
+    wanted, arms = record.data["leave"], record.data["arms"]
+    if wanted in arms:
+        for tenant, own in verbs.items():
+            own.up(record.plan(wanted, tenant))
+        words = f"{arms[wanted]} is up, its job does not run"
+    elif wanted == "down":
+        for own in verbs.values():
+            own.down()
+        words = "nothing is up"
+    else:
+        found = []
+        for tenant, run in reversed([*record.data["first_change"].items()]):
+            report = verbs[tenant].rollback(run)
+            whose = f"{tenant}: " if tenant else ""
+            found.append(f"{whose}{report.plan if isinstance(report, UpReport) else 'nothing'} is up")
+        words = f"as it was before: {', '.join(found) or 'nothing was moved'}"
+        record.data["first_change"] = {}
+    record.data["left"] = words
+    record.save()
+    return words
