@@ -415,3 +415,24 @@ async def test_routes_of_an_earlier_plan_are_cleared_only_on_a_host_that_is_lock
     with bench.store() as store:
         extended = [line for line in audit(store, bench.key, 99) if line.what == "extended" and "gpu03" in line.why]
     assert extended
+
+
+async def test_a_host_that_went_back_before_it_knew_the_run_counts_as_it_was_then(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where a command stands still between its look at the hosts and its fence, and an unconfirmed commit ends meanwhile."""
+    await bench.up(plan_text("one", ONE))
+    host, fence = bench.fleet.all["gpu01"], bench.fleet.fence
+    first = host.active
+    await bench.up(plan_text("moved", MOVED))
+    host.pending, host.pending_to = True, first
+
+    async def goes_back(*words: Any) -> None:
+        host.active, host.pending = first, False
+        await fence(*words)
+
+    monkeypatch.setattr(bench.fleet, "fence", goes_back)
+    report = await bench.up(plan_text("one", ONE))
+    with bench.store() as store:
+        before, _ = store.journalled(report.run)
+    assert first is not None and before["generations"]["gpu01"] == first

@@ -312,6 +312,9 @@ class Up:
         left = (h for h, hello in seen.hellos.items() if hello.active in own)
         self.context.lock_hosts(left, self.notes, "routes of an earlier plan stay")
         await self.hosts.channels.fence(self.context.run.token, self.context.hosts())
+        there = (h for h in self.context.hosts() if h in seen.hellos)
+        if waited := [h for h in there if seen.hellos[h].pending_s is not None]:  # they may have gone back before that
+            seen = replace(seen, hellos={**seen.hellos, **await self.hosts.channels.greet(waited)})
         return seen
 
     def _hosts_follow(self, hellos: Mapping[HostName, Hello], wanted: Mapping[HostName, Rules], sha: str) -> bool:
