@@ -25,7 +25,7 @@ LONGER: Mapping[str, int] = {
     "tests/emulators/devices/test_emulator_faults.py": 545,
     "tests/end_to_end/test_sharing.py": 493,
     "tests/engine/fleet.py": 485,
-    "tests/engine/guard/test_job_watch.py": 763,
+    "tests/engine/guard/test_job_watch.py": 772,
     "tests/engine/test_confirm.py": 486,
     "tests/experiments/test_sweep.py": 510,
     "tests/engine/test_turn.py": 503,

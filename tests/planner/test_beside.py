@@ -14,9 +14,7 @@ from optics import Infeasible
 from optics.plan import FixedRoute, Job, Plan, WantedLink
 from orchestrator.inventory.lab import Lab
 from orchestrator.plan.design.placement import apart, chosen_hosts, hosts_of, owner_for, taken
-from tests.planner.test_designing import ROOT, lab
-
-__all__ = ["lab"]
+from tests.house.repository import ROOT
 
 
 def plan(*hosts: str, name: str = "one") -> Plan:

@@ -11,9 +11,7 @@ from orchestrator.inventory.lab import Lab
 from orchestrator.plan.design.design import design
 from planner.predict.routing import k_shortest
 from planner.topology.methods import Wanted
-from tests.planner.test_designing import lab, workload
-
-__all__ = ["lab"]
+from tests.planner.test_designing import workload
 
 
 @pytest.mark.parametrize(("name", "strides"), [("bert", 132), ("dlrm", 0), ("moe", 96)])

@@ -29,10 +29,7 @@ from planner.model.workload import Workload
 from planner.topology import methods
 from tests.disk import room_for
 from tests.oracles.electrical import Electrical, oversubscribed
-from tests.planner.test_designing import lab as emulated
 from tests.properties.switches import switched_lab
-
-__all__ = ["emulated"]
 
 
 @pytest.fixture(scope="module")
@@ -92,10 +89,12 @@ def test_a_switch_that_is_not_what_is_wanted_is_refused(lab: Lab, method: str, s
         assert "name further segments: " in refused.value.hint and "domain1" in refused.value.hint
 
 
-def test_a_lab_without_packet_switches_is_told_how_to_get_one(emulated: Lab) -> None:
+def test_a_lab_without_packet_switches_is_told_how_to_get_one() -> None:
     given = {"schema": "testbed.workload/1", "name": "w", "ranks": 6}
     with pytest.raises(Infeasible, match="the lab has no packet switches") as refused:
-        design(Read(Workload.model_validate(given), demand_of([(0, 1, 1e6)], ()), ""), emulated, methods.Wanted("electrical"))
+        design(
+            Read(Workload.model_validate(given), demand_of([(0, 1, 1e6)], ()), ""), lab_of("emulated"), methods.Wanted("electrical")
+        )
     assert "python -m emulators.generate --electrical ideal" in refused.value.hint
 
 

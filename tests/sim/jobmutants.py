@@ -113,7 +113,7 @@ OF_JOBS = (
     Mutant(
         "turn-unconfirmed",
         "hosts keep the routes of a turn that was done",
-        ((TURNING, "        await hosts.confirm(self.generation, sorted(self.wanted))\n", ""),),
+        ((TURNING, "        await hosts.routes.confirm(self.generation, sorted(self.wanted))\n", ""),),
         plot="adapt",
     ),
     Mutant(

@@ -265,8 +265,8 @@ MUTANTS = {
             (
                 (
                     DOWN,
-                    "        following = [h for h, hello in seen.hellos.items() if hello.active in own]",
-                    "        following = [h for h, hello in seen.hellos.items() if hello.active is not None]",
+                    "((h for h, hello in seen.hellos.items() if hello.active in own), left",
+                    "((h for h, hello in seen.hellos.items() if hello.active is not None), left",
                 ),
             ),
         ),
