@@ -28,6 +28,7 @@ from planner.model.shape import Lab as PlannerLab
 from planner.model.workload import Workload
 from planner.topology import methods
 from tests.disk import room_for
+from tests.kit.labs import lab_of
 from tests.oracles.electrical import Electrical, oversubscribed
 from tests.properties.switches import switched_lab
 
