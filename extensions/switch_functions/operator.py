@@ -186,6 +186,11 @@ class FunctionsOfJob(Attachment[tuple[Function, ...]]):
             found[lease.function]["device"] = lab.hosts[host].ports[port.number].interface
         return ({"TESTBED_FUNCTIONS": json.dumps(found, separators=(",", ":"))} if found else {}), {}
 
+    def neglected(self, given: Given) -> bool:
+        """The process on this machine that renews the leases is gone; one on another machine looks gone too."""
+        keeper = keeper_of(given)
+        return keeper is not None and not process_alive(keeper.pid, keeper.mark)
+
     async def tend(self, given: Given, look: Look) -> Sequence[str]:
         """If nobody renews the leases any more, this starts who does. Returns the uses that have ended, in words."""
         found = []
@@ -194,7 +199,7 @@ class FunctionsOfJob(Attachment[tuple[Function, ...]]):
             own = [each for each in said if each.error or each.allocation == lease.allocation]
             gone = FunctionUse(lease.segment, lease.function, error=GONE)
             found.append(replace(own[0], function=lease.function) if own else gone)
-        if unkept(given) and any(not use.error and use.lease_left_s < UNRENEWED_S for use in found):
+        if self.neglected(given) and any(not use.error and use.lease_left_s < UNRENEWED_S for use in found):
             now = look.store.job(look.record.id)
             if now is not None and now.ended is None:
                 kept = _given(leases_of(given), keep(leases_of(given)))
@@ -234,12 +239,6 @@ def leases_of(given: Given) -> tuple[Lease, ...]:
 def keeper_of(given: Given) -> Daemon | None:
     """The process that renews the leases, on the machine that started it."""
     return of_fields(Daemon, given["keeper"]) if given.get("keeper") else None
-
-
-def unkept(given: Given) -> bool:
-    """Whether the process on this machine is gone that renews a job's leases; one on another machine looks gone too."""
-    keeper = keeper_of(given)
-    return keeper is not None and not process_alive(keeper.pid, keeper.mark)
 
 
 def _asked(asked: dict[object, Any]) -> Asked:

@@ -87,6 +87,10 @@ class Attachment(Generic[V]):
         """Have a running job take over another value (`Planned.adjusts`); what there is to say. Raises: Refused, Unreachable."""
         return ""
 
+    def neglected(self, given: Given) -> bool:
+        """Whether what keeps a job in what it was given is gone, by what this machine knows; `tend` mends it."""
+        return False
+
     async def tend(self, given: Given, look: Look) -> Sequence[str]:
         """Keep a job that has not ended in what it was given. Returns what of it is lost."""
         return ()
@@ -205,6 +209,11 @@ async def adjust(session: Session, decision: Decision, record: JobRecord | None,
         if was != now:
             said.append(await kind.adjust(session, record, now))
     return said
+
+
+def neglected(spec: JobSpec) -> bool:
+    """Whether a job that has not ended needs `tend`, which asks others than this machine."""
+    return any(kind.neglected(spec.given.get(kind.key, {})) for kind, _ in _of(spec.wanted))
 
 
 async def tend(look: Look) -> list[str]:

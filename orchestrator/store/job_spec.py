@@ -26,8 +26,8 @@ class JobSpec:
     """A launched job. wanted: as its plan has it, with the rings that it has turned to; it alone decides whether another job is the
     same. on_hosts: its name on the hosts. backend: of its collectives.
 
-    given: what it was given of its attachments, by kind, as they keep it. unlaunched: its launch failed, so that no rank ran; the
-    record's detail says why.
+    given: what it was given of its attachments, by kind, as they keep it: secrets are among it. unlaunched: its launch failed, so
+    that no rank ran; the record's detail says why.
     turning: the number of a move that may have changed its rings and whose result is not known; 0 for none. pause: the latest.
     stopping: why its ranks were asked to stop. Ranks that were asked exit with 0, so this alone tells "stopped" from "finished".
     """
@@ -35,7 +35,7 @@ class JobSpec:
     wanted: Job
     on_hosts: str
     backend: str
-    given: Mapping[str, Any] = field(default_factory=dict)
+    given: Mapping[str, Any] = field(default_factory=dict, repr=False)
     unlaunched: bool = False
     turning: int = 0
     pause: Pause | None = None
@@ -51,6 +51,7 @@ class JobSpec:
         """Read what `to_json` wrote. Raises: StoreFailed - it is not what this version writes."""
         read: dict[str, Any] = {
             "wanted": job_of(data["wanted"]),
+            "given": {kind: dict(given) for kind, given in data["given"].items()},
             "pause": of_fields(Pause, data["pause"]) if data["pause"] else None,
         }
         return of_fields(cls, {**data, **read})

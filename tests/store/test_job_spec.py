@@ -46,7 +46,7 @@ def test_a_job_is_read_as_it_was_written(spec: JobSpec) -> None:
     assert JobSpec.of_json(stored(spec)) == spec
 
 
-@pytest.mark.parametrize("without", ["wanted", "on_hosts", "pause"])
+@pytest.mark.parametrize("without", ["wanted", "on_hosts", "given", "pause"])
 def test_a_field_that_is_missing_is_refused_by_name(without: str) -> None:
     data = stored(SPEC)
     del data[without]
@@ -60,3 +60,11 @@ def test_a_field_that_nobody_knows_is_refused_by_name(where: tuple[str, ...]) ->
     (data[where[0]] if where else data)["turns"] = 1
     with pytest.raises(StoreFailed, match="whose fields are not those of this version: turns"):
         JobSpec.of_json(data)
+
+
+@pytest.mark.parametrize(
+    "part", [{"given": 3}, {"given": {"shadow": 3}}, {"wanted": {**stored(SPEC)["wanted"], "attached": {"lantern": 1}}}]
+)
+def test_what_no_attachment_wrote_is_refused(part: dict[str, Any]) -> None:
+    with pytest.raises(StoreFailed, match="the store has a JobSpec that this version cannot read"):
+        JobSpec.of_json({**stored(SPEC), **part})

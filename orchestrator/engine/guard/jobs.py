@@ -33,7 +33,7 @@ from orchestrator.engine.guard.policy import (
 from orchestrator.engine.guard.recover import evict, restart, usable
 from orchestrator.hosts import JobState, RankTimes
 from orchestrator.hosts.late import BETWEEN, ITERATIONS, silent
-from orchestrator.jobs.attachments import Look, launched_without, tend
+from orchestrator.jobs.attachments import Look, launched_without, neglected, tend
 from orchestrator.jobs.jobs import Jobs
 from orchestrator.jobs.record import counts_collectives, ranks_of
 from orchestrator.plan.evict import why_no_spare
@@ -116,7 +116,7 @@ class JobWatch:
         if self.one.locked() or self.others():
             self.quiet_since = time.monotonic()
             return None
-        if record.ended is None:
+        if record.ended is None and neglected(record.spec):
             await tend(Look(self.jobs.session, store, record, self.command.settings.run_dir(record.run), alive=True))
         adapting = self._adapting()
         # A job may wait for its slots for a cycle: only one that has ended is recovered.
