@@ -21,6 +21,7 @@ DEVICE = '"device" =~ /^${device:regex}$/'
 FAMILY = '"model" =~ /^${family:regex}$/'
 HOST = '"host" =~ /^${host:regex}$/'
 HERE = f"$timeFilter AND {RUN}"
+OURS = f"{HERE} AND {JOB}"
 """What every query of a panel is limited to: the time shown and the runs chosen."""
 
 Format = Literal["time_series", "table"]
