@@ -13,9 +13,10 @@ from functools import cache
 from importlib import import_module
 from typing import Any
 
+from optics.errors import StoreFailed
 from optics.plan import Job
 
-NAMES = ["switch_functions", "shadow", "congestion"]
+NAMES = ["switch_functions", "congestion", "shadow"]
 """In the order in which a job is given them; what it has is taken away in the same order, once its ranks have ended."""
 
 
@@ -26,6 +27,9 @@ def parts(module: str, part: str) -> tuple[Any, ...]:
 
 
 def job_of(data: Mapping[str, Any]) -> Job:
-    """The job that `data` (`to_json` of one) describes. Raises: KeyError - it has an attachment that no extension knows."""
+    """The job that `data` (`to_json` of one) describes. Raises: StoreFailed - it has an attachment that no extension knows."""
     job, known = Job.of(data), {each.key: each for each in parts("plan", "PLANNED")}
+    if strange := sorted(job.attached.keys() - known.keys()):
+        words = f"the store has a job with {', '.join(strange)}, which no extension of this version knows"
+        raise StoreFailed(words, hint="testbed doctor")
     return replace(job, attached={key: known[key].of(value) for key, value in job.attached.items()})

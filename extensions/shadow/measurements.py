@@ -1,6 +1,6 @@
 """What is recorded of what the shadow of a job judged."""
 
-from orchestrator.telemetry.measurement import COMMON_TAGS, Field, Measurement
+from orchestrator.measurement import COMMON_TAGS, Field, Measurement
 
 MEASUREMENTS = (
     Measurement(

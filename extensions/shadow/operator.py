@@ -6,13 +6,13 @@ import statistics
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 
 from extensions.shadow.hosts import ShadowHosts, tapped
 from extensions.shadow.plan import PlannedShadow, Shadow, shadow_of
 from optics import HostName, Missing, TestbedError, Unreachable
 from optics.plan import Job
+from orchestrator.hosts.api import Tail
 from orchestrator.hosts.launch import identity
 from orchestrator.inventory.lab import Lab
 from orchestrator.jobs import follow
@@ -83,11 +83,18 @@ class ShadowOfJob(Attachment[Shadow]):
                     at_ns = int(found["t_wall_ns"]) - ahead_ns - journal.anchor_ns
                     journal.point("shadow", {"job": record.name}, {**values, **places}, at_ns)
 
+        state = "silent"
+
+        async def records(offset: int) -> Tail:
+            nonlocal state
+            piece = await ShadowHosts(session.hosts.channels).records(record.spec.on_hosts, host, offset)
+            state = piece.state
+            return piece
+
         with suppress(TestbedError):
             await _connected(session, host)
-            records = partial(ShadowHosts(session.hosts.channels).records, record.spec.on_hosts, host)
-            return (await follow.lines(session, host, local, records, take)).state
-        return "silent"
+            await follow.lines(session, host, local, records, take)
+        return state
 
     async def stop(self, value: Shadow, given: Given, session: Session, record: JobRecord) -> None:
         """It writes its checkpoint. A silent host is left alone."""
@@ -96,10 +103,12 @@ class ShadowOfJob(Attachment[Shadow]):
                 await _connected(session, value.host)
                 await ShadowHosts(session.hosts.channels).end(record.spec.on_hosts, value.host)
 
-    def restorable(self, value: Shadow, job: Job, record: JobRecord, found: Sequence[Figures], hint: str) -> None:
+    def followed(self, value: Shadow, job: Job, record: JobRecord, hint: str) -> None:
         if not shadowed(job, record):
             words = f"was another training than the plan's, or had no shadow on {value.host}"
             raise Missing(f"{record.name} ran last, and {words}", hint=hint)
+
+    def restorable(self, value: Shadow, record: JobRecord, found: Sequence[Figures], hint: str) -> None:
         figures = found[0] if found else {}
         if "lacks" in figures:
             raise Missing(f"{record.name} was {figures['lacks']}", hint=hint)

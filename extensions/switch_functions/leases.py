@@ -1,4 +1,4 @@
-"""Renews what packet switches gave a job: `python -m orchestrator.engine.change.leases`, the leases as JSON on its standard input.
+"""Renews what packet switches gave a job: `python -m extensions.switch_functions.leases`, the leases as JSON on its standard input.
 
 It ends when the switch no longer knows them: they were given back, or it restarted. Also when no packet of the job has come for
 IDLE_S: a job that ended by itself, and that nobody has asked about since; when none came at all within BEGIN_S: whoever launched

@@ -21,7 +21,7 @@ from drivers.functions import SIZES, FunctionSwitch
 from extensions.switch_functions.counted import GONE, Asked, counted
 from extensions.switch_functions.leases import LEASE_S, RENEW_S
 from extensions.switch_functions.plan import Function, PlannedFunctions
-from optics import HostName, Infeasible, Interlock, Missing, Refused, TestbedError
+from optics import HostName, Infeasible, Interlock, Missing, Refused, StoreFailed, TestbedError
 from optics.leases import FunctionUse, Lease
 from optics.plain import printable
 from optics.plan import Job
@@ -232,8 +232,11 @@ def _given(leases: Sequence[Lease], keeper: Daemon | None = None) -> Given:
 
 
 def leases_of(given: Given) -> tuple[Lease, ...]:
-    """What packet switches gave the job."""
-    return tuple(of_fields(Lease, lease) for lease in given.get("leases", ()))
+    """What packet switches gave the job. Raises: StoreFailed - it is not what this version writes."""
+    try:
+        return tuple(of_fields(Lease, lease) for lease in given.get("leases", ()))
+    except (AttributeError, TypeError) as error:
+        raise StoreFailed(f"the store has leases that this version cannot read: {error}", hint="testbed doctor") from error
 
 
 def keeper_of(given: Given) -> Daemon | None:

@@ -137,10 +137,12 @@ async def job_restore(command: Command) -> JobStatus:
 async def _restorable(jobs: Jobs, job: Job) -> None:
     """Raises: as `job_restore`."""
     record, hint = _latest(jobs), "from the checkpoints of its ranks, where they have some: testbed up; anew: testbed job launch"
+    found = attachments.followers(job, record, hint)
     status = await jobs.status(record)
-    if status.state in ALIVE and any(kind.restores and kind.key in job.attached for kind in attachments.attachments()):
+    if status.state in ALIVE:
         raise Refused(f"job {record.name} is {status.state}, so there is nothing to restore", hint="testbed job stop, then restore")
-    attachments.restorable(job, record, status.attached, hint)
+    for kind, value in found:
+        kind.restorable(value, record, status.attached.get(kind.key, ()), hint)
 
 
 async def _launch(command: Command, verb: str, *, anew: bool = True, restore: bool = False) -> JobStatus:

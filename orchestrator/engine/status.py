@@ -67,9 +67,10 @@ async def status(command: Command) -> StatusReport:
         circuits = current.up.circuits(lab) if current and not turning else ()
         links = current.up.links if current else ()
         asked: dict[object, Any] = {}
-        dark, job = await asyncio.gather(
+        dark, job, _ = await asyncio.gather(
             degraded(session.devices, lab, links, circuits, seen.hellos),
             _job(session, store, key, settings, seen, asked),
+            attachments.elsewhere(lab, {}, asked),  # asked for now, and read below, where the job's own are known
         )
     job = job if job is not None and _of_now(job, store.latest_job(key), current) else None
     elsewhere = await attachments.elsewhere(lab, job.attached if job is not None else {}, asked)

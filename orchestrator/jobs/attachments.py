@@ -4,11 +4,12 @@ the ranks start, adjusted while they run, and taken away once they have ended, h
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
-from optics import HostName, Missing
+from optics import HostName, Missing, TestbedError
 from optics.plan import Job
 from orchestrator.extensions import parts
 from orchestrator.hosts.launch import Extra
@@ -72,7 +73,7 @@ class Attachment(Generic[V]):
         """Look whether the hosts of the job can have it. Raises: Refused - with their names."""
 
     async def reserve(self, value: V, job: Job, lab: Lab, run: str) -> Given:
-        """Take what has to be known before the job is recorded; it ends by itself should this program be killed now."""
+        """Take what has to be known before the job is recorded; it ends by itself soon, unless it has begun."""
         return {}
 
     async def begin(self, value: V, given: Given, launch: Launch) -> Given:
@@ -109,8 +110,11 @@ class Attachment(Generic[V]):
         """What `status` says of a running job whose figures have `lacks`."""
         return f"job {job} was {found['lacks']}"
 
-    def restorable(self, value: V, job: Job, record: JobRecord, found: Sequence[Figures], hint: str) -> None:
-        """Raises: Missing - `record`, the latest job, left no checkpoint there that this one can begin from."""
+    def followed(self, value: V, job: Job, record: JobRecord, hint: str) -> None:
+        """Raises: Missing - what it kept of `record`, the latest job, is not of this one's training."""
+
+    def restorable(self, value: V, record: JobRecord, found: Sequence[Figures], hint: str) -> None:
+        """Raises: Missing - `record`, the latest job, left no checkpoint there. found: what `status` says."""
 
     async def elsewhere(self, lab: Lab, own: Sequence[Figures], asked: dict[object, Any]) -> Sequence[str]:
         """What other jobs have of the lab, in words. own: figures of the owner's job. asked: as `Look.asked`."""
@@ -162,8 +166,8 @@ async def reserve(job: Job, lab: Lab, run: str) -> dict[str, Given]:
 
 async def begin(launch: Launch, spec: JobSpec, note: Callable[[JobSpec], None]) -> JobSpec:
     """Give a recorded job what its plan says, and have each `note`d at once. Raises: as `Attachment.begin`."""
-    await ready(launch.job, launch.session)
-    for kind, value in _of(launch.job):
+    for kind, value in _of(launch.job):  # one after the other: what was reserved waits for nothing slow
+        await kind.ready(value, launch.job, launch.session)
         given = await kind.begin(value, spec.given[kind.key], launch)
         if given != spec.given[kind.key]:
             spec = replace(spec, given={**spec.given, kind.key: given})
@@ -199,15 +203,22 @@ def lacks(given: Mapping[str, Given], key: str) -> bool:
 async def adjust(session: Session, decision: Decision, record: JobRecord | None, job: Job | None) -> list[str]:
     """Give a job that goes on what the plan wants now, as far as that can change; return what there is to say.
 
-    record: the job as it ran before. Raises: as `Attachment.adjust`.
+    record: the job as it ran before. Raises: as `Attachment.adjust`; all is as it was then, as far as hosts answer.
     """
     if record is None or job is None or decision.kind not in ("keep", "turn"):
         return []
     said = []
     for kind in attachments():
         was, now = (each.attached.get(kind.key) for each in (record.spec.wanted, job))
-        if was != now:
-            said.append(await kind.adjust(session, record, now))
+        if was == now:
+            continue
+        try:
+            words = await kind.adjust(session, record, now)
+        except BaseException:
+            with suppress(TestbedError):  # some hosts may have done it
+                await kind.adjust(session, record, was)
+            raise
+        said += [words] if words else []
     return said
 
 
@@ -254,14 +265,15 @@ def launched_without(job: str, attached: Mapping[str, Sequence[Figures]]) -> lis
     return [(kind.noun, f"{job} was {each['lacks']}") for kind, each in found if "lacks" in each]
 
 
-def restorable(job: Job, record: JobRecord, attached: Mapping[str, Sequence[Figures]], hint: str) -> None:
-    """Raises: Missing - no attachment of the latest job kept a checkpoint that this one can begin from."""
+def followers(job: Job, record: JobRecord, hint: str) -> list[tuple[Attachment[Any], Any]]:
+    """What kept checkpoints of the latest job that this one could begin from. Raises: Missing - nothing did."""
     able = [kind for kind in attachments() if kind.restores]
-    having = [kind for kind in able if kind.key in job.attached]
+    having = [(kind, value) for kind, value in _of(job) if kind in able]
     if not having:
         raise Missing(f"job {job.name} has no {' or '.join(kind.noun for kind in able)} in this plan", hint=hint)
-    for kind in having:
-        kind.restorable(job.attached[kind.key], job, record, attached.get(kind.key, ()), hint)
+    for kind, value in having:
+        kind.followed(value, job, record, hint)
+    return having
 
 
 async def elsewhere(lab: Lab, attached: Mapping[str, Sequence[Figures]], asked: dict[object, Any]) -> list[str]:

@@ -244,6 +244,7 @@ class Jobs:
             else:
                 with suppress(TestbedError):
                     await self.status(latest)  # it gives back what it has
+                await self.stop_left(self.store.job(latest.id))
         record = None if number is None else self.store.job(number)
         if record is None or record.state == "finished":
             return None

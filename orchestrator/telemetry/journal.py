@@ -21,9 +21,9 @@ from types import TracebackType
 from typing import Protocol
 
 from optics.errors import StoreFailed
+from orchestrator.measurement import COMMON_TAGS, Measurement
 from orchestrator.processes import boot_id
 from orchestrator.telemetry.lineprotocol import INT_MAX, INT_MIN, FieldValue, integer, number, tag, text
-from orchestrator.telemetry.measurement import COMMON_TAGS, Measurement
 from orchestrator.telemetry.names import MEASUREMENTS
 
 PART_BYTES = 64 * 1024 * 1024

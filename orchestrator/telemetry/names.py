@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from orchestrator.extensions import parts
-from orchestrator.telemetry.measurement import COMMON_TAGS, Field, Measurement
+from orchestrator.measurement import COMMON_TAGS, Field, Measurement
 
 OF_EXTENSIONS: tuple[Measurement, ...] = tuple(each for found in parts("measurements", "MEASUREMENTS") for each in found)
 OF_JOBS = ("iteration", "collective", "rank", "requests", *(each.name for each in OF_EXTENSIONS))

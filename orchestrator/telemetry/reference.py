@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from orchestrator.telemetry.measurement import COMMON_TAGS
+from orchestrator.measurement import COMMON_TAGS
 from orchestrator.telemetry.names import MEASUREMENTS
 
 BEGIN, END = "<!-- names: begin (generated) -->\n", "<!-- names: end -->\n"

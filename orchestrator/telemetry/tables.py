@@ -14,8 +14,8 @@ from typing import Any
 
 from optics.errors import Missing, Usage
 from orchestrator.files.atomic import whole
+from orchestrator.measurement import Measurement
 from orchestrator.telemetry.lineprotocol import INT_MAX, INT_MIN, Point
-from orchestrator.telemetry.measurement import Measurement
 from orchestrator.telemetry.names import MEASUREMENTS
 from orchestrator.telemetry.reader import Recorded, read
 

@@ -5,24 +5,29 @@ from __future__ import annotations
 import asyncio
 import json
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from extensions.congestion.plan import Congestion
-from optics import BadFile
+from optics import BadFile, Refused
 from optics.plan import Job, Plan
 from optics.ranks import RankName
+from orchestrator.engine.change.snapshot import before_of
 from orchestrator.hosts.launch import requests
 from orchestrator.inventory.lab import Lab
-from orchestrator.jobs.attachments import adjust, extra
+from orchestrator.jobs.attachments import adjust, attachment, extra
 from orchestrator.jobs.decision import Decision, decide
 from orchestrator.jobs.record import launched, spec_of
 from orchestrator.plan.reader import read_plan
 from orchestrator.plan.written import document_of
 from orchestrator.store.job_spec import JobSpec
 from orchestrator.store.records import JobRecord
+from orchestrator.store.store import Store
+from tests.engine.fleet import plan_text, ring
+from tests.engine.living import ONE, Living
 
 HOSTS = ["gpu01", "gpu02", "gpu03"]
 RING = [{"a": f"{a}:p{n}", "b": f"{b}:p{n}"} for n, (a, b) in enumerate(zip(HOSTS, HOSTS[1:] + HOSTS[:1], strict=True), 1)]
@@ -122,3 +127,44 @@ def test_a_running_job_gets_another_one_without_a_restart_and_the_old_one_back(l
     assert not back.attached
     asyncio.run(adjust(session, Decision("keep"), record(lab, after), back))
     assert told[-1]["gpu01"] == {"job": "j.r", "control": "cubic", "back": True}
+
+
+def test_a_control_that_not_all_hosts_can_have_is_taken_back_from_those_that_have_it(lab: Lab) -> None:
+    running, after = record(lab, job_of(lab, "reno")), job_of(lab, "mltcp")
+    told: list[str] = []
+
+    async def ask(requests: dict[str, dict[str, Any]], op: str, timeout_s: float) -> None:
+        told.append(requests["gpu01"]["control"])
+        if told[-1] == "mltcp":
+            raise Refused("gpu02: no struct_ops in this kernel")
+
+    session: Any = SimpleNamespace(hosts=SimpleNamespace(channels=SimpleNamespace(ask=ask)), lab=lab)
+    with pytest.raises(Refused, match="no struct_ops"):
+        asyncio.run(adjust(session, Decision("keep"), running, after))
+    assert told == ["mltcp", "reno"]
+
+
+async def test_a_rollback_gives_the_running_job_the_control_back_that_it_had(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[Congestion | None] = []
+
+    async def adjusted(_: object, __: object, value: Congestion | None) -> str:
+        given.append(value)
+        return ""
+
+    async def unsampled(*_: object, **__: object) -> None:
+        """These hosts keep no port counters."""
+
+    monkeypatch.setattr(attachment("congestion"), "adjust", adjusted)
+    monkeypatch.setattr(attachment("congestion"), "ready", unsampled)
+    monkeypatch.setattr("orchestrator.jobs.ports.bring_home", unsampled)
+    with Store(tmp_path / "store.sqlite3", durable=False) as store:
+        living = Living(store, tmp_path)
+        await living.up(plan_text("one", *ring(1, 2)))
+        living.start()
+        await living.change(plan_text("other", *ring(1, 2), job={**ONE, "congestion": "mltcp"}))
+        changed = store.get("last")
+        assert changed is not None and living.job.spec.wanted.attached["congestion"] == Congestion("mltcp")
+        await living.back(before_of(store.journalled(changed.id)[0]))
+        assert given == [Congestion("mltcp"), None] and not living.job.spec.wanted.attached and not living.ranks.launched

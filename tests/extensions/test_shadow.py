@@ -229,6 +229,16 @@ async def test_verdicts_are_brought_home_once_and_counted(bench: Bench, tmp_path
     assert VIEW.words(found) == f"{words}; taps on gpu01, gpu02; it is silent"
 
 
+async def test_a_shadow_whose_host_does_not_tell_its_clock_is_not_silent(bench: Bench, tmp_path: Path) -> None:
+    async def clocks(_: Any) -> Any:
+        raise Unreachable("gpu04: no answer to clock")
+
+    bench.launched(JOB)
+    bench.text, bench.clocks = line(1, 1, 1), clocks  # type: ignore[method-assign]
+    found = await bench.look(tmp_path / "run")
+    assert found is not None and (found["state"], found["iterations"]) == ("running", 0)
+
+
 async def test_a_shadow_s_host_that_does_not_answer_is_not_waited_for_at_each_look(bench: Bench, tmp_path: Path) -> None:
     bench.launched(JOB)
     record = bench.store.latest_job("lab/ann")

@@ -83,7 +83,7 @@ PARTS = {
         VIEW = LanternView()
         """,
     "measurements": """
-        from orchestrator.telemetry.measurement import COMMON_TAGS, Field, Measurement
+        from orchestrator.measurement import COMMON_TAGS, Field, Measurement
 
         MEASUREMENTS = (Measurement("lantern", "light", (*COMMON_TAGS, "job"), {"oil": Field("int", "", "left")}, "once"),)
         """,

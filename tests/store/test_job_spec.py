@@ -66,5 +66,5 @@ def test_a_field_that_nobody_knows_is_refused_by_name(where: tuple[str, ...]) ->
     "part", [{"given": 3}, {"given": {"shadow": 3}}, {"wanted": {**stored(SPEC)["wanted"], "attached": {"lantern": 1}}}]
 )
 def test_what_no_attachment_wrote_is_refused(part: dict[str, Any]) -> None:
-    with pytest.raises(StoreFailed, match="the store has a JobSpec that this version cannot read"):
+    with pytest.raises(StoreFailed, match=r"JobSpec that this version cannot read|no extension of this version"):
         JobSpec.of_json({**stored(SPEC), **part})

@@ -19,7 +19,7 @@ from orchestrator.fabric.lookahead import ahead
 from orchestrator.fabric.move_order import in_order
 from orchestrator.fabric.transition import per_device
 from orchestrator.inventory.lab import Lab
-from orchestrator.jobs.attachments import check
+from orchestrator.jobs.attachments import adjust, check
 from orchestrator.jobs.record import launched
 from orchestrator.plan.stored import stored_plan
 from orchestrator.plan.target import Target
@@ -93,6 +93,10 @@ class Restore(Up):
 
     async def _job(self, *, launch: bool, changed: bool) -> JobStatus | None:
         context, to = self.context, self.to
+        try:
+            self.notes += await adjust(context.session, self.turn.decision, self.running, self.turn.job)
+        except TestbedError as error:
+            self.notes.append(f"its job goes on as it was given it: {error.line}")
         await self.turn.finish()
         if self.unfit:
             self.notes.append(f"its job is not resumed: {self.unfit}; once it can be: testbed job launch")

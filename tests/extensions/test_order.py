@@ -1,0 +1,54 @@
+"""Attachments in their order: what was reserved begins before anything slow, and each module can be the first that is imported."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from optics.plan import Job
+from orchestrator.extensions import NAMES, parts
+from orchestrator.jobs.attachments import Attachment, Launch, attachments, begin
+from orchestrator.store.job_spec import JobSpec
+from tests.house.repository import ROOT
+
+MODULES = sorted(".".join(file.relative_to(ROOT).with_suffix("").parts) for file in (ROOT / "extensions").rglob("*.py"))
+
+
+def test_a_lease_is_renewed_before_hosts_are_asked_for_anything(monkeypatch: pytest.MonkeyPatch) -> None:
+    import asyncio
+
+    done: list[str] = []
+    for kind in attachments():
+
+        async def ready(*_: Any, key: str = kind.key) -> None:
+            done.append(f"ready {key}")
+
+        async def began(_: Any, given: Any, __: Launch, key: str = kind.key) -> Any:
+            done.append(f"begin {key}")
+            return given
+
+        monkeypatch.setattr(kind, "ready", ready)
+        monkeypatch.setattr(kind, "begin", began)
+    job = Job("mlp", "train", ("gpu01",), attached={kind.key: None for kind in attachments()})
+    spec = JobSpec(job, "mlp.r1", "gloo", {kind.key: {} for kind in attachments()})
+    launch = Launch(SimpleNamespace(), job, "r1", None)  # type: ignore[arg-type]
+    asyncio.run(begin(launch, spec, lambda _: None))
+    assert done.index("begin functions") < done.index("ready congestion") < done.index("begin shadow")
+
+
+def test_every_extension_has_the_parts_that_all_have() -> None:
+    assert len(NAMES) == len({kind.key for kind in attachments()}) == 3
+    assert [kind.key for kind in parts("plan", "PLANNED")] == [kind.key for kind in attachments()]
+    assert all(isinstance(kind, Attachment) for kind in attachments())
+    assert {path.parent.name for path in Path(ROOT / "extensions").glob("*/plan.py")} == {*NAMES}
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_each_module_can_be_imported_first(module: str) -> None:
+    done = subprocess.run([sys.executable, "-c", f"import {module}"], cwd=ROOT, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr[-800:]
