@@ -16,11 +16,13 @@ from optics import HostPort, Interlock
 from optics.plan import Mode, Region, TransitionPolicy
 from orchestrator.engine import job_verbs
 from orchestrator.engine import verbs as engine
+from orchestrator.engine.change.rollback import Rollback
 from orchestrator.engine.change.snapshot import Snapshot
 from orchestrator.engine.change.turn import turn_back
 from orchestrator.engine.change.up import Up
 from orchestrator.engine.guard import recover
 from orchestrator.engine.job_verbs import _pause, job_pause, job_resume
+from orchestrator.fabric.transition import per_device
 from orchestrator.jobs.record import spec_of
 from orchestrator.plan.reader import read_plan
 from orchestrator.results import UpReport
@@ -29,7 +31,7 @@ from orchestrator.telemetry import Journal, Silent
 from orchestrator.telemetry.recorder import Recorder
 from tests.drills import bench as drill
 from tests.drills.bench import plan_text as drill_plan
-from tests.engine.fleet import plan_text, ring
+from tests.engine.fleet import SLICE, plan_text, ring
 from tests.engine.living import ONE, OTHER, Living
 from tests.engine.test_turn import MOVED, bench, text
 from tests.jobs import spec
@@ -228,6 +230,29 @@ async def test_a_job_that_is_turned_back_has_its_regions_again(bench: Living) ->
     with run:
         await turn_back(context, Snapshot({}, job=bench.job.id, wanted=was), TransitionPolicy())
     assert bench.job.spec.wanted == was and not bench.ranks.launched
+
+
+@pytest.mark.parametrize("state", ["killed", "running"])
+@pytest.mark.parametrize("verb", ["rollback", "up"])
+async def test_a_job_that_an_up_cut_before_it_died_is_not_launched_by_a_way_back(bench: Living, verb: str, state: str) -> None:
+    """The plan was up, the job not replaced; its ranks would wait for each other in vain. One that runs is left as it is."""
+    bench.ranks.ran[bench.job.spec.on_hosts] = "killed"
+    await up(bench, plan_text("cut", *TWO_PAIRS))
+    bench.start()  # as if it had run on
+    bench.ranks.ran[bench.job.spec.on_hosts] = state
+    owned = per_device(bench.store.owned(SLICE))
+    to = Snapshot(owned, current=bench.store.current(SLICE), generations=bench.generations(), job=bench.job.id)
+    if verb == "rollback":
+        report = await bench.back(to)
+        said, left = "".join(report.notes), report.job is not None and report.job.state != state
+    else:
+        run, context = bench.context(verb)
+        with run:
+            undone = await Rollback(context, to, (), 1.0).carry_out()
+        said, left = undone.evidence, bool(undone.left)
+    why = "its job is not resumed: job mlp: gpu01 cannot reach gpu03 over this plan, and 3 more pairs of its hosts likewise"
+    assert not bench.ranks.launched and not left and (why in said) is (state == "killed")
+    assert bench.ranks.ran[bench.job.spec.on_hosts] == state
 
 
 @pytest.mark.parametrize("verb", ["pause", "resume"])

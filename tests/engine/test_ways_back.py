@@ -5,18 +5,20 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from drivers.api import Ready, at_once
-from optics import Change, Interrupted, Missing, Outcome, RolledBack, Setting, TimedOut
+from optics import Change, CrossConnect, HostPort, Interrupted, Missing, Outcome, RolledBack, Setting, TimedOut
 from orchestrator.cli import render
 from orchestrator.engine import verbs as engine
 from orchestrator.engine.change.run import before_run
 from orchestrator.engine.change.snapshot import found
 from orchestrator.fabric.transition import per_device
+from orchestrator.fabric.up_state import SlotsMade
 from orchestrator.store.store import Store
 from tests.drills.bench import NO_JOB, Bench, Killed, Process, opened, plan_text
 from tests.engine import fleet
@@ -96,6 +98,22 @@ async def test_rollback_of_a_down_that_could_not_read_a_device_leaves_the_light_
     assert (await bench.verb(engine.rollback, None)).plan == "two"
     assert bench.held() == bench.wanted(TWO_LINKS) and bench.held()["ocs2"] == before
     assert (await bench.status()).ok
+
+
+async def test_rollback_of_a_down_that_could_not_read_a_device_goes_back_to_the_slot_that_was_up(bench: Bench) -> None:
+    """Of slots that turned the store has the circuits of each, and a device holds those of one."""
+    await bench.up(plan_text("slots", TWO_LINKS))
+    ends = bench.lab.fibres[HostPort("gpu03", 2)], bench.lab.fibres[HostPort("gpu02", 2)]
+    with bench.store() as store:
+        was = store.current(bench.slice())
+        assert was is not None
+        plan = {"plan_name": was.plan_name, "plan_sha": was.plan_sha, "plan_text": was.plan_text, "generation": was.generation}
+        store.set_current(bench.slice(), was.run, **plan, up=replace(was.up, slots=SlotsMade(0, (0, 1))))  # type: ignore[arg-type]
+        store.own(bench.slice(), was.run, [CrossConnect(ends[0].enters, ends[1].leaves)])
+    number = unread(bench, "ocs2")
+    await bench.verb(engine.down)
+    bench.servers["ocs2"].remove_fault(number)
+    assert (await bench.verb(engine.rollback, None)).plan == "slots" and bench.held() == bench.wanted(TWO_LINKS)
 
 
 async def test_what_others_have_on_a_device_that_was_not_read_is_not_said_to_have_come_meanwhile(bench: Bench) -> None:
@@ -222,7 +240,7 @@ async def test_a_rollback_of_several_slots_goes_back_to_before_the_half_that_the
     runs = []
     for plan, owned, up in (("other", {}, None), ("slots", half, None), ("slots", ring, current)):
         run = store.new_run("up", fleet.LAB, plan_name=plan, plan_sha=plan, **own)
-        run.found(found(owned, owned, up, {}, None).to_json(), {})
+        run.found(found(owned, owned, up, {}, None, fake.lab).to_json(), {})
         run.finish("failed" if plan == "other" else "ok")
         store.resolve(runs, run.id)
         runs.append(run.id)

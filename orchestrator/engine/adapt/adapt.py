@@ -205,7 +205,7 @@ class Adapter:
         self.members = tuple(sorted(wanted | set(hosts_of(self.ranks))))
         self.macs = self.hosts.channels.macs()
         owned = per_device(store.owned(context.slice))
-        before = snapshot(seen.settings, owned, self.current, seen.hellos, record, context.foreign_settings())
+        before = snapshot(seen.settings, owned, self.current, seen.hellos, record, self.lab, context.foreign_settings())
         target = {"settings": held_data(before.owned), "generation": self.current.generation, "hosts": sorted(wanted)}
         context.run.found(before.to_json(), target)
         self.standing = Standing(seen.settings, self.current.up.links, self.current.generation)

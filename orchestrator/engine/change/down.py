@@ -80,7 +80,7 @@ class Down:
         runs = await context.jobs.running()
         await session.hosts.channels.fence(context.run.token, [*following, *(hosts_of_job(runs, lab) if runs else ())])
         foreign = context.foreign_settings()
-        before = found(observed, owned, store.current(context.slice), seen.hellos, runs, foreign)
+        before = found(observed, owned, store.current(context.slice), seen.hellos, runs, lab, foreign)
         if change or following or runs:
             context.run.found(
                 before.to_json(), {"settings": held_data(self.to.owned), "generation": None, "hosts": sorted(following)}

@@ -64,7 +64,7 @@ class Prewire:
         owned = per_device(context.store.owned(context.slice))
         running = await context.jobs.running()
         foreign = context.foreign_settings()
-        before = found(seen, owned, context.store.current(context.slice), {}, running, foreign)
+        before = found(seen, owned, context.store.current(context.slice), {}, running, context.session.lab, foreign)
         after = {d: (held - only.removed.get(d, NONE)) | only.made.get(d, NONE) for d, held in before.owned.items()}
         context.run.found(before.to_json(), {"settings": held_data(after), "generation": None, "hosts": []})
         with recorder.phase("prewire") as phase:

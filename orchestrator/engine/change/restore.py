@@ -9,7 +9,7 @@ from dataclasses import replace
 from optics import HandsNeeded, Link, Locked, TestbedError
 from orchestrator.engine.change.context import Context
 from orchestrator.engine.change.goal import goal_hosts
-from orchestrator.engine.change.rollback import Rollback
+from orchestrator.engine.change.rollback import Rollback, resume_job
 from orchestrator.engine.change.snapshot import NONE, Snapshot, change_back
 from orchestrator.engine.change.turn import Turn
 from orchestrator.engine.change.up import Up
@@ -92,16 +92,12 @@ class Restore(Up):
             await self.turn.choose(self.running, launched(self.running, self.lab, self.to.wanted), dark=dark)
 
     async def _job(self, *, launch: bool, changed: bool) -> JobStatus | None:
-        context, to = self.context, self.to
         try:
-            self.notes += await adjust(context.session, self.turn.decision, self.running, self.turn.job)
+            self.notes += await adjust(self.context.session, self.turn.decision, self.running, self.turn.job)
         except TestbedError as error:
             self.notes.append(f"its job goes on as it was given it: {error.line}")
         await self.turn.finish()
-        if self.unfit:
-            self.notes.append(f"its job is not resumed: {self.unfit}; once it can be: testbed job launch")
-        number = None if self.unfit else to.job
-        return await context.jobs.resume_previous(context.run.id, number, to.wanted, context.recorder, sample=context.sample_hz > 0)
+        return await resume_job(self.context, self.to, self.notes, self.unfit)
 
     async def _failed(self, goal: Target, error: BaseException) -> tuple[Rung, ...]:
         """Read back and try once more, as far as possible. Raises: HandsNeeded - with what is left."""

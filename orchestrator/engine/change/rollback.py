@@ -32,7 +32,7 @@ from optics import (
 )
 from optics.errors import first_line
 from optics.plain import counted
-from optics.plan import TransitionPolicy
+from optics.plan import Plan, TransitionPolicy
 from optics.words import short, sort_key
 from orchestrator.engine.change.agents import with_agents
 from orchestrator.engine.change.apply import apply_changes
@@ -44,9 +44,12 @@ from orchestrator.fabric.move_order import in_order
 from orchestrator.fabric.rules import Rules, rules
 from orchestrator.fabric.transition import per_device
 from orchestrator.hosts import Hello
+from orchestrator.inventory.lab import Lab
+from orchestrator.jobs.keep import apart
 from orchestrator.plan.reader import read_plan
 from orchestrator.plan.stored import stored_plan
 from orchestrator.plan.target import switching_s
+from orchestrator.results import JobStatus
 
 TRIES = 2
 """What was not restored is read again and sent once more."""
@@ -89,6 +92,30 @@ def verdict(context: Context, error: BaseException, undone: Undone, *, moved: bo
 
 def _words(error: BaseException) -> str:
     return str(error) if isinstance(error, TestbedError) else f"a fault of this program: {type(error).__name__}: {error}"
+
+
+def _plan_of(to: Snapshot, lab: Lab) -> Plan | None:
+    """The plan that was up, with all its slots; None if none was, or if the inventory changed since."""
+    if to.current is not None:
+        with suppress(TestbedError):
+            return read_plan(to.current.plan_text, to.current.plan_name, lab)
+    return None
+
+
+async def resume_job(context: Context, to: Snapshot, notes: list[str], unfit: str = "") -> JobStatus | None:
+    """Resume the job that ran in the state `to`, unless it is known why it cannot be launched, which is added to `notes`.
+
+    unfit: why, if that is known already. An `up` that died may have cut a job before it replaced it: its ranks would wait for
+    each other in vain. Raises: as `Jobs.resume_previous`.
+    """
+    jobs, record, plan = context.jobs, None if to.job is None else context.store.job(to.job), _plan_of(to, context.session.lab)
+    if record is not None and record.state != "finished" and plan is not None and (words := apart(record, plan)):
+        runs = await jobs.running()
+        unfit = unfit if runs is not None and runs.id == record.id else unfit or words
+    if unfit:
+        notes.append(f"its job is not resumed: {unfit}; once it can be: testbed job launch")
+    number = None if unfit else to.job
+    return await jobs.resume_previous(context.run.id, number, to.wanted, context.recorder, sample=context.sample_hz > 0)
 
 
 class Rollback:
@@ -271,9 +298,7 @@ class Rollback:
             if self.turn is not None:
                 await self.turn.settle()
             self.notes += await turn_back(context, self.to, policy)
-            await context.jobs.resume_previous(
-                context.run.id, self.to.job, self.to.wanted, context.recorder, sample=context.sample_hz > 0
-            )
+            await resume_job(context, self.to, self.notes)
         except Locked:
             raise
         except TestbedError as error:
@@ -281,10 +306,8 @@ class Rollback:
 
     def _policy(self) -> TransitionPolicy:
         """How the job is to change over, by the plan of the previous state."""
-        if self.to.current is not None:
-            with suppress(TestbedError):  # the inventory changed since
-                return read_plan(self.to.current.plan_text, self.to.current.plan_name, self.context.session.lab).transition
-        return TransitionPolicy()
+        plan = _plan_of(self.to, self.context.session.lab)
+        return TransitionPolicy() if plan is None else plan.transition
 
     # --- devices
 

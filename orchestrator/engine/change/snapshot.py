@@ -83,16 +83,30 @@ def found(
     current: CurrentPlan | None,
     hellos: Mapping[HostName, Hello],
     job: JobRecord | None,
+    lab: Lab,
     foreign: Collection[Setting] = (),
 ) -> Snapshot:
     """The observed state as a snapshot. foreign: other owners' circuits."""
     here = {d: among(held, owned.get(d, NONE)) for d, held in observed.items()}
-    unread = {d: held for d, held in owned.items() if d not in observed}
+    unread = _one_slot({d: held for d, held in owned.items() if d not in observed}, current, lab)
     ports = receivers(current.up.links) if current is not None else ()
     lit = tuple(p for p in ports if p.host in hellos and (at := hellos[p.host].ports.get(p.number)) is not None and at.carrier)
     others = {d: held - here[d] - among(held, foreign) for d, held in observed.items()}
     number, wanted = (job.id, job.spec.wanted) if job is not None else (None, None)
     return Snapshot(here | unread, others, current, {h: hello.active for h, hello in hellos.items()}, lit, number, wanted)
+
+
+def _one_slot(
+    owned: dict[DeviceName, frozenset[Setting]], current: CurrentPlan | None, lab: Lab
+) -> dict[DeviceName, frozenset[Setting]]:
+    """What devices hold of these circuits in the slot that is up: of a schedule that turned, the store has those of every slot."""
+    if current is None or current.up.slots is None:
+        return owned
+    try:
+        slot = settings(current.up.circuits(lab))
+    except TestbedError:  # the inventory changed since
+        return owned
+    return {d: among(held, slot.get(d, NONE)) for d, held in owned.items()}
 
 
 def hosts_of(target: Any) -> tuple[HostName, ...]:

@@ -92,7 +92,7 @@ class Stall:
         modes = self._prepare(subject, before_rules)
         context.need(sum(len(modes) * REPEATS * self._seconds(dark_s, subject) for dark_s in self.dark_s), "the stall curve")
         owned = per_device(context.store.owned(context.slice))
-        before = found(seen.settings, owned, self.current, seen.hellos, None, context.foreign_settings())
+        before = found(seen.settings, owned, self.current, seen.hellos, None, self.lab, context.foreign_settings())
         context.run.found(
             before.to_json(), {"settings": held_data(before.owned), "generation": self.current.generation, "hosts": self.named}
         )

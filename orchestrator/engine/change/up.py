@@ -200,7 +200,7 @@ class Up:
         context = self.context
         owned = per_device(context.store.owned(context.slice))
         foreign = context.foreign_settings()
-        self.before = found(seen.settings, owned, self.current, seen.hellos, self.running, foreign)
+        self.before = found(seen.settings, owned, self.current, seen.hellos, self.running, self.lab, foreign)
         target = {"settings": held_data(goal.wanted), "generation": self.move.generation, "hosts": sorted(wanted)}
         context.run.found(self.before.to_json(), target)
 
