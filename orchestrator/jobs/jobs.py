@@ -275,6 +275,7 @@ class Jobs:
 
         sample: hosts keep their ports' counters. restore, resume, spared: as `Launch`.
         Raises: NotVerified - it failed at once; the last line of each rank is quoted. Refused, Unreachable - it could not start.
+        Locked - another run has taken the lab, and may have launched one.
         """
         what = job.program or job.workload
         latest = self.store.latest_job(self.slice)
@@ -302,7 +303,7 @@ class Jobs:
             if sample:
                 await job_ports.keep(self.session, spec.on_hosts, job.ranks)
             phase.detail = "; ".join((f"{what}, {len(job.ranks)} ranks, {spec.backend}", *attachments.without(spec)))
-        record = self.store.latest_job(self.slice)
+        record = self.store.job(number)  # whoever took the lock may have recorded another since
         assert record is not None
         starts = f"waiting for {counted(len(job.ranks), 'rank')} to start and meet, then for {FIRST_ITERATIONS} iterations"
         with recorder.phase("job", starts) as phase:

@@ -231,8 +231,9 @@ class Store(Database):
     # -- jobs -------------------------------------------------------------------------------------------------------------------
 
     def add_job(self, key: str, run: str, name: str, spec: JobSpec, state: str = "starting") -> int:
-        """Record a job and return its id; call before launching it."""
+        """Record a job and return its id; call before launching it. Raises: as the run's fence."""
         with self.transaction() as db:
+            self.check_fence(db, run)
             cursor = db.execute(
                 "INSERT INTO jobs(lab,run,name,spec,state,started) VALUES(?,?,?,?,?,?)",
                 (key, run, name, json.dumps(spec.to_json()), state, time.time()),

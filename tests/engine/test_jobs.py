@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -11,7 +12,7 @@ from typing import Any, cast
 
 import pytest
 
-from optics import Infeasible, NotVerified, Refused
+from optics import Infeasible, Locked, NotVerified, Refused
 from optics.plan import Job, Traffic, Transfer
 from orchestrator.cli import render
 from orchestrator.cli.render import status as shown
@@ -154,6 +155,31 @@ async def test_another_training_of_the_same_name_starts_anew_both_ways(bench: Be
         status = await bench.bring(job, changed=True)
         assert status is not None and status.resumed_from == 0 and "resumed" not in str(bench.said)
     assert [resume for _, resume in bench.ranks.launched] == [False, False, False]
+
+
+async def test_a_run_whose_lock_was_taken_neither_records_nor_launches_a_job(bench: Bench) -> None:
+    """Or whoever took it would look after a job that nobody has launched, in place of its own."""
+    run = bench.store.new_run("up", "lab")
+
+    def taken(_: sqlite3.Connection) -> None:
+        raise Locked("bob took the lab")
+
+    run.fence(taken)
+    with pytest.raises(Locked, match="bob"):
+        await bench.jobs.start(run.id, TRAIN, Recorder(Silent()), resume=False)
+    assert bench.store.latest_job(KEY) is None and not bench.ranks.launched
+
+
+async def test_a_launch_waits_for_its_own_job_whatever_is_recorded_beside_it(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    launch = bench.ranks.launch
+
+    async def late(job: Job, run: str, *, resume: bool = False) -> None:
+        await launch(job, run, resume=resume)
+        bench.store.add_job(KEY, "by another", job.name, spec_of(job, bench.lab, "by another"))
+
+    monkeypatch.setattr(bench.ranks, "launch", late)
+    status = await bench.bring(TRAIN)
+    assert status is not None and (status.run, status.state, status.iterations) == ("r1", "running", 4)
 
 
 ODD = [{"iter": 2.5}, {"iter": 1e18}, {"iter_ms": 1e18}, {"t_wall_ns": 9.99e18}, {"iter": None}]
