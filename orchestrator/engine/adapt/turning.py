@@ -175,7 +175,7 @@ class Turning:
         await self.context.settled()
         seen = await self.context.session.observe(hosts=False)
         hellos = {h: a for h, a in (await self.hosts.channels.connect(sorted(self.wanted))).items() if isinstance(a, Hello)}
-        active = {hello.active for hello in hellos.values()}
+        active = {hello.active for hello in hellos.values()} - {None}  # one that lost its routes says nothing of the others
         held = {**self.standing.held, **seen.settings}
         self.context.disown_lost(held)
         if active == {self.generation}:

@@ -166,3 +166,24 @@ def test_a_turn_whose_moment_does_not_come_changes_nothing(bench: RegionBench) -
     assert (bench.generations(), bench.held(), bench.current.generation) == before
     assert not any(host.armed for host in bench.fleet.all.values())
     bench.sound()
+
+
+@pytest.mark.parametrize("moved", [False, True], ids=["before it began", "after it"])
+def test_a_host_that_lost_its_routes_does_not_say_which_the_others_run(bench: RegionBench, moved: bool) -> None:
+    """Its agent died while routes were staged, and another began without any."""
+
+    async def go() -> int:
+        turning, began = bench.turning(THERE), bench.current.generation
+
+        async def moment() -> None: ...
+
+        await turning.prepare()
+        if moved:
+            await turning.carry_out(moment)
+        bench.fleet.all["gpu03"].active = None
+        await turning.retreat()
+        return turning.generation if moved else began
+
+    wanted = asyncio.run(go())
+    assert bench.current.generation == wanted
+    assert set(bench.generations().values()) == {wanted, None}
