@@ -193,9 +193,9 @@ async def test_a_login_holds_light_up_for_a_few_milliseconds_at_most(start: Star
 
     async def watch() -> None:
         while running:
-            before = time.perf_counter()
+            before = time.thread_time()
             await asyncio.sleep(0)
-            late.append(time.perf_counter() - before)
+            late.append(time.thread_time() - before)
 
     watching = asyncio.create_task(watch())
     for _ in range(5):
@@ -204,7 +204,7 @@ async def test_a_login_holds_light_up_for_a_few_milliseconds_at_most(start: Star
     running = False
     await watching
     late.sort()
-    assert late[-1] < 0.05  # 2 ms on a quiet machine, the client's half included; this one may be busy
+    assert late[-1] < 0.05  # of a processor, so that others on this machine do not count; 2 ms with the client's half
 
 
 async def test_strange_bytes_instead_of_ssh_leave_the_server_well(start: Start) -> None:
