@@ -27,12 +27,17 @@ TESTS = (
     ),
     *(f"tests/engine/test_{name}.py" for name in ("one_owner", "ways_back", "confirm", "hold", "rare_moments", "staging_fails")),
     *(f"tests/store/test_{name}.py" for name in ("locks", "lockqueue", "scope", "adoption", "recoveries")),
-    *(f"tests/agent/test_{name}.py" for name in ("fence", "generations", "holds", "half_way_back")),
+    "tests/agent/test_fence.py",
+    "tests/agent/routes/test_generations.py",
+    "tests/agent/tcp/test_holds.py",
+    "tests/agent/routes/test_half_way_back.py",
     *(f"tests/drivers/test_{name}.py" for name in ("late_delivery", "given_up", "what_is_not_said", "links_and_rounds")),
     "tests/drills/test_device_faults.py",
 )
 """The tests without simulation of what mutants change: a minute of two cores."""
 TESTS_OF = {
+    "guard": ("tests/engine/guard",),
+    "turn": ("tests/engine/schedule",),
     "jobs": ("tests/engine/test_jobs.py", "tests/engine/test_turn.py", "tests/workloads/collectives/test_turns.py"),
     "queue": ("tests/engine/queue", "tests/store/test_queue.py", "tests/engine/test_jobs.py", "tests/hosts"),
     "recover": ("tests/engine/guard", "tests/engine/test_jobs.py"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.sim.mutants import MUTANTS
-from tests.sim.planting import ROOT, noticed
+from tests.sim.planting import ROOT, TESTS, TESTS_OF, noticed
 
 QUICK = ("step-after-effect", "lock-of-living-process-ends", "ports-not-reserved")
 """Of three kinds, and dead within a few seeds."""
@@ -16,6 +16,11 @@ def test_what_a_mutant_changes_is_there_once(name: str) -> None:
     for file, old, new in MUTANTS[name].edits:
         assert (ROOT / file).read_text().count(old) == 1, (file, old)
         assert old != new
+
+
+def test_the_tests_that_mutants_are_shown_to_are_there() -> None:
+    named = {*TESTS, *(each for several in TESTS_OF.values() for each in several)}
+    assert not [each for each in named if not (ROOT / each).exists()]
 
 
 @pytest.mark.timeout(600)
