@@ -39,6 +39,7 @@ OF_JOBS = (
                 "            self._record(self.record.spec)",
             ),
         ),
+        most=600,
         plot="jobs",
     ),
     Mutant(
