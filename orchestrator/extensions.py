@@ -1,8 +1,8 @@
 """The mechanisms that are folders of `extensions/`: found by name, and imported when first asked for.
 
 A job may have *attachments* while it runs, beside its ranks: a shadow, functions of packet switches, a congestion control. What a
-plan knows of one is in `extensions/NAME/plan.py` (`PLANNED`), what is done with it in `operator.py` (`ATTACHMENT`), how it is shown
-in `view.py` (`VIEW`).
+plan knows of one is in `extensions/NAME/plan.py` (`PLANNED`), what is done with it in `operator.py` (`ATTACHMENT`). If it has
+figures, `view.py` (`VIEW`), `measurements.py` (`MEASUREMENTS`) and `panels.py` (`NUMBERS`, `panels`) say how they are shown.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 from optics.errors import StoreFailed
@@ -22,8 +23,9 @@ NAMES = ["switch_functions", "congestion", "shadow"]
 
 @cache
 def parts(module: str, part: str) -> tuple[Any, ...]:
-    """This part of every extension, in order: parts("plan", "PLANNED")."""
-    return tuple(getattr(import_module(f"extensions.{name}.{module}"), part) for name in NAMES)
+    """This part of every extension that has such a module, in order: parts("plan", "PLANNED")."""
+    modules = (f"extensions.{name}.{module}" for name in NAMES)
+    return tuple(getattr(import_module(each), part) for each in modules if find_spec(each) is not None)
 
 
 def job_of(data: Mapping[str, Any]) -> Job:

@@ -46,7 +46,7 @@ class View(ABC):
 
 def views() -> tuple[View, ...]:
     """Every kind that shows something, in order."""
-    return tuple(view for view in parts("view", "VIEW") if view is not None)
+    return parts("view", "VIEW")
 
 
 def made_mark(name: str, words: str, *, share: float | None = None, bad: bool = False, cells: Json = None) -> Mark:

@@ -16,7 +16,7 @@ from tests.house.repository import ROOT, tracked
 LINES, METHODS = 450, 25
 
 LONGER: Mapping[str, int] = {
-    "orchestrator/results.py": 457,
+    "orchestrator/results.py": 455,
     "tests/agent/routes/test_generations.py": 455,
     "tests/cli/test_doctor.py": 541,
     "tests/cli/test_verbs.py": 483,

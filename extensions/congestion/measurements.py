@@ -1,3 +1,0 @@
-"""Nothing is recorded of a congestion control itself."""
-
-MEASUREMENTS = ()

@@ -1,8 +1,0 @@
-"""Nothing is shown of a congestion control itself."""
-
-NUMBERS = ()
-
-
-def panels() -> tuple[()]:
-    """None."""
-    return ()
