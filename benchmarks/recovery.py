@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.bench_lab import BenchLab, bench_lab, ring_links
 from benchmarks.harness import verdict
 from benchmarks.reroute import Events
-from orchestrator.engine.guard.policy import CALM_S, FIRST_BACKOFF_S
+from orchestrator.services.guard.policy import CALM_S, FIRST_BACKOFF_S
 from tests.rank_signals import send
 
 HOSTS, TRIALS, LIMIT = 6, 3, 0.2

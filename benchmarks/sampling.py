@@ -22,7 +22,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.bench_lab import ROOT, BenchLab, bench_lab
 from benchmarks.harness import verdict
-from orchestrator.engine.change.port_counters import Counters
+from orchestrator.change.port_counters import Counters
 from orchestrator.hosts import Hosts
 from orchestrator.session import load_lab, open_session
 from orchestrator.telemetry import Journal

@@ -115,8 +115,8 @@ def measured(lab: BenchLab, arm: str, into: Arm, slots: int, period_s: float) ->
 def testbed(arm: str, words: list[str]) -> None:
     """Be `testbed`, whose hosts do not hold where the arm says so; the program has no such option."""
     from optical_testbed_command import main as program
-    from orchestrator.engine.schedule import goals, verb
     from orchestrator.hosts import render
+    from orchestrator.services.schedule import goals, verb
 
     if arm != HELD:
         setattr(verb, "hold_rules", lambda goal, after, lab, macs, hosts: goals.slot_rules(goal, lab, macs, hosts))  # noqa: B010

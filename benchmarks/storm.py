@@ -34,7 +34,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.bench_lab import BenchLab, bench_lab
 from benchmarks.harness import verdict
 from benchmarks.reroute import Events
-from orchestrator.engine.guard.policy import Budget
+from orchestrator.services.guard.policy import Budget
 
 HOSTS, EVERY, IN_FLIGHT = 6, 20, 1
 """Ranks are at most one iteration apart."""

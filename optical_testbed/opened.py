@@ -68,8 +68,8 @@ class Opened:
     ) -> T:
         """Run a verb of the engine as the command line does. name: in messages, and for the usual times."""
         from optical_testbed.events import Events
-        from orchestrator.engine.invoke import GRACE_S, bounded, invoked
         from orchestrator.store.store import Store
+        from orchestrator.verbs.invoke import GRACE_S, bounded, invoked
 
         settings = self.settings
         with (
@@ -81,7 +81,7 @@ class Opened:
     async def start(self) -> None:
         """Start the emulated lab, if the inventory is one and it does not run."""
         from optical_testbed.events import Events
-        from orchestrator.engine.invoke import start_lab
+        from orchestrator.verbs.invoke import start_lab
 
         start_lab(self.settings, Events())
 

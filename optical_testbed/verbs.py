@@ -37,8 +37,8 @@ async def plan(
     adopt: other owners' circuits to take over. job: as for `up`.
     Raises: BadFile, Infeasible, Interlock, Unreachable, TimedOut.
     """
-    from orchestrator.engine import verbs
     from orchestrator.store.options import UpOptions
+    from orchestrator.verbs import change as verbs
 
     options = UpOptions(job=job, avoid=tuple(avoid), adopt=tuple(adopt), relabel=relabel)
     return await lab.work("plan", verbs.plan, source(plan), options)
@@ -67,10 +67,10 @@ async def up(
     Raises: BadFile, Infeasible, Interlock, Locked, Unreachable - nothing was changed. RolledBack - it failed, everything is as
     before. HandsNeeded - it failed, and so did the rollback; `left` lists what is left. ChangeFailed - only without `rollback`.
     """
-    from orchestrator.engine import verbs
-    from orchestrator.engine.invoke import is_stopped_lab
     from orchestrator.session import load_lab, load_plan
     from orchestrator.store.options import UpOptions
+    from orchestrator.verbs import change as verbs
+    from orchestrator.verbs.invoke import is_stopped_lab
 
     found = source(plan)
     _check_window(confirm_within_s)
@@ -104,7 +104,7 @@ async def confirm(lab: Opened, run: str | None = None) -> ConfirmReport:
 
     Raises: Missing - none waits. Interlock - it is too late. Unreachable, NotVerified - not all hosts run it; it still waits.
     """
-    from orchestrator.engine import verbs
+    from orchestrator.verbs import change as verbs
 
     return await lab.work("confirm", verbs.confirm, run)
 
@@ -133,7 +133,7 @@ async def rehearse(
 
 async def prewire(lab: Opened, plan: PlanLike, *, relabel: bool = False) -> PrewireReport:
     """Have robotic switches prepare a plan in the dark, so that its `up` is fast. Raises: as `up`."""
-    from orchestrator.engine import verbs
+    from orchestrator.verbs import change as verbs
 
     found = source(plan)
     await lab.start()
@@ -145,10 +145,10 @@ async def down(lab: Opened) -> DownReport:
 
     Raises: as `up`. HandsNeeded - something could not be restored; `left` lists it.
     """
-    from orchestrator.engine import verbs
-    from orchestrator.engine.guard.process import GUARD
+    from orchestrator.services.guard.process import GUARD
     from orchestrator.session import load_lab
     from orchestrator.store.keys import slice_of
+    from orchestrator.verbs import change as verbs
 
     if (lab.settings.data_dir / "guard").is_dir():
         GUARD.stop(lab.settings, slice_of(load_lab(lab.settings.inventory), lab.settings))
@@ -171,8 +171,8 @@ async def rollback(lab: Opened, run: str | None = None) -> UpReport | DownReport
 
     Raises: as `up`. Missing - there is no such run, or it changed nothing. HandsNeeded - something could not be restored.
     """
-    from orchestrator.engine import verbs
     from orchestrator.results import DownReport
+    from orchestrator.verbs import change as verbs
 
     found = await lab.work("rollback", verbs.rollback, run)
     return _restored(found) if isinstance(found, DownReport) else found
@@ -180,8 +180,8 @@ async def rollback(lab: Opened, run: str | None = None) -> UpReport | DownReport
 
 async def resume(lab: Opened, run: str = "last") -> UpReport | DownReport | PrewireReport:
     """Continue an unfinished run from the present state: the same plan and options. Raises: as the verb it resumes; Missing."""
-    from orchestrator.engine import verbs
     from orchestrator.results import DownReport
+    from orchestrator.verbs import change as verbs
 
     await lab.start()
     found = await lab.work("resume", verbs.resume, run)
@@ -190,7 +190,7 @@ async def resume(lab: Opened, run: str = "last") -> UpReport | DownReport | Prew
 
 async def restore(lab: Opened) -> UpReport:
     """Restore the plan that is up exactly as recorded, after devices or hosts lost it. Raises: as `up`."""
-    from orchestrator.engine import verbs
+    from orchestrator.verbs import change as verbs
 
     await lab.start()
     return await lab.work("restore", verbs.restore)
@@ -198,7 +198,7 @@ async def restore(lab: Opened) -> UpReport:
 
 async def status(lab: Opened) -> StatusReport:
     """Return the lab as its devices and hosts answer now; one that does not answer is reported with its error."""
-    from orchestrator.engine import verbs
+    from orchestrator.verbs import change as verbs
 
     return await lab.work("status", verbs.status)
 
@@ -211,14 +211,14 @@ async def verify(
     rungs: only these; none: those that the plan asks for. qualify: load every link. collective: run a short all-reduce.
     beside_job: both also while a job runs, which they slow down. Raises: Missing - no plan is up, or there is no such rung.
     """
-    from orchestrator.engine import verbs
+    from orchestrator.verbs import change as verbs
 
     return await lab.work("verify", verbs.verify, rungs=tuple(rungs), qualify=qualify, collective=collective, beside_job=beside_job)
 
 
 async def devices(lab: Opened) -> DevicesReport:
     """Return identity, ports, optical power (dBm) and abilities of each device."""
-    from orchestrator.engine import verbs
+    from orchestrator.verbs import change as verbs
 
     return await lab.work("devices", verbs.devices)
 
@@ -259,10 +259,10 @@ async def design(
     met. BadPlugin - a generator or schedule of another distribution failed.
     """
     from optics.errors import BadFile
-    from orchestrator.engine.design_files import read_workload, workload_of
     from orchestrator.plan.design.design import design as designed
     from orchestrator.plan.design.document import checked, document
     from orchestrator.session import load_lab
+    from orchestrator.verbs.design_files import read_workload, workload_of
     from planner.topology.methods import Wanted
 
     only = {"search": "topoopt", "twisted": "torus", "wavelengths": "ring-wavelengths"}
@@ -352,7 +352,7 @@ async def telemetry(lab: Opened, run: str = "last", measurement: str | Sequence[
 
 async def job_launch(lab: Opened) -> JobStatus:
     """Launch the job of the plan that is up, again if it ran before. Raises: Missing - no plan is up, or it has no job."""
-    from orchestrator.engine import verbs
+    from orchestrator.verbs import change as verbs
 
     return await lab.work("job launch", verbs.job_launch)
 
@@ -362,14 +362,14 @@ async def job_restore(lab: Opened) -> JobStatus:
 
     Raises: Missing - there is none, or another job is in the plan that is up. Refused - it runs.
     """
-    from orchestrator.engine import verbs
+    from orchestrator.verbs import change as verbs
 
     return await lab.work("job restore", verbs.job_restore)
 
 
 async def job_status(lab: Opened) -> JobStatus:
     """Return the latest job as its ranks report it now. Raises: Missing - none was ever launched. Unreachable."""
-    from orchestrator.engine import verbs
+    from orchestrator.verbs import change as verbs
 
     return await lab.work("job status", verbs.job_status)
 
@@ -379,7 +379,7 @@ async def job_diagnose(lab: Opened, *, traffic: bool = True) -> DiagnosisReport:
 
     traffic: suspect links may be loaded, which slows a running job for some seconds. Raises: Missing - no plan is up. Unreachable.
     """
-    from orchestrator.engine import verbs
+    from orchestrator.verbs import change as verbs
 
     return await lab.work("job diagnose", verbs.job_diagnose, traffic=traffic)
 
@@ -389,7 +389,7 @@ async def job_wait(lab: Opened, *, iterations: int | None = None, timeout_s: flo
 
     timeout_s: longest time to wait (s); None: that of the lab. Raises: TimedOut - it has not. Missing, Unreachable.
     """
-    from orchestrator.engine import job_verbs
+    from orchestrator.verbs import job as job_verbs
 
     return await lab.within(timeout_s).work("job wait", job_verbs.job_wait, iterations=iterations)
 
@@ -399,14 +399,14 @@ async def job_pause(lab: Opened, *, for_s: float = 600.0) -> JobStatus:
 
     Raises: Refused - it does not run, is paused already, or not all ranks take part; it goes on then.
     """
-    from orchestrator.engine import verbs
+    from orchestrator.verbs import change as verbs
 
     return await lab.work("job pause", verbs.job_pause, for_s=for_s)
 
 
 async def job_resume(lab: Opened) -> JobStatus:
     """Have a paused job go on. Raises: Refused - it is not paused, or a rank does not go on."""
-    from orchestrator.engine import verbs
+    from orchestrator.verbs import change as verbs
 
     return await lab.work("job resume", verbs.job_resume)
 
@@ -417,21 +417,21 @@ async def job_evict(lab: Opened, host: str, *, spare: str = "") -> UpReport:
     Raises: Missing, Infeasible - the plan cannot do without it, or the spare is not like it. Interlock - the spare is tagged out or
     another owner's. Unreachable - it does not answer. As `up`.
     """
-    from orchestrator.engine import verbs
+    from orchestrator.verbs import change as verbs
 
     return await lab.work("job evict", verbs.evict, {host: spare})
 
 
 async def job_stop(lab: Opened) -> JobStatus:
     """Stop the job at the end of an iteration and return how far it got."""
-    from orchestrator.engine import verbs
+    from orchestrator.verbs import change as verbs
 
     return await lab.work("job stop", verbs.job_stop)
 
 
 async def job_logs(lab: Opened, *, lines: int = 20, host: str | None = None, rank: int | None = None) -> JobLogs:
     """Return the last lines of each rank's log. host, rank: only of these. Raises: Missing - no job, or no such rank."""
-    from orchestrator.engine import verbs
+    from orchestrator.verbs import change as verbs
 
     return await lab.work("job logs", verbs.job_logs, lines=lines, host=host, rank=rank)
 
@@ -441,7 +441,7 @@ async def job_records(lab: Opened) -> Rows:
 
     Raises: as `status` of the job.
     """
-    from orchestrator.engine import verbs
+    from orchestrator.verbs import change as verbs
 
     found = await lab.work("job status", verbs.job_status)  # fetches the newest
     return await telemetry(lab, found.run, "iteration")

@@ -351,7 +351,7 @@ class TurnReport(JsonReport):
     meanwhile; `ride`, neither. after: the last iteration on the earlier rings, or before the pause.
 
     stood_ms: time lost beyond the usual iteration time, from the first command to the end of the first iteration after the
-    change; boundary_ms is what dark_ms and commit_ms leave of it (engine/change/standstill.py). before_ms, after_ms: a usual
+    change; boundary_ms is what dark_ms and commit_ms leave of it (change/standstill.py). before_ms, after_ms: a usual
     iteration (telemetry/names.py). worst_rank_ms: the longest time that any rank moved no byte although some were due.
     prepare_ms: until all ranks were prepared.
     note: why the job was not changed over, empty if it was.

@@ -20,17 +20,17 @@ from optics.errors import HandsNeeded, Missing, TestbedError, Unreachable
 from optics.errors import Usage as Usage  # of every verb
 from optics.plain import printable
 from orchestrator.cli.tones import coloured
-from orchestrator.engine.invoke import GRACE_S, bounded, invoked, start_lab
+from orchestrator.verbs.invoke import GRACE_S, bounded, invoked, start_lab
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from orchestrator.engine import verbs
     from orchestrator.results import Json, PhaseTime
     from orchestrator.session import Command
     from orchestrator.settings import Settings
     from orchestrator.store.store import Store
     from orchestrator.telemetry.progress import Progress
+    from orchestrator.verbs import change as verbs
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -222,14 +222,14 @@ class Call:
 
 
 class _Engine:
-    """`orchestrator.engine.verbs`, imported when the first verb of it is used: its libraries take long to load."""
+    """`orchestrator.verbs.change`, imported when the first verb of it is used: its libraries take long to load."""
 
     def __getattr__(self, name: str) -> Any:
         """Raises: Missing - a library is not installed."""
         from importlib import import_module
 
         try:
-            return getattr(import_module("orchestrator.engine.verbs"), name)
+            return getattr(import_module("orchestrator.verbs.change"), name)
         except ModuleNotFoundError as error:
             if (error.name or "").partition(".")[0] in ("orchestrator", "drivers", "optics"):
                 raise  # a bug of this program, not a package that could be installed

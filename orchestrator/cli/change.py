@@ -15,7 +15,7 @@ from orchestrator.cli.call import Call, Result, Usage, engine, verb
 from orchestrator.cli.completing import avoidable, plans, saved_plans
 from orchestrator.cli.rehearsing import beside, rehearsed_first
 from orchestrator.cli.shared import ExitCode, GuardJobs, Pairs, Restarts, Wait, budget_of, changed, own_slice, seconds
-from orchestrator.engine.invoke import is_stopped_lab
+from orchestrator.verbs.invoke import is_stopped_lab
 
 Topology = Annotated[
     Path | None, typer.Option("--topology", "-t", metavar="PLAN", help="The plan, a JSON file.", autocompletion=plans)
@@ -27,7 +27,7 @@ def _stop_guard(call: Call) -> None:
     """Stop the guard of the plan that is to be taken down."""
     if not (call.settings.data_dir / "guard").is_dir():
         return
-    from orchestrator.engine.guard.process import GUARD
+    from orchestrator.services.guard.process import GUARD
 
     if (stopped := GUARD.stop(call.settings, own_slice(call))) is not None:
         call.note(f"guard{stopped.of} stopped (pid {stopped.pid})")
@@ -61,7 +61,7 @@ def _startable(path: Path | None, call: Call, file: Path | None = None, spares: 
         lab = load_lab(call.settings.inventory)
         plan, text = load_plan(path, lab)
         if spares:
-            from orchestrator.engine.guard.recover import with_spares
+            from orchestrator.services.guard.recover import with_spares
 
             with call.store() as store:
                 with_spares(text, plan, spares, lab, store, call.settings)
@@ -119,7 +119,7 @@ def _guard_jobs(call: Call, path: Path, guard: bool, jobs: bool, restarts: str |
     if budget is None:
         return ""
     if (call.settings.data_dir / "guard").is_dir():
-        from orchestrator.engine.guard.process import recovers_as
+        from orchestrator.services.guard.process import recovers_as
 
         recovers_as(call.settings, own_slice(call), str(budget))
     return str(budget)
@@ -127,7 +127,7 @@ def _guard_jobs(call: Call, path: Path, guard: bool, jobs: bool, restarts: str |
 
 def _start_guard(call: Call, run: str, budget: str) -> str:
     """Start a guard for the plan that is up now; return the line that says so."""
-    from orchestrator.engine.guard.process import GUARD, recovers_as
+    from orchestrator.services.guard.process import GUARD, recovers_as
 
     log = call.settings.run_dir(run) / "guard.jsonl"
     recovering = ["--jobs", "--restarts", budget] if budget else []

@@ -12,7 +12,7 @@ from orchestrator.cli.service import Foreground, Log, in_background, started, wo
 from orchestrator.cli.shared import Jsonl, one_of, own_lab, seconds
 
 if TYPE_CHECKING:
-    from orchestrator.engine.sharing.process import CoordinateState
+    from orchestrator.services.sharing.process import CoordinateState
 
 app = typer.Typer()
 BY = ("shift", "mltcp", "together", "off")
@@ -50,8 +50,8 @@ def coordinate(
         text = f"coordinate: --by {by} cannot be combined with --force or --foreground"
         raise Usage(text, hint=f"testbed coordinate --by {by}")
     if by == "mltcp":
-        from orchestrator.engine.sharing.coordinate import by_windows
-        from orchestrator.engine.sharing.process import COORDINATOR
+        from orchestrator.services.sharing.coordinate import by_windows
+        from orchestrator.services.sharing.process import COORDINATOR
 
         COORDINATOR.stop(call.settings, own_lab(call))
         given = call.work(by_windows)
@@ -62,12 +62,12 @@ def coordinate(
         return Result({"stopped": stopped, "released": [*told]}, text)
     sampled = seconds("--for", for_, "3s")
     if by == "shift" and in_background(call, log, foreground or jsonl, "--foreground or --jsonl"):
-        from orchestrator.engine.sharing.process import COORDINATOR
+        from orchestrator.services.sharing.process import COORDINATOR
 
         words = ["--grid", f"{grid:g}", "--for", f"{sampled:g}s", *(["--force"] if force else [])]
         return started(COORDINATOR, begun(call, words))
-    from orchestrator.engine.sharing.coordinate import By, CoordinateOptions
-    from orchestrator.engine.sharing.coordinate import coordinate as work
+    from orchestrator.services.sharing.coordinate import By, CoordinateOptions
+    from orchestrator.services.sharing.coordinate import coordinate as work
 
     report = worked(call, work, jsonl, log, options=CoordinateOptions(cast(By, by), force, grid, sampled, str(log or "")))
     return Result(report.to_json(), "" if jsonl else f"Coordinated {report.lab}: {report.last}")
@@ -75,7 +75,7 @@ def coordinate(
 
 def begun(call: Call, words: Sequence[str] = ()) -> CoordinateState:
     """Start the coordinator in the background, in place of one that runs. words: further options of the command."""
-    from orchestrator.engine.sharing.process import COORDINATOR
+    from orchestrator.services.sharing.process import COORDINATOR
 
     lab = own_lab(call)
     COORDINATOR.stop(call.settings, lab)
@@ -84,8 +84,8 @@ def begun(call: Call, words: Sequence[str] = ()) -> CoordinateState:
 
 def ended(call: Call) -> tuple[str, bool, list[str]]:
     """Stop the coordinator: what was done in words, whether one ran, the jobs that begin iterations when they like."""
-    from orchestrator.engine.sharing.coordinate import released
-    from orchestrator.engine.sharing.process import COORDINATOR
+    from orchestrator.services.sharing.coordinate import released
+    from orchestrator.services.sharing.process import COORDINATOR
 
     stopped = COORDINATOR.stop(call.settings, own_lab(call))
     told = call.work(released)

@@ -122,7 +122,7 @@ def exported(found: Design, lab: Lab, folder: Path) -> tuple[list[str], list[str
 
 def _found(call: Call, lab: Lab, wanted: Wanted, workload: Path, processes: int) -> Design:
     from orchestrator.cli.pool import workers
-    from orchestrator.engine.design_files import read_workload
+    from orchestrator.verbs.design_files import read_workload
 
     read = read_workload(workload)
     with workers(processes) as pool:

@@ -29,10 +29,10 @@ def predicted(call: Call, run: str) -> Result:
     """
     from optics.errors import TestbedError
     from orchestrator.cli import designtext
-    from orchestrator.engine.profile import count_hops, job_profile, versus
     from orchestrator.results import to_json
     from orchestrator.session import load_lab
     from orchestrator.store.runs import named
+    from orchestrator.verbs.profile import count_hops, job_profile, versus
 
     with call.store() as store:
         job = store.latest_job(own_slice(call))
@@ -282,8 +282,8 @@ def cost(
     prices: Annotated[Path | None, typer.Option("--prices", metavar="FILE", help="Your own table of prices.")] = None,
 ) -> Result:
     from orchestrator.cli import designtext
-    from orchestrator.engine.design_files import read_prices
     from orchestrator.plan.design.prices import fabrics
+    from orchestrator.verbs.design_files import read_prices
 
     found = fabrics(read_prices(prices), ports, rate_gbps)
     return Result(found.to_json(), designtext.cost(found))

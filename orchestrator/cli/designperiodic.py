@@ -71,13 +71,13 @@ def periodic(
     seed: Seed = 1,
     name: Name = "",
 ) -> Result:
-    from orchestrator.engine.design_files import read_workload
     from orchestrator.plan.design.design import design
     from orchestrator.plan.design.document import document
     from orchestrator.plan.design.periodic import PATTERNS
     from orchestrator.plan.design.periodic import periodic as designed
     from orchestrator.plan.reader import read_plan
     from orchestrator.session import load_lab
+    from orchestrator.verbs.design_files import read_workload
     from planner.topology.methods import Wanted
 
     if workload is None:

@@ -7,11 +7,11 @@ from typing import Any
 
 from optics.plain import counted, seconds_text
 from orchestrator.cli.text import columns, ms_text
-from orchestrator.engine.profile import Profile, Versus
 from orchestrator.plan.design.design import Design
 from orchestrator.plan.design.prices import Fabrics
 from orchestrator.plan.design.replan import Degraded, Rewiring
 from orchestrator.results import to_json
+from orchestrator.verbs.profile import Profile, Versus
 from planner.predict.iteration import Prediction
 
 

@@ -147,7 +147,7 @@ def _on_device(call: Call, driver: str, name: str, hardware: bool, only: Sequenc
     from conformance.subject import Subject
     from conformance.truth import Truth
     from orchestrator import emulated as labproc
-    from orchestrator.engine.change.locking import holding
+    from orchestrator.change.locking import holding
     from orchestrator.session import Command, load_lab
     from orchestrator.store.scope import Scope
     from orchestrator.telemetry.progress import Silent

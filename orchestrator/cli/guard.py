@@ -46,8 +46,8 @@ def guard(
 ) -> Result:
     if stop:
         return _stopped(call)
-    from orchestrator.engine.guard.guard import GuardOptions
-    from orchestrator.engine.guard.guard import guard as work
+    from orchestrator.services.guard.guard import GuardOptions
+    from orchestrator.services.guard.guard import guard as work
 
     budget = budget_of("guard", jobs, restarts)
     options = GuardOptions(seconds("--look", look, "10s"), seconds("--hold", hold, "3s"), stay, str(log or ""), budget)
@@ -58,7 +58,7 @@ def guard(
 
 
 def _stopped(call: Call) -> Result:
-    from orchestrator.engine.guard.process import GUARD
+    from orchestrator.services.guard.process import GUARD
 
     there = GUARD.stop(call.settings, own_slice(call))
     if there is None or not there.around:

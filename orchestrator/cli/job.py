@@ -194,7 +194,7 @@ def profile(
     out: Annotated[Path | None, typer.Option("--out", "-o", metavar="FILE", help="Write the result as a workload.")] = None,
 ) -> Result:
     from orchestrator.cli import designtext
-    from orchestrator.engine.profile import as_workload, job_profile
+    from orchestrator.verbs.profile import as_workload, job_profile
 
     report = call.work(job_profile, iterations=iterations)
     if out is not None:
@@ -227,7 +227,7 @@ def phases(
     for_: Annotated[str, typer.Option("--for", metavar="TIME", help="How long ports are sampled.")] = "3s",
 ) -> Result:
     from orchestrator.cli import phasestext
-    from orchestrator.engine.sharing.coordinate import job_phases
+    from orchestrator.services.sharing.coordinate import job_phases
 
     report = call.work(job_phases, grid_ms=grid, seconds=seconds("--for", for_, "3s"))
     if figure is not None:

@@ -209,7 +209,7 @@ def tagout(
 
 
 def _take_hosts(call: Call, reason: str) -> Result:
-    from orchestrator.engine.fencing import take_hosts
+    from orchestrator.verbs.fencing import take_hosts
 
     if not reason:
         raise Usage("unlock: --hosts needs a --reason", hint='testbed unlock --hosts --reason "..."')

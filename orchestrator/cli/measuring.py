@@ -41,7 +41,7 @@ class Tenant:
 
     def adapt(self, on: bool) -> None:
         from orchestrator.cli.shared import own_slice
-        from orchestrator.engine.adapt.process import ADAPTER
+        from orchestrator.services.adapt.process import ADAPTER
 
         settings, slice_ = self._call.settings, own_slice(self._call)
         if on:
@@ -56,8 +56,8 @@ class Tenant:
             return ended(self._call)[0]
         if by == "shift":
             return begun(self._call).last
-        from orchestrator.engine.sharing.coordinate import CoordinateOptions
-        from orchestrator.engine.sharing.coordinate import coordinate as work
+        from orchestrator.services.sharing.coordinate import CoordinateOptions
+        from orchestrator.services.sharing.coordinate import coordinate as work
 
         return self._call.work(work, notify=lambda _: None, options=CoordinateOptions(by)).last
 

@@ -13,7 +13,7 @@ from orchestrator.cli.service import Foreground, worked
 from orchestrator.cli.shared import Jsonl, own_lab, seconds
 
 if TYPE_CHECKING:
-    from orchestrator.engine.queue.verb import QueueRow, QueueView
+    from orchestrator.queue.verb import QueueRow, QueueView
     from orchestrator.results import Json
     from orchestrator.session import Command
     from orchestrator.store.store import Store
@@ -33,9 +33,9 @@ def _command(call: Call, store: Store) -> Command:
 
 def _serve(call: Call) -> dict[str, Json]:
     """Have the background process run. Raises: as `Kind.start`."""
-    from orchestrator.engine.invoke import start_lab
-    from orchestrator.engine.queue.process import QUEUE
+    from orchestrator.queue.process import QUEUE
     from orchestrator.results import to_json
+    from orchestrator.verbs.invoke import start_lab
 
     with call.progress() as progress:
         start_lab(call.settings, progress)
@@ -81,7 +81,7 @@ def queue(
         Path | None, typer.Option("--log", metavar="FILE", help="With --foreground: append events to this file.")
     ] = None,
 ) -> Result:
-    from orchestrator.engine.queue.verb import queue_view
+    from orchestrator.queue.verb import queue_view
     from orchestrator.store.queue import queued
 
     if sum((explain or all_, start, stop, foreground)) > 1:
@@ -130,8 +130,8 @@ def add(
 ) -> Result:
     from optics import BadFile
     from optics.plain import counted, hours_text, reason
-    from orchestrator.engine.queue.verb import queue_add
     from orchestrator.files.reading import attentive, text_of
+    from orchestrator.queue.verb import queue_add
 
     if for_ is None:
         raise Usage(
@@ -175,7 +175,7 @@ def drop(call: Call, number: Annotated[int, typer.Argument(metavar="N", min=1, h
 
 
 def _foreground(call: Call, jsonl: bool, log: Path | None) -> Result:
-    from orchestrator.engine.queue.verb import queue_serve
+    from orchestrator.queue.verb import queue_serve
 
     kept = log is not None  # in the background: no one is there to start it again
     report = worked(call, partial(queue_serve, log=str(log or ""), kept=kept), jsonl, log, kept=kept)
@@ -184,7 +184,7 @@ def _foreground(call: Call, jsonl: bool, log: Path | None) -> Result:
 
 
 def _stopped(call: Call) -> Result:
-    from orchestrator.engine.queue.process import QUEUE
+    from orchestrator.queue.process import QUEUE
     from orchestrator.results import to_json
     from orchestrator.store.locks import who
     from orchestrator.store.queue import given_up

@@ -44,8 +44,8 @@ def rehearsed_first(call: Call, path: Path, options: UpOptions, expected: str) -
     Raises: Usage - nobody to ask. NotVerified - it failed on the twin.
     """
     from optics.errors import NotVerified
+    from orchestrator.change.goal import as_saved
     from orchestrator.cli.tones import coloured
-    from orchestrator.engine.change.goal import as_saved
 
     call.must_be_able_to_ask()
     report = rehearse(call, path, options, start=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable, Sequence
 
 from optics.plain import counted, seconds_text
+from orchestrator.change.standstill import stood_text
 from orchestrator.cli.text import (
     columns,
     expected_ms_text,
@@ -18,7 +19,6 @@ from orchestrator.cli.text import (
     scaled_ms_text,
     when,
 )
-from orchestrator.engine.change.standstill import stood_text
 from orchestrator.results import (
     Awaiting,
     DeviceDiff,

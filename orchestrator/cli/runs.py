@@ -24,10 +24,10 @@ def wall(record: RunRecord) -> float | None:
 
 def _prune(call: Call, keep: int | None, dry_run: bool) -> Result:
     from optics.plain import counted
-    from orchestrator.engine import prune as pruning
     from orchestrator.results import to_json
     from orchestrator.store.runs import KEEP
     from orchestrator.telemetry.influx_api import target_of
+    from orchestrator.verbs import prune as pruning
 
     keep = KEEP if keep is None else keep
     with call.store() as store:

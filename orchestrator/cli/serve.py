@@ -15,7 +15,7 @@ from orchestrator.cli.shared import own_lab
 from orchestrator.cli.tones import coloured
 
 if TYPE_CHECKING:
-    from orchestrator.services.work import Notify
+    from orchestrator.background.work import Notify
     from orchestrator.session import Command
 
 PORT = 8421
@@ -84,7 +84,7 @@ async def _served(command: Command, *, notify: Notify, call: Call, port: int, li
     """Serve until interrupted. log: of one in the background."""
     import asyncio
 
-    from orchestrator.services.work import emit, serving
+    from orchestrator.background.work import emit, serving
     from orchestrator.views.live import Watcher
     from orchestrator.views.metrics.families import LabMetrics
     from orchestrator.views.metrics.process import EXPORTER

@@ -12,8 +12,8 @@ from orchestrator.cli.call import Call, Result, Usage
 from orchestrator.cli.events import EventPrinter
 
 if TYPE_CHECKING:
-    from orchestrator.services.kind import Kind
-    from orchestrator.services.state import ServiceState
+    from orchestrator.background.kind import Kind
+    from orchestrator.background.state import ServiceState
 
 T = TypeVar("T")
 
@@ -35,7 +35,7 @@ def worked(
     call: Call, work: Callable[..., Coroutine[Any, Any, T]], jsonl: bool, log: Path | None, /, *, kept: bool = False, **options: Any
 ) -> T:
     """What the service reports that did its work in this process. kept: a parent of it starts it again when it is killed."""
-    from orchestrator.services.supervise import supervised
+    from orchestrator.background.supervise import supervised
 
     if kept:
         supervised()

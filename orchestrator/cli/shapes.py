@@ -13,23 +13,13 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import WithJsonSchema
 
 from orchestrator.cli.design import SHORT
-from orchestrator.engine.adapt.process import AdaptReport, AdaptState
-from orchestrator.engine.fencing import TakenReport
-from orchestrator.engine.guard.process import GuardReport, GuardState
-from orchestrator.engine.profile import Figure, Profile, Versus
-from orchestrator.engine.queue.process import QueueReport, QueueState
-from orchestrator.engine.queue.verb import QueueView
-from orchestrator.engine.sample import SampleReport
-from orchestrator.engine.schedule.process import TurnReport as SlotsReport
-from orchestrator.engine.schedule.process import TurnState
-from orchestrator.engine.sharing.coordinate import CoordinateReport
-from orchestrator.engine.sharing.process import CoordinateState
-from orchestrator.engine.sharing.report import PhasesReport
 from orchestrator.experiments.rehearsal.report import Beside, RehearsalReport
 from orchestrator.experiments.scenario.interval import Verdict
 from orchestrator.hosts.by_hand import ByHand
 from orchestrator.plan.design.prices import Fabrics
 from orchestrator.plan.design.replan import Rewiring
+from orchestrator.queue.process import QueueReport, QueueState
+from orchestrator.queue.verb import QueueView
 from orchestrator.results import (
     ConfirmReport,
     DownReport,
@@ -40,6 +30,13 @@ from orchestrator.results import (
     UpReport,
     WatchReport,
 )
+from orchestrator.services.adapt.process import AdaptReport, AdaptState
+from orchestrator.services.guard.process import GuardReport, GuardState
+from orchestrator.services.schedule.process import TurnReport as SlotsReport
+from orchestrator.services.schedule.process import TurnState
+from orchestrator.services.sharing.coordinate import CoordinateReport
+from orchestrator.services.sharing.process import CoordinateState
+from orchestrator.services.sharing.report import PhasesReport
 from orchestrator.store.audit import AuditRecord
 from orchestrator.store.lock_queue import Lock
 from orchestrator.store.notes import Note
@@ -47,6 +44,9 @@ from orchestrator.store.records import RunRecord, StepRecord
 from orchestrator.store.tagouts import Tagout
 from orchestrator.telemetry.retention import Old
 from orchestrator.telemetry.sink import SinkState
+from orchestrator.verbs.fencing import TakenReport
+from orchestrator.verbs.profile import Figure, Profile, Versus
+from orchestrator.verbs.sample import SampleReport
 from orchestrator.verify.doctor_lab import Probe
 from orchestrator.verify.report import PowerReport, StallReport, VerifyReport
 from orchestrator.verify.signals import DiagnosisReport

@@ -10,11 +10,11 @@ import typer
 
 from orchestrator.cli.call import Call, Result, Usage
 from orchestrator.cli.completing import runs
-from orchestrator.engine.invoke import is_stopped_lab
+from orchestrator.verbs.invoke import is_stopped_lab
 
 if TYPE_CHECKING:
-    from orchestrator.engine.guard.policy import Budget
     from orchestrator.results import DownReport, PrewireReport, UpReport
+    from orchestrator.services.guard.policy import Budget
 
 Run = Annotated[str | None, typer.Argument(metavar="[RUN]", help="Run ID, its last digits, or `last`.", autocompletion=runs)]
 ExitCode = Annotated[bool, typer.Option("--exit-code", help="Exit with 8 if there are differences.")]
@@ -77,7 +77,7 @@ def moment(flag: str, text: str | None) -> float | None:
 
 def budget_of(command: str, jobs: bool, restarts: str | None) -> Budget | None:
     """The budget of recoveries, None without --jobs. command: a verb and what else is to be typed. Raises: Usage - it is none."""
-    from orchestrator.engine.guard.policy import Budget
+    from orchestrator.services.guard.policy import Budget
 
     verb = command.partition(" ")[0]
     try:

@@ -10,7 +10,7 @@ import typer
 from orchestrator.cli.call import Call, Result, Usage, engine, silent_words, unanswered, verb
 from orchestrator.cli.completing import rungs
 from orchestrator.cli.shared import ExitCode, Pairs, one_of, seconds, write_file
-from orchestrator.engine.invoke import is_stopped_lab
+from orchestrator.verbs.invoke import is_stopped_lab
 
 app = typer.Typer()
 

@@ -280,8 +280,8 @@ def sample(
     hz: Annotated[str | None, typer.Option("--hz", metavar="N", help="Samples per second and port, up to 1000.")] = None,
     span: Annotated[str | None, typer.Option("--for", metavar="TIME", help="Duration.")] = None,
 ) -> Result:
-    from orchestrator.engine.sample import sample as work
     from orchestrator.settings import duration, frequency
+    from orchestrator.verbs.sample import sample as work
 
     try:
         span_s = duration(span) if span is not None else None

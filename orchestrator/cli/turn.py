@@ -42,12 +42,12 @@ def turn(
     if stop:
         return _stopped(call)
     if in_background(call, log, foreground or once or jsonl, "--foreground, --once or --jsonl"):
-        from orchestrator.engine.schedule.making import begin
-        from orchestrator.engine.schedule.process import TURNER
+        from orchestrator.services.schedule.making import begin
+        from orchestrator.services.schedule.process import TURNER
 
         return started(TURNER, call.work(begin, job=job))
-    from orchestrator.engine.schedule.verb import TurnOptions
-    from orchestrator.engine.schedule.verb import turn as work
+    from orchestrator.services.schedule.verb import TurnOptions
+    from orchestrator.services.schedule.verb import turn as work
 
     kept = log is not None and not once  # in the background: no one is there to start it again
     options = TurnOptions(once=once, job=job, log=str(log or ""), kept=kept)
@@ -58,11 +58,11 @@ def turn(
 
 
 def _stopped(call: Call) -> Result:
-    from orchestrator.engine.schedule.process import TURNER
+    from orchestrator.services.schedule.process import TURNER
 
     there = TURNER.stop(call.settings, own_slice(call))
     if there is None:
-        from orchestrator.engine.schedule.left import stop_left
+        from orchestrator.services.schedule.left import stop_left
 
         report = call.work(stop_left)
         if report is None:

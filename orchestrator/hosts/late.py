@@ -14,7 +14,7 @@ FACTOR, LEAST_MS = 1.5, 5.0
 """A rank is slow that computes this many times as long as the median of the others, and so much longer (ms)."""
 ITERATIONS, LEAST_S = 3, 2.0
 """A rank is silent that has not changed what it does for so many usual iterations, and for this time (s). It is only shown, or
-named by a diagnosis; the guard, which restarts the job, waits twice as long (HANG_LEAST_S of `engine/guard/policy.py`)."""
+named by a diagnosis; the guard, which restarts the job, waits twice as long (HANG_LEAST_S of `services/guard/policy.py`)."""
 START_S = 120.0
 """A job of which no iteration is known may stand for this time (s), which `up` gives it for its first ones."""
 SAVE_S = 15.0

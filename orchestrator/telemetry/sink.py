@@ -18,11 +18,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from optics.errors import Missing, TestbedError, TimedOut
+from orchestrator.background.kind import Kind, StateFile
+from orchestrator.background.state import ServiceState
+from orchestrator.background.work import Retries, serving
 from orchestrator.files.trust import user_name
 from orchestrator.processes import LOWLY, Daemon, spawn
-from orchestrator.services.kind import Kind, StateFile
-from orchestrator.services.state import ServiceState
-from orchestrator.services.work import Retries, serving
 from orchestrator.settings import Settings
 from orchestrator.telemetry import influxd, tail
 from orchestrator.telemetry.influx import Influx

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from orchestrator.engine.change.standstill import stood_text
+from orchestrator.change.standstill import stood_text
 
 BEFORE = 20
 """An iteration is compared with the median of so many before it on the same rings."""

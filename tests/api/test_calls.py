@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from optical_testbed import AsyncLab, BadFile, Event, Interrupted, Lab, Missing, Unreachable, Usage
-from orchestrator.engine import verbs as engine
 from orchestrator.results import DownReport, UpReport
 from orchestrator.session import Command
 from orchestrator.store.options import UpOptions
+from orchestrator.verbs import change as engine
 from tests.house.repository import ROOT
 
 WORDS = "interrupted; rolled back, everything is as before"
@@ -25,7 +25,7 @@ WORDS = "interrupted; rolled back, everything is as before"
 
 @pytest.fixture
 def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
-    """Directories of the test's own, and an engine in `orchestrator.engine.verbs` that the test replaces."""
+    """Directories of the test's own, and an engine in `orchestrator.verbs.change` that the test replaces."""
     monkeypatch.chdir(ROOT)
     yield {f"{name}_dir": str(tmp_path / name) for name in ("data", "state", "lock")}
 

@@ -325,7 +325,7 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     (tmp_path / "inventory" / "emulated").mkdir(parents=True)
     (tmp_path / "plan.json").write_text('{"name": "topoopt-12"}')
     bench = Bench(capsys, tmp_path)
-    monkeypatch.setitem(sys.modules, "orchestrator.engine.verbs", SimpleNamespace(**{n: bench.function(n) for n in REPORTS}))  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "orchestrator.verbs.change", SimpleNamespace(**{n: bench.function(n) for n in REPORTS}))  # type: ignore[arg-type]
     return bench
 
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from orchestrator.engine.sharing import coordinate
-from orchestrator.engine.sharing.process import CoordinateState
-from orchestrator.engine.sharing.report import answer
-from orchestrator.services.kind import Kind
-from orchestrator.services.state import ServiceState
-from tests.engine.sharing.test_coordinate import seen
+from orchestrator.background.kind import Kind
+from orchestrator.background.state import ServiceState
+from orchestrator.services.sharing import coordinate
+from orchestrator.services.sharing.process import CoordinateState
+from orchestrator.services.sharing.report import answer
 from tests.house.repository import ROOT
+from tests.services.sharing.test_coordinate import seen
 
 LAB = ("-i", str(ROOT / "inventory" / "example-lab"))
 

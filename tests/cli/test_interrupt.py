@@ -22,7 +22,7 @@ async def status(command):
     except asyncio.CancelledError:
         print("taking back the step in hand", file=sys.stderr, flush=True)
         raise
-sys.modules["orchestrator.engine.verbs"] = SimpleNamespace(status=status)
+sys.modules["orchestrator.verbs.change"] = SimpleNamespace(status=status)
 from orchestrator.cli.main import main
 main()
 """

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from optics import Locked, Missing, TestbedError, TimedOut
-from orchestrator.engine.adapt.process import ADAPTER, AdaptState
-from orchestrator.engine.schedule import making
-from orchestrator.engine.schedule.process import TURNER, TurnState
-from orchestrator.services import kind as kinds
-from orchestrator.services.kind import Kind, StateFile
-from orchestrator.services.state import ServiceState
+from orchestrator.background import kind as kinds
+from orchestrator.background.kind import Kind, StateFile
+from orchestrator.background.state import ServiceState
+from orchestrator.services.adapt.process import ADAPTER, AdaptState
+from orchestrator.services.schedule import making
+from orchestrator.services.schedule.process import TURNER, TurnState
 from orchestrator.settings import Settings, load
 
 

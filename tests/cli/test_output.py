@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from optics import BadFile, Change, CrossConnect, Interlock, Port
+from orchestrator.change.interlock import Interlocks
 from orchestrator.cli import main
 from orchestrator.cli.text import phase_line, wrapped
-from orchestrator.engine.change.interlock import Interlocks
 from orchestrator.results import JobStatus
 from orchestrator.session import load_lab, load_plan
 from orchestrator.store.tagouts import Tagout
@@ -34,7 +34,7 @@ async def up(command, *arguments, **options):
     phases = (PhaseTime("plan", 0.05, "24 links"), PhaseTime("verify", 0.4, "pairs 132/132"))
     return UpReport("0007", "ring", "emulated", phases=phases, notes=("run 0006 died before its end", "another note"))
 
-sys.modules["orchestrator.engine.verbs"] = SimpleNamespace(up=up)
+sys.modules["orchestrator.verbs.change"] = SimpleNamespace(up=up)
 sys.argv = ["testbed", "up", "-t", "plan.json"]
 main()
 """

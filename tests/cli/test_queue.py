@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from optics import HostPort, Link, Locked, TimedOut
-from orchestrator.engine.queue.onlab import OnLab
-from orchestrator.engine.queue.process import QUEUE, QueueState
-from orchestrator.engine.queue.verb import queue_view
+from orchestrator.background.kind import Kind, StateFile
 from orchestrator.fabric.up_state import UpState
-from orchestrator.services.kind import Kind, StateFile
+from orchestrator.queue.onlab import OnLab
+from orchestrator.queue.process import QUEUE, QueueState
+from orchestrator.queue.verb import queue_view
 from orchestrator.session import Command, load_lab
 from orchestrator.settings import load
 from orchestrator.store.audit import Who
@@ -33,7 +33,7 @@ RING = ("--method", "ring")
 def bench(cli: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     """The command line on the project's lab; nothing is started, neither a lab nor a process."""
     monkeypatch.setenv("TESTBED_INVENTORY", str(ROOT / "inventory" / "emulated"))
-    monkeypatch.setattr("orchestrator.engine.invoke.start_lab", lambda *_: None)
+    monkeypatch.setattr("orchestrator.verbs.invoke.start_lab", lambda *_: None)
     monkeypatch.setattr(Kind, "start", lambda *_: QueueState(7, "ann", "here", state="serving"))
     return cli
 

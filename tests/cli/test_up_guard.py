@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.background.kind import Kind, StateFile
 from orchestrator.cli import change
-from orchestrator.engine.guard.process import GUARD, GuardState
-from orchestrator.services.kind import Kind, StateFile
+from orchestrator.services.guard.process import GUARD, GuardState
 from orchestrator.settings import Settings, load
 from tests.cli.conftest import Bench
 

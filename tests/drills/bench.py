@@ -1,4 +1,4 @@
-"""A lab in one process: the real verbs and drivers, emulated devices on loopback, the hosts of `tests.engine.fleet`.
+"""A lab in one process: the real verbs and drivers, emulated devices on loopback, the hosts of `tests.change.fleet`.
 
 Every verb runs as a process of its own would: it may be cancelled, and it may die. One that died does nothing more: no commit, no
 byte, no request gets through, whatever its `finally` blocks try. Nothing of this is known to the program.
@@ -24,10 +24,8 @@ from emulators.devices.families import device_from_config
 from emulators.devices.server import DeviceServer
 from optics import Dbm, Port
 from orchestrator import session as sessions
-from orchestrator.engine import status as survey
-from orchestrator.engine import verbs as engine
-from orchestrator.engine.change import rollback as undoing
-from orchestrator.engine.change import run as changes
+from orchestrator.change import rollback as undoing
+from orchestrator.change import run as changes
 from orchestrator.fabric.rules import Rules
 from orchestrator.session import Command, Session, load_lab
 from orchestrator.settings import Bounds, Settings
@@ -37,8 +35,10 @@ from orchestrator.store.locks import locks_of
 from orchestrator.store.options import UpOptions
 from orchestrator.store.store import Store
 from orchestrator.telemetry.progress import Silent
+from orchestrator.verbs import change as engine
+from orchestrator.verbs import status as survey
+from tests.change.fleet import Fleet, Points
 from tests.drills.switches import Pair, labels, made_by_hand
-from tests.engine.fleet import Fleet, Points
 
 SETTLE_S, BOOT_S, SILENCE_S, PATIENCE_S, LINK_S = 0.005, 0.15, 0.25, 0.25, 0.3
 FOREIGN = 15
@@ -81,7 +81,7 @@ NOW: ContextVar[Process | None] = ContextVar("process", default=None)
 
 
 class Light:
-    """What `tests.engine.fleet.Fleet` asks of a glass, answered by the emulated plants."""
+    """What `tests.change.fleet.Fleet` asks of a glass, answered by the emulated plants."""
 
     def __init__(self, bench: Bench) -> None:
         self.bench, self.lab = bench, bench.lab

@@ -15,7 +15,7 @@ from typing import Any
 
 from emulators.devices.faults import COMMAND_FAULTS
 from optics import HandsNeeded, NotVerified, Port, RolledBack, TestbedError
-from orchestrator.engine import verbs as engine
+from orchestrator.verbs import change as engine
 from tests.drills.bench import BOOT_S, Bench, opened, plan_text
 from tests.drills.switches import Pair
 

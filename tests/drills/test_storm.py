@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from benchmarks.storm import Round, Row, budget_problems, fault_problems, goodput, interval, journal_problems, reached
-from orchestrator.engine.guard.policy import Budget
+from orchestrator.services.guard.policy import Budget
 
 
 def launch(*numbers: int, at: float = 0.0) -> list[tuple[int, float]]:

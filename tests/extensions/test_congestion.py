@@ -15,7 +15,7 @@ from extensions.congestion.plan import Congestion
 from optics import BadFile, Refused
 from optics.plan import Job, Plan
 from optics.ranks import RankName
-from orchestrator.engine.change.snapshot import before_of
+from orchestrator.change.snapshot import before_of
 from orchestrator.hosts.launch import requests
 from orchestrator.inventory.lab import Lab
 from orchestrator.jobs.attachments import adjust, attachment, extra
@@ -26,8 +26,8 @@ from orchestrator.plan.written import document_of
 from orchestrator.store.job_spec import JobSpec
 from orchestrator.store.records import JobRecord
 from orchestrator.store.store import Store
-from tests.engine.fleet import plan_text, ring
-from tests.engine.living import ONE, Living
+from tests.change.fleet import plan_text, ring
+from tests.change.living import ONE, Living
 
 HOSTS = ["gpu01", "gpu02", "gpu03"]
 RING = [{"a": f"{a}:p{n}", "b": f"{b}:p{n}"} for n, (a, b) in enumerate(zip(HOSTS, HOSTS[1:] + HOSTS[:1], strict=True), 1)]

@@ -33,8 +33,8 @@ from orchestrator.session import Session
 from orchestrator.store.records import JobRecord
 from orchestrator.store.store import Store
 from orchestrator.telemetry import read
-from tests.engine.test_jobs import KEY, Bench, Ranks
-from tests.jobs import spec
+from tests.jobs.test_jobs import KEY, Bench, Ranks
+from tests.kit.jobs import spec
 from tests.workloads.packetswitch import Switch, switch
 
 FOUR = tuple(f"gpu0{n}" for n in range(1, 5))

@@ -16,7 +16,6 @@ from extensions.shadow.plan import Shadow
 from extensions.shadow.view import VIEW
 from optics import HostPort, Missing, Refused, Unreachable
 from optics.plan import Job
-from orchestrator.engine import job_verbs
 from orchestrator.hosts.api import ClockReading
 from orchestrator.hosts.channels import Channels
 from orchestrator.jobs.attachments import Look, status, stop
@@ -26,7 +25,8 @@ from orchestrator.results import JobStatus
 from orchestrator.session import Session
 from orchestrator.store.store import Store
 from orchestrator.telemetry.reader import read as read_journal
-from tests.engine.glasslab import SWITCH, hosts_yml, read
+from orchestrator.verbs import job as job_verbs
+from tests.change.glasslab import SWITCH, hosts_yml, read
 
 THREE = ("gpu01", "gpu02", "gpu03")
 JOB = Job("mlp", "train", THREE, (THREE,), {"iterations": 0}, attached={"shadow": Shadow("gpu04")}, aside=("gpu04",))

@@ -11,7 +11,7 @@ from extensions.shadow.hosts import tapped
 from extensions.shadow.plan import Shadow, shadow_of
 from optics import BadFile, HostPort, Infeasible
 from optics.plan import Plan
-from orchestrator.engine.change.locking import plan_hosts
+from orchestrator.change.locking import plan_hosts
 from orchestrator.extensions import job_of
 from orchestrator.inventory.lab import Lab
 from orchestrator.jobs.decision import differing

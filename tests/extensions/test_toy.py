@@ -104,8 +104,8 @@ from orchestrator.jobs.jobs import Jobs
 from orchestrator.plan.reader import read_plan
 from orchestrator.plan.written import document_of
 from orchestrator.store.store import Store
-from tests.engine.fleet import SLICE, plan_text, ring
-from tests.engine.living import OTHER, Living
+from tests.change.fleet import SLICE, plan_text, ring
+from tests.change.living import OTHER, Living
 
 said = {}
 async def unsampled(*_, **__):

@@ -15,7 +15,7 @@ from orchestrator.fabric.up_state import UpState
 from orchestrator.inventory.lab import Lab
 from orchestrator.plan.ports import assign_ports
 from orchestrator.plan.target import circuit_rows, target
-from tests.engine.glasslab import SWITCH, hosts_yml, joined, read, roadm, select, slot
+from tests.change.glasslab import SWITCH, hosts_yml, joined, read, roadm, select, slot
 
 
 def port(number: int, at: int = 1) -> HostPort:

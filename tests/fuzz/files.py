@@ -13,7 +13,7 @@ from agent.jobs import beats, demand
 from conformance.transcript import transcript_of
 from optics import BadFile, Infeasible
 from optics.plan import Job
-from orchestrator.engine.change.standstill import standstill
+from orchestrator.change.standstill import standstill
 from orchestrator.experiments.files.scenario.reader import read_scenario
 from orchestrator.inventory.lab import Lab, read_lab
 from orchestrator.inventory.positions import Problems, read_yaml

@@ -15,18 +15,18 @@ import yaml
 from agent.daemon import OPERATIONS
 from optics import Outcome
 from optics.plan import Region
-from orchestrator.engine.adapt.record import Look, record_look
-from orchestrator.engine.adapt.region import Proposal
-from orchestrator.engine.adapt.turning import Turned
-from orchestrator.engine.change.port_counters import Counters, record_clocks
-from orchestrator.engine.change.stall import record_stall
-from orchestrator.engine.change.timeline import Timeline, record_rungs, record_timeline
-from orchestrator.engine.schedule.points import record_host, record_turn
+from orchestrator.change.port_counters import Counters, record_clocks
+from orchestrator.change.stall import record_stall
+from orchestrator.change.timeline import Timeline, record_rungs, record_timeline
 from orchestrator.fabric.circuits import settings
 from orchestrator.hosts import ClockReading, Committed, HostEvent
 from orchestrator.hosts.facts import PLAYBOOKS
 from orchestrator.plan.reader import read_plan
 from orchestrator.plan.target import target
+from orchestrator.services.adapt.record import Look, record_look
+from orchestrator.services.adapt.region import Proposal
+from orchestrator.services.adapt.turning import Turned
+from orchestrator.services.schedule.points import record_host, record_turn
 from orchestrator.store.light import light_history
 from orchestrator.store.records import StallPoint
 from orchestrator.store.store import Store

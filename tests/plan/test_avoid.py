@@ -7,7 +7,7 @@ import pytest
 from optics import HostPort, Infeasible, Link, Port, Usage
 from optics.plan import Avoid, Plan, WantedLink
 from orchestrator.plan.avoid import avoiding, choose, read_avoid, without
-from tests.engine.glasslab import joined
+from tests.change.glasslab import joined
 from tests.properties.labs import lab, name
 
 HERE = lab(4, 4)

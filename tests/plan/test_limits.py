@@ -22,13 +22,13 @@ from orchestrator import emulated as labproc
 from orchestrator import session, settings
 from orchestrator.cli import reproduce, saved
 from orchestrator.credentials import private_text
-from orchestrator.engine.design_files import read_prices, read_workload
 from orchestrator.experiments.scenario.compare import scenario_of
 from orchestrator.experiments.sweep.verb import read as read_campaign
 from orchestrator.files.reading import MAX_BYTES, attentive
 from orchestrator.inventory.positions import MAX_LINES, MAX_NODES, read_json, read_yaml
 from orchestrator.plan.design.workload import read_text
 from orchestrator.plan.reader import read_plan
+from orchestrator.verbs.design_files import read_prices, read_workload
 
 EMULATED = Path(__file__).parents[2] / "inventory" / "emulated"
 RING = EMULATED.parents[1] / "examples" / "ring-12.json"

@@ -19,7 +19,6 @@ from optics.plan import Plan
 from orchestrator.cli.design import exported as export
 from orchestrator.cli.design import watched
 from orchestrator.cli.designtext import text
-from orchestrator.engine.design_files import read_workload, workload_of
 from orchestrator.inventory.lab import Lab
 from orchestrator.plan.design.design import Design, Read, design, routing
 from orchestrator.plan.design.document import document
@@ -27,6 +26,7 @@ from orchestrator.plan.design.export import KINDS, after, before
 from orchestrator.plan.design.replan import degraded, demand_of, reckon, shape_of
 from orchestrator.plan.ports import assign_ports
 from orchestrator.plan.reader import read_plan
+from orchestrator.verbs.design_files import read_workload, workload_of
 from planner.topology.methods import METHODS, Wanted
 from tests.planner.formats.test_exporters import reduced
 

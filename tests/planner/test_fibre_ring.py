@@ -14,7 +14,6 @@ from emulators.devices.families import device_from_config
 from optics import HostPort, Infeasible, Link, SpectralRoute
 from optics.plan import Plan
 from orchestrator.cli.main import run
-from orchestrator.engine.design_files import workload_of
 from orchestrator.fabric.circuits import circuits, settings
 from orchestrator.inventory.lab import Lab
 from orchestrator.plan.design.design import Design, design
@@ -22,6 +21,7 @@ from orchestrator.plan.design.document import document
 from orchestrator.plan.design.wavelengths import METHOD, fibre_ring, held_by
 from orchestrator.plan.reader import read_plan
 from orchestrator.session import load_lab
+from orchestrator.verbs.design_files import workload_of
 from planner.topology.methods import Wanted
 from planner.topology.wavelengths import Span
 

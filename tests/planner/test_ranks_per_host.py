@@ -12,12 +12,12 @@ import pytest
 
 from optics import Infeasible
 from optics.ranks import ranks_on
-from orchestrator.engine.design_files import read_workload
 from orchestrator.inventory.lab import Lab
 from orchestrator.plan.design.design import Design, design
 from orchestrator.plan.design.document import document
 from orchestrator.plan.design.export import export
 from orchestrator.plan.reader import read_plan
+from orchestrator.verbs.design_files import read_workload
 from planner.model.demand import Demand
 from planner.model.workload import Workload, demand
 from planner.topology.methods import Wanted

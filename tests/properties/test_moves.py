@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from optics import Change, CrossConnect, Port, Setting, clash
 from orchestrator.fabric.move_order import dark_moves, dark_port_s, in_order, ordered
 from orchestrator.fabric.transition import transition
-from tests.engine.glasslab import SWITCH, hosts_yml, read
-from tests.engine.test_slow_devices import ROBOT
+from tests.change.glasslab import SWITCH, hosts_yml, read
+from tests.change.test_slow_devices import ROBOT
 
 
 def connect(into: int, out: int) -> CrossConnect:

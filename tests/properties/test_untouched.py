@@ -16,8 +16,8 @@ from optics.plan import Acceptance, Plan, WantedLink
 from orchestrator.fabric.lightpath import LightMap
 from orchestrator.inventory.lab import Lab
 from orchestrator.plan.target import Target, target
-from tests.engine.glasslab import SWITCH, hosts_yml, joined, read, roadm, select
-from tests.engine.test_slow_devices import ROBOT
+from tests.change.glasslab import SWITCH, hosts_yml, joined, read, roadm, select
+from tests.change.test_slow_devices import ROBOT
 from tests.properties.lookahead import lookahead
 
 Held = Mapping[str, frozenset[Setting]]

@@ -8,8 +8,8 @@ import pytest
 
 from optics import BadFile
 from orchestrator.cli.reproduce import read as read_scenario
-from orchestrator.engine.design_files import read_workload
 from orchestrator.experiments.sweep.verb import read as read_campaign
+from orchestrator.verbs.design_files import read_workload
 
 CAMPAIGN = "schema: testbed.sweep/1\nname: x\nkind: prediction\nlab: {hosts: 4}\nbase: {workload: named}\n"
 SCENARIO = """schema: testbed.scenario/1

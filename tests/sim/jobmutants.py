@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from tests.sim.mutant import Mutant
 
-JOBS, ONLAB = "orchestrator/jobs/jobs.py", "orchestrator/engine/queue/onlab.py"
+JOBS, ONLAB = "orchestrator/jobs/jobs.py", "orchestrator/queue/onlab.py"
 QUEUE = "orchestrator/store/queue.py"
-RECOVER, POLICY = "orchestrator/engine/guard/recover.py", "orchestrator/engine/guard/policy.py"
-TURNING = "orchestrator/engine/adapt/turning.py"
-PACE, COORDINATE = "workloads/host/pace.py", "orchestrator/engine/sharing/coordinate.py"
+RECOVER, POLICY = "orchestrator/services/guard/recover.py", "orchestrator/services/guard/policy.py"
+TURNING = "orchestrator/services/adapt/turning.py"
+PACE, COORDINATE = "workloads/host/pace.py", "orchestrator/services/sharing/coordinate.py"
 
 OF_JOBS = (
     Mutant(
@@ -34,7 +34,7 @@ OF_JOBS = (
         "a job's record says that a turn of its ranks may have come about",
         (
             (
-                "orchestrator/engine/change/turn.py",
+                "orchestrator/change/turn.py",
                 "            self._record(replace(self.record.spec, turning=self.attempt.move))",
                 "            self._record(self.record.spec)",
             ),
@@ -89,7 +89,7 @@ OF_JOBS = (
     Mutant(
         "stopped-job-again",
         "no guard launches a job again that a user has stopped",
-        (("orchestrator/engine/job_verbs.py", "                if ended.state not in FINISHED:\n", "                if False:\n"),),
+        (("orchestrator/verbs/job.py", "                if ended.state not in FINISHED:\n", "                if False:\n"),),
         plot="recover",
     ),
     Mutant(
@@ -120,7 +120,7 @@ OF_JOBS = (
     Mutant(
         "adapter-outlives-its-plan",
         "whoever is to move light stops the owner's adapter first",
-        (("orchestrator/engine/adapt/process.py", "moves_light=True", "moves_light=False"),),
+        (("orchestrator/services/adapt/process.py", "moves_light=True", "moves_light=False"),),
         plot="adapt",
     ),
     Mutant(

@@ -9,13 +9,13 @@ from __future__ import annotations
 from tests.sim.jobmutants import OF_JOBS
 from tests.sim.mutant import Mutant
 
-APPLY, RUN = "orchestrator/engine/change/apply.py", "orchestrator/engine/change/run.py"
-ROLLBACK, DOWN = "orchestrator/engine/change/rollback.py", "orchestrator/engine/change/down.py"
-LOCKS, LOCKING = "orchestrator/store/locks.py", "orchestrator/engine/change/locking.py"
-SNAPSHOT, CONTEXT = "orchestrator/engine/change/snapshot.py", "orchestrator/engine/change/context.py"
+APPLY, RUN = "orchestrator/change/apply.py", "orchestrator/change/run.py"
+ROLLBACK, DOWN = "orchestrator/change/rollback.py", "orchestrator/change/down.py"
+LOCKS, LOCKING = "orchestrator/store/locks.py", "orchestrator/change/locking.py"
+SNAPSHOT, CONTEXT = "orchestrator/change/snapshot.py", "orchestrator/change/context.py"
 GENERATIONS, FENCE = "agent/routes/generations.py", "agent/fence.py"
-GUARD = "orchestrator/engine/guard/guard.py"
-TURNER, TURN = "orchestrator/engine/schedule/turner.py", "orchestrator/engine/schedule/verb.py"
+GUARD = "orchestrator/services/guard/guard.py"
+TURNER, TURN = "orchestrator/services/schedule/turner.py", "orchestrator/services/schedule/verb.py"
 
 
 MUTANTS = {
@@ -190,7 +190,7 @@ MUTANTS = {
             "ports of trunks are locked before they are used",
             (
                 (
-                    "orchestrator/engine/change/up.py",
+                    "orchestrator/change/up.py",
                     "            if not self.context.reserve(s for held in",
                     "            if not any(s is None for held in",
                 ),
@@ -257,7 +257,7 @@ MUTANTS = {
         Mutant(
             "status-believes-store",
             "`status` says what devices hold, not what they should",
-            (("orchestrator/engine/status.py", "goal - among(goal, held)\n", "goal - among(goal, held | own)\n"),),
+            (("orchestrator/verbs/status.py", "goal - among(goal, held)\n", "goal - among(goal, held | own)\n"),),
         ),
         Mutant(
             "down-touches-others",
@@ -304,12 +304,12 @@ MUTANTS = {
             "what was not confirmed in time is not confirmed any more",
             (
                 (
-                    "orchestrator/engine/change/confirm.py",
+                    "orchestrator/change/confirm.py",
                     'found.state != "pending" or found.left_s() <= 0:',
                     'found.state != "pending":',
                 ),
                 (
-                    "orchestrator/engine/change/expiry.py",
+                    "orchestrator/change/expiry.py",
                     '    note = await settle(command)\n    run = None if run == "last" else run  # commands',
                     '    note = ""\n    run = None if run == "last" else run  # commands',
                 ),
@@ -321,7 +321,7 @@ MUTANTS = {
             "what was not confirmed in time goes back",
             (
                 (
-                    "orchestrator/engine/change/expiry.py",
+                    "orchestrator/change/expiry.py",
                     "    if (other := _taken_away(store, found, settings)) is not None:\n",
                     "    if (other := _taken_away(store, found, settings) or found.run):\n",
                 ),

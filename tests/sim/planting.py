@@ -21,11 +21,9 @@ FIRST = 20000
 """The first seed that is told of each mutant."""
 NOT_COPIED = frozenset((".git", ".venv", ".ci", "node_modules", "docs", ".pytest_cache", ".mypy_cache", ".ruff_cache"))
 TESTS = (
-    *(
-        f"tests/engine/test_{name}.py"
-        for name in ("recovery", "rollback", "start_together", "retreat", "side_by_side", "chosen_run")
-    ),
-    *(f"tests/engine/test_{name}.py" for name in ("one_owner", "ways_back", "confirm", "hold", "rare_moments", "staging_fails")),
+    *(f"tests/change/test_{name}.py" for name in ("recovery", "rollback", "retreat", "side_by_side", "chosen_run")),
+    "tests/jobs/test_start_together.py",
+    *(f"tests/change/test_{name}.py" for name in ("one_owner", "ways_back", "confirm", "hold", "rare_moments", "staging_fails")),
     *(f"tests/store/test_{name}.py" for name in ("locks", "lockqueue", "scope", "adoption", "recoveries")),
     "tests/agent/test_fence.py",
     "tests/agent/routes/test_generations.py",
@@ -36,13 +34,13 @@ TESTS = (
 )
 """The tests without simulation of what mutants change: a minute of two cores."""
 TESTS_OF = {
-    "guard": ("tests/engine/guard",),
-    "turn": ("tests/engine/schedule",),
-    "jobs": ("tests/engine/test_jobs.py", "tests/engine/test_turn.py", "tests/workloads/collectives/test_turns.py"),
-    "queue": ("tests/engine/queue", "tests/store/test_queue.py", "tests/engine/test_jobs.py", "tests/hosts"),
-    "recover": ("tests/engine/guard", "tests/engine/test_jobs.py"),
-    "adapt": ("tests/engine/adapt", "tests/services"),
-    "pacing": ("tests/engine/sharing", "tests/workloads/host/test_pace.py", "tests/agent/jobs/test_pace_words.py"),
+    "guard": ("tests/services/guard",),
+    "turn": ("tests/services/schedule",),
+    "jobs": ("tests/jobs/test_jobs.py", "tests/change/test_turn.py", "tests/workloads/collectives/test_turns.py"),
+    "queue": ("tests/queue", "tests/store/test_queue.py", "tests/jobs/test_jobs.py", "tests/hosts"),
+    "recover": ("tests/services/guard", "tests/jobs/test_jobs.py"),
+    "adapt": ("tests/services/adapt", "tests/background"),
+    "pacing": ("tests/services/sharing", "tests/workloads/host/test_pace.py", "tests/agent/jobs/test_pace_words.py"),
 }
 """Instead of those, of mutants of these plots."""
 

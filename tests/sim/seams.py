@@ -61,26 +61,11 @@ from optics import (
 )
 from orchestrator import processes
 from orchestrator import session as sessions
-from orchestrator.engine import status as survey
-from orchestrator.engine import verbs
-from orchestrator.engine.adapt.adapt import AdaptOptions, adapt
-from orchestrator.engine.adapt.process import ADAPTER
-from orchestrator.engine.change import apply, move, rollback
-from orchestrator.engine.change import run as changes
-from orchestrator.engine.guard.guard import GuardOptions, guard
-from orchestrator.engine.guard.policy import FIRST_BACKOFF_S, Budget
-from orchestrator.engine.guard.process import GUARD
-from orchestrator.engine.queue.process import QUEUE
-from orchestrator.engine.queue.verb import queue_add, queue_serve
-from orchestrator.engine.schedule import process as turning
-from orchestrator.engine.schedule import turner
-from orchestrator.engine.schedule.left import stop_left
-from orchestrator.engine.schedule.making import begin
-from orchestrator.engine.schedule.process import TURNER
-from orchestrator.engine.schedule.verb import TurnOptions, turn
-from orchestrator.engine.sharing.coordinate import CoordinateOptions, coordinate, released
-from orchestrator.engine.sharing.measure import tenants
-from orchestrator.engine.sharing.process import COORDINATOR
+from orchestrator.background import kind as services
+from orchestrator.background.kind import STOP_S, StateFile
+from orchestrator.background.registry import kinds
+from orchestrator.change import apply, move, rollback
+from orchestrator.change import run as changes
 from orchestrator.hosts import facts as facts_of
 from orchestrator.hosts import plays, ssh
 from orchestrator.hosts.facts import facts
@@ -90,9 +75,22 @@ from orchestrator.inventory.lab import Lab
 from orchestrator.jobs import follow
 from orchestrator.plan import stored
 from orchestrator.plan.reader import read_plan
-from orchestrator.services import kind as services
-from orchestrator.services.kind import STOP_S, StateFile
-from orchestrator.services.registry import kinds
+from orchestrator.queue.process import QUEUE
+from orchestrator.queue.verb import queue_add, queue_serve
+from orchestrator.services.adapt.adapt import AdaptOptions, adapt
+from orchestrator.services.adapt.process import ADAPTER
+from orchestrator.services.guard.guard import GuardOptions, guard
+from orchestrator.services.guard.policy import FIRST_BACKOFF_S, Budget
+from orchestrator.services.guard.process import GUARD
+from orchestrator.services.schedule import process as turning
+from orchestrator.services.schedule import turner
+from orchestrator.services.schedule.left import stop_left
+from orchestrator.services.schedule.making import begin
+from orchestrator.services.schedule.process import TURNER
+from orchestrator.services.schedule.verb import TurnOptions, turn
+from orchestrator.services.sharing.coordinate import CoordinateOptions, coordinate, released
+from orchestrator.services.sharing.measure import tenants
+from orchestrator.services.sharing.process import COORDINATOR
 from orchestrator.session import Command, load_lab
 from orchestrator.settings import Settings
 from orchestrator.store import database, keys
@@ -108,6 +106,8 @@ from orchestrator.store.queue import HOLDING, drop, queued
 from orchestrator.store.store import Store
 from orchestrator.telemetry import environment
 from orchestrator.telemetry.progress import Silent
+from orchestrator.verbs import change as verbs
+from orchestrator.verbs import status as survey
 from tests.sim.stores import Stores
 from workloads.collectives import turns
 from workloads.collectives.sets import Layout, Sets, read_layout

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from optics import Change, CrossConnect, HostPort, Interlock, Link, Missing, Port, SpectralRoute, Usage
-from orchestrator.engine.change.interlock import Interlocks, moves, rerouted, tagged
+from orchestrator.change.interlock import Interlocks, moves, rerouted, tagged
 from orchestrator.inventory.lab import Lab, read_lab
 from orchestrator.inventory.segments import Segment
 from orchestrator.store.audit import Who, audit
 from orchestrator.store.store import Store
 from orchestrator.store.tagouts import Tagout, Tagouts, place_of
-from tests.engine.glasslab import Glass, hosts_yml, joined, roadm, select, slot, with_meters
+from tests.change.glasslab import Glass, hosts_yml, joined, roadm, select, slot, with_meters
 
 ANN, BOB = Who("ann", "ann"), Who("bob", "bob")
 

@@ -13,7 +13,7 @@ from orchestrator.inventory.lab import read_lab
 from orchestrator.plan.avoid import read_avoid
 from orchestrator.store.scope import read_scope
 from orchestrator.store.tagouts import Tagouts, place_of
-from tests.engine.glasslab import hosts_yml, joined
+from tests.change.glasslab import hosts_yml, joined
 
 WRONG = ("01", "99", "../../x", " 1", "1 ", "\u0661", "1-3", "p1", "")
 FIBRES = 'fibres:\n  - {name: f1, host: gpu01, port: 1, device: ocs1, enters: "1", leaves: "17"}\n'

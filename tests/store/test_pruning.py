@@ -10,16 +10,16 @@ from pathlib import Path
 import pytest
 
 from optics import CrossConnect, Port
-from orchestrator.engine import prune as pruning
 from orchestrator.fabric.up_state import UpState
 from orchestrator.settings import Settings, load
 from orchestrator.store.keys import slice_key
 from orchestrator.store.options import RunOptions
 from orchestrator.store.store import Store
 from orchestrator.telemetry.influx_api import Target
+from orchestrator.verbs import prune as pruning
 from orchestrator.verify import doctor
 from tests.disk import room_for
-from tests.jobs import spec
+from tests.kit.jobs import spec
 from tests.telemetry.conftest import fill
 
 KEY = slice_key("lab", "ann")

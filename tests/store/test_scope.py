@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from optics import CrossConnect, Port, Usage
 from orchestrator.store.scope import WHOLE, Scope, of_settings, ranges, reach, read_scope, scope_of_data
-from tests.engine.glasslab import joined, roadm, select
+from tests.change.glasslab import joined, roadm, select
 
 HOSTS = [f"gpu{n:02d}" for n in range(1, 4)]
 PORTS = [Port(d, label) for d in ("ocs1", "ocs2") for label in ("1", "2", "3")]

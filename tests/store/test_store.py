@@ -28,7 +28,7 @@ from orchestrator.store.records import Belonging, LightPoint
 from orchestrator.store.runs import named
 from orchestrator.store.schema import SCHEMA
 from orchestrator.store.store import Store
-from tests.jobs import spec
+from tests.kit.jobs import spec
 
 A = CrossConnect(Port("ocs1", "1"), Port("ocs1", "17"))
 B = CrossConnect(Port("ocs3", "1.1.1"), Port("ocs3", "1.1.1"))

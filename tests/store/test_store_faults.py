@@ -16,7 +16,7 @@ import pytest
 
 from optical_testbed_home import environment
 from optics import CrossConnect, Locked, Port, StoreFailed
-from orchestrator.engine.change.run import keep_plan
+from orchestrator.change.run import keep_plan
 from orchestrator.store import fault as storefault
 from orchestrator.store import rescue
 from orchestrator.store.file import private_file

@@ -27,8 +27,8 @@ from optics import (
     Unreachable,
     Usage,
 )
-from orchestrator.engine.change.impact import Impact
-from orchestrator.engine.change.port_counters import sampled_ports
+from orchestrator.change.impact import Impact
+from orchestrator.change.port_counters import sampled_ports
 from orchestrator.hosts import SAMPLE, AtDown, ClockReading, HostEvent, Hosts, PortCounters, samples
 from orchestrator.settings import load
 from orchestrator.telemetry import Journal, Point, read

@@ -26,7 +26,7 @@ from orchestrator.verify.power import measure
 from orchestrator.verify.qualification import Direction, batches, compared, directions
 from orchestrator.verify.report import LinkQuality
 from orchestrator.verify.rung import Finding, rung
-from tests.engine.glasslab import SWITCH, Glass, hosts_yml, joined, read, with_meters
+from tests.change.glasslab import SWITCH, Glass, hosts_yml, joined, read, with_meters
 from tests.hosts.parts import OwnParts
 
 

@@ -12,7 +12,6 @@ from typing import Any, cast
 import pytest
 
 from optics import Circuit, CrossConnect, HostPort, Link, Port
-from orchestrator.engine.diagnose import subject, usual
 from orchestrator.fabric.up_state import UpState
 from orchestrator.hosts.api import Beat, Flow
 from orchestrator.hosts.measurements import _load
@@ -22,6 +21,7 @@ from orchestrator.store.keys import key_of, slice_of
 from orchestrator.store.options import RunOptions, UpOptions
 from orchestrator.store.store import Store
 from orchestrator.telemetry.progress import Silent
+from orchestrator.verbs.diagnose import subject, usual
 from orchestrator.verify.bisect import slow_hosts
 from orchestrator.verify.carried import carried
 from orchestrator.verify.qualification import Direction

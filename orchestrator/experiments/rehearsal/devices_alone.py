@@ -11,9 +11,9 @@ from dataclasses import replace
 from optics import Change, ChangeFailed, DeviceName, NotVerified, Outcome, TestbedError
 from optics.plan import Plan
 from optics.words import short, sort_key
+from orchestrator.change.apply import NotBegun, Start, undisturbed
+from orchestrator.change.move import counts_of
 from orchestrator.deadline import deadline, unless_stopped
-from orchestrator.engine.change.apply import NotBegun, Start, undisturbed
-from orchestrator.engine.change.move import counts_of
 from orchestrator.experiments.rehearsal.findings import links_dark
 from orchestrator.experiments.rehearsal.report import GoingBack, RehearsalReport
 from orchestrator.experiments.rehearsal.twin import Twin

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from drivers.api import PortControl
 from optics import Change, DeviceName, Outcome, PortState, Setting
 from optics.words import short, sort_key
-from orchestrator.engine import verbs
 from orchestrator.experiments.rehearsal.reading import Reading
 from orchestrator.experiments.rehearsal.switching import Switching, commands, moves_of
 from orchestrator.experiments.rehearsal.twin import Twin
@@ -21,6 +20,7 @@ from orchestrator.inventory.lab import Lab
 from orchestrator.session import Command, Session
 from orchestrator.store.keys import key_of, slice_key
 from orchestrator.store.store import Store
+from orchestrator.verbs import change as verbs
 
 CALIBRATIONS = 3
 """So often is a change made on the twin while its devices need no time, to learn what devices and drivers need besides."""

@@ -14,9 +14,8 @@ from conformance.lab import families
 from optics import HandsNeeded, Infeasible, Interlock, Missing, NotVerified, Setting, TestbedError
 from optics.plain import counted
 from optics.plan import Plan
+from orchestrator.change.goal import goal_hosts
 from orchestrator.deadline import OUTER, unless_stopped
-from orchestrator.engine import verbs
-from orchestrator.engine.change.goal import goal_hosts
 from orchestrator.experiments.rehearsal.devices_alone import change_devices
 from orchestrator.experiments.rehearsal.findings import cut_off, links_dark, mode_of, stall
 from orchestrator.experiments.rehearsal.inventory import lacks, without
@@ -43,6 +42,7 @@ from orchestrator.store.stalls import stall_history
 from orchestrator.store.store import Store
 from orchestrator.telemetry.progress import Progress
 from orchestrator.telemetry.recorder import Recorder
+from orchestrator.verbs import change as verbs
 
 NO_HOSTS = (
     "its twin has devices alone, so carrier, routes, forwarding, the standstill of the job and the time of the whole do not show"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter, deque
 from typing import cast
 
-from orchestrator.engine.adapt.process import AdaptState
 from orchestrator.results import Json
+from orchestrator.services.adapt.process import AdaptState
 from orchestrator.telemetry.lineprotocol import Point
 
 KEPT = 40

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from typing import cast
 
 from optics import HostName, Setting
-from orchestrator.engine.schedule.goals import every, slot_goals
-from orchestrator.engine.schedule.process import TurnState
 from orchestrator.fabric.transition import per_device
 from orchestrator.inventory.lab import Lab
 from orchestrator.plan.reader import read_plan
 from orchestrator.results import Json
+from orchestrator.services.schedule.goals import every, slot_goals
+from orchestrator.services.schedule.process import TurnState
 from orchestrator.store.records import Belonging, CurrentPlan
 from orchestrator.telemetry.lineprotocol import Point
 from orchestrator.views.live.fabric import DARK, LOST, LiveCircuit, live_circuits

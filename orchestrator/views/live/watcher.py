@@ -8,8 +8,8 @@ import time
 from optics import TestbedError
 from optics.errors import StoreFailed
 from optics.plain import counted
+from orchestrator.background.registry import kind
 from orchestrator.results import path_text
-from orchestrator.services.registry import kind
 from orchestrator.session import load_lab
 from orchestrator.settings import Settings
 from orchestrator.store.keys import key_of, slice_key, slice_of

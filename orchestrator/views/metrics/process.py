@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from orchestrator.services.kind import Kind
-from orchestrator.services.state import ServiceState
+from orchestrator.background.kind import Kind
+from orchestrator.background.state import ServiceState
 
 
 @dataclass(frozen=True, slots=True)

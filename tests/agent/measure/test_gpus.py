@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.engine.change.port_counters import record_gpus
+from orchestrator.change.port_counters import record_gpus
 from orchestrator.hosts import HostEvent
 from orchestrator.telemetry import MEASUREMENTS, Journal, read
 from tests.agent.space import AGENT, ENV, Peer, Space, facts

@@ -18,7 +18,7 @@ from orchestrator.inventory.lab import Lab
 from orchestrator.plan.target import Target
 from orchestrator.results import PhaseTime, TurnReport, UpReport
 from orchestrator.store.records import StallPoint
-from tests.engine.glasslab import hosts_yml, read
+from tests.change.glasslab import hosts_yml, read
 
 HOSTS = 4
 

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from optics import Interrupted, RolledBack, TestbedError
-from orchestrator.engine import verbs
 from orchestrator.experiments.rehearsal import verb
 from orchestrator.experiments.rehearsal.report import RehearsalReport
 from orchestrator.experiments.rehearsal.seeding import Standing
@@ -20,6 +19,7 @@ from orchestrator.session import Command, PlanText
 from orchestrator.store.options import UpOptions
 from orchestrator.store.store import Store
 from orchestrator.telemetry.progress import Silent
+from orchestrator.verbs import change as verbs
 from tests.experiments.rehearsal.test_findings import goal, link
 from tests.experiments.rehearsal.test_refused import READ
 from tests.experiments.rehearsal.test_twin import settings_of

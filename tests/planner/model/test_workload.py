@@ -10,7 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 from optics import BadFile
-from orchestrator.engine.design_files import read_workload
+from orchestrator.verbs.design_files import read_workload
 from planner.model.demand import Demand, Infeasible
 from planner.model.workload import Workload, demand
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from orchestrator.engine.design_files import read_prices
+from orchestrator.verbs.design_files import read_prices
 from planner.model.demand import Demand, Group, Infeasible
 from planner.model.shape import Lab
 from planner.topology.railonly import Rails, template

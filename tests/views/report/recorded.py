@@ -16,7 +16,7 @@ from orchestrator.store.records import CurrentPlan
 from orchestrator.store.run import Run
 from orchestrator.store.store import Store
 from orchestrator.telemetry import Journal, environment
-from tests.jobs import spec
+from tests.kit.jobs import spec
 
 MS = 1_000_000
 START_S = 1_795_000_000

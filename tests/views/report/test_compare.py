@@ -28,7 +28,7 @@ from orchestrator.store.keys import slice_of
 from orchestrator.store.options import UpOptions
 from orchestrator.telemetry import Journal
 from tests.house.repository import ROOT
-from tests.jobs import spec
+from tests.kit.jobs import spec
 from tests.views.report.conftest import Typed
 from tests.views.report.recorded import CROSSED, RING, Lab
 from tests.views.report.test_report import recomputed, report, shown_as_answered
@@ -100,7 +100,7 @@ def engine(typed: Typed, lab: Lab, monkeypatch: pytest.MonkeyPatch) -> Iterator[
         shutil.copy(ROOT / "inventory" / "emulated" / name, inventory)
     made = Engine(lab)
     verbs = {name: getattr(made, name) for name in ("up", "job_launch", "job_status", "job_stop", "rollback", "down")}
-    monkeypatch.setitem(sys.modules, "orchestrator.engine.verbs", SimpleNamespace(**verbs))  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "orchestrator.verbs.change", SimpleNamespace(**verbs))  # type: ignore[arg-type]
     monkeypatch.setattr("orchestrator.experiments.scenario.runner.time.sleep", lambda s: None)
     yield made
 

@@ -11,7 +11,7 @@ import pytest
 
 from orchestrator.store.keys import slice_key
 from orchestrator.telemetry import Journal
-from tests.jobs import spec
+from tests.kit.jobs import spec
 from tests.views.report.conftest import Typed
 from tests.views.report.page import Page, disagreeing, from_csv
 from tests.views.report.recorded import CROSSED, KEY, MS, RING, Lab

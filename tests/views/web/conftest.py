@@ -21,7 +21,7 @@ from orchestrator.store.run import Run
 from orchestrator.store.store import Store
 from orchestrator.telemetry import Journal
 from orchestrator.views.live import Watcher
-from tests.jobs import spec
+from tests.kit.jobs import spec
 
 ROOT = Path(__file__).resolve().parents[3]
 PLAN = ROOT / "examples" / "topoopt-12.json"

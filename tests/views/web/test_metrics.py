@@ -35,7 +35,7 @@ from orchestrator.views.metrics.serving import Endpoint
 from orchestrator.views.web.doors import Names
 from orchestrator.views.web.server import serve
 from tests.house.repository import ROOT
-from tests.jobs import spec
+from tests.kit.jobs import spec
 from tests.views.web.conftest import Told
 from tests.views.web.test_commands import lines_until, started
 

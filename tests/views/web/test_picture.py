@@ -27,7 +27,7 @@ from orchestrator.views.live import Picture, Watcher
 from orchestrator.views.live.fabric import live_circuits
 from orchestrator.views.live.sections import changes, whole
 from orchestrator.views.live.standing import Moving, Standing, standing
-from tests.jobs import spec
+from tests.kit.jobs import spec
 from tests.properties.switches import switched_lab
 from tests.views.web.conftest import ROOT, Told
 from tests.views.web.test_training import drawn

@@ -11,10 +11,10 @@ from typing import Any
 
 from rich.console import Console
 
+from orchestrator.background.kind import StateFile
 from orchestrator.cli.watchscreen import screen, summary
-from orchestrator.engine.schedule.process import TURNER, TurnState
 from orchestrator.fabric.up_state import UpState
-from orchestrator.services.kind import StateFile
+from orchestrator.services.schedule.process import TURNER, TurnState
 from orchestrator.store.run import Run
 from orchestrator.telemetry import Journal
 from orchestrator.views.live.adapting import Adapting

@@ -12,8 +12,8 @@ from unittest.mock import patch
 import pytest
 from rich.console import Console
 
+from orchestrator.change.standstill import stood_parts
 from orchestrator.cli.watchscreen import clock, screen, summary
-from orchestrator.engine.change.standstill import stood_parts
 from orchestrator.views.live import Event, Picture, Watcher
 from orchestrator.views.live.sections import changes, whole
 from orchestrator.views.turns import Change, Span, is_slow, judged, stood_words, turn_words, usual

@@ -1,0 +1,236 @@
+"""The kinds of services: `testbed NAME` starts the one of a plan or lab in the background, and ends it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import socket
+import stat
+import time
+from collections.abc import Generator, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from fcntl import LOCK_EX, LOCK_UN, flock
+from pathlib import Path
+from types import TracebackType
+from typing import Generic, Literal
+
+from optics.errors import Locked, TestbedError, TimedOut, Untrusted
+from optics.plain import reason
+from orchestrator.background.state import READER_S, UNREADABLE, S, process_of, read
+from orchestrator.files.trust import believed, user_name
+from orchestrator.processes import Daemon, process_mark, spawn, try_lock
+from orchestrator.settings import Settings
+
+LOOK_S = 0.02
+STOP_S = 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class Kind(Generic[S]):
+    """One kind of service: `testbed NAME` starts it, `testbed NAME --stop` (`stops`) ends it.
+
+    noun: what messages call it. does: what one of them does with what there is one for (`of`). state: the class of its states.
+    options: with which the command does the work itself. moves_light: it holds the lab meanwhile, so that whoever is to change the
+    lab stops it first. stop_s: how long (s) it may take to end.
+    """
+
+    name: str
+    noun: str
+    does: str
+    state: type[S]
+    options: tuple[str, ...] = ()
+    of: Literal["plan", "lab", "server"] = "plan"
+    stops: str = "--stop"
+    moves_light: bool = False
+    stop_s: float = STOP_S
+
+    def path(self, settings: Settings, key: str) -> Path:
+        """The file of the one for this plan (the slice of its owner) or lab."""
+        return settings.data_dir / self.name.replace(" ", "-") / f"{key.replace('/', '@')}.json"
+
+    def log(self, settings: Settings, key: str) -> Path:
+        """Where one in the background writes its events, unless it is told another file."""
+        return self.path(settings, key).with_suffix(".jsonl")
+
+    def own(self, settings: Settings, log: str = "", *, kept: bool = False) -> S:
+        """The initial state for this process. kept: its parent starts it again when it is killed (`supervised`)."""
+        keeper = os.getppid() if kept else 0
+        state = self.state(os.getpid(), settings.user, socket.gethostname(), time.time(), log=log)
+        return replace(state, keeper=keeper, mark=process_mark(keeper)) if kept else state
+
+    def read(self, path: Path) -> S | None:
+        """The state in this file, `alive` if its process runs; None if there never was one."""
+        return read(path, self.state)
+
+    def file(self, settings: Settings, key: str, own: S) -> StateFile[S]:
+        """The file for this process, of which `own` is the initial state."""
+        return StateFile(self, self.path(settings, key), own)
+
+    def running(self, settings: Settings, key: str) -> S | None:
+        """The state of the process that runs now, None if none does."""
+        there = self.read(self.path(settings, key))
+        return there if there is not None and there.alive else None
+
+    def start(self, settings: Settings, key: str, log: Path | None = None, words: Sequence[str] = ()) -> S:
+        """Start one in the background, and wait until it works, as long as it lives, until the time of a command is over. One that
+        works already is found there.
+
+        words: further options of the command. Its events go to `log`, one JSON object a line; its stderr beside it.
+        Raises: TimedOut; its own error if it ended.
+        """
+        looks, began = self._starting(settings, key, log, words), time.monotonic()
+        while (there := next(looks)) is None:
+            if time.monotonic() > began + settings.timeout_s:
+                looks.close()
+                hint = f"see {log or self.log(settings, key)}"
+                raise TimedOut(f"the {self.noun} is still starting after {settings.timeout_s:g} s", hint=hint)
+            time.sleep(LOOK_S)
+        return there
+
+    async def started(self, settings: Settings, key: str, log: Path | None = None, words: Sequence[str] = ()) -> S:
+        """As `start`, for a verb, whose own deadline ends the wait."""
+        looks = self._starting(settings, key, log, words)
+        try:
+            while True:
+                if (there := next(looks)) is not None:
+                    return there
+                await asyncio.sleep(LOOK_S)
+        except asyncio.CancelledError:
+            looks.close()
+            raise
+
+    def _starting(self, settings: Settings, key: str, log: Path | None, words: Sequence[str]) -> Generator[S | None, None, None]:
+        """Look again and again: None until it works, then its state. Closed before, it is ended: nobody waits for it any more."""
+        path, log = self.path(settings, key), log or self.log(settings, key)
+        while (before := self.read(path)) is not None and before.alive and before.state in ("starting", "ended"):
+            yield None  # it does not work yet; or it leaves, and may not see what another is started for
+        if before is not None and before.alive:
+            yield before
+            return
+        errors = log.with_suffix(".err")
+        wrote = errors.stat().st_size if errors.exists() else 0  # what earlier ones did
+        process = spawn(settings, [*self.name.split(), *self.options, "--log", str(log), *words], errors)
+        try:
+            while (there := self._working(path, before)) is None:
+                if process.poll() is not None:
+                    said = errors.read_bytes()[wrote:].decode(errors="replace").strip()
+                    begin = f"the {self.noun} ended at once: "
+                    raise _own_error(begin, said or f"exit {process.returncode}", f"see {errors}")
+                yield None
+        except GeneratorExit:
+            process.terminate()
+            process.wait()
+            raise
+        Daemon.detach(process)
+        yield there
+
+    def _working(self, path: Path, before: S | None) -> S | None:
+        """The state of one that works, and is not that which was there `before`: it stays until the new one has written."""
+        there = self.read(path)
+        if there is None or not there.alive or there.state in ("starting", "ended", UNREADABLE):
+            return None
+        return None if before is not None and (there.pid, there.since) == (before.pid, before.since) else there
+
+    def stop(self, settings: Settings, key: str) -> S | None:
+        """End it and wait until it has ended; it completes the current step. None if none runs.
+
+        Raises: TimedOut - it does not end. TestbedError - it runs on another machine, or is another user's.
+        """
+        return self.end(self.path(settings, key))
+
+    def end(self, path: Path) -> S | None:
+        """As `stop`, the one with this file."""
+        if (there := self.read(path)) is None or not there.alive:
+            return None
+        if not there.pid:
+            words = f"a {self.noun} {UNREADABLE}, and its process is another user's, or on another machine"
+            raise TestbedError(words, hint=f"end it where it runs; its lock is on {path}")
+        if there.host != socket.gethostname():
+            raise TestbedError(f"the {self.noun} runs on {there.host} (pid {there.pid})", hint="stop it there")
+        try:
+            ended = process_of(path, there).end(self.stop_s)
+        except PermissionError:
+            raise TestbedError(
+                f"the {self.noun} is {there.user}'s (pid {there.pid})", hint=f"ask {there.user} to stop it"
+            ) from None
+        if not ended:
+            raise TimedOut(f"the {self.noun} (pid {there.pid}) does not end", hint=f"see {there.log}" if there.log else "")
+        return there
+
+
+def _own_error(begin: str, said: str, hint: str) -> TestbedError:
+    """The error that a command printed. said: its stderr, of which the last line counts if there is no error in it."""
+    if found := re.search(r"^(E-[A-Z-]+) (.+?)(?:\nnext: (.+))?\Z", said, re.DOTALL | re.MULTILINE):
+        code, words, own_hint = found.groups()
+        kinds = (kind for kind in TestbedError.__subclasses__() if kind.code == code and "__init__" not in vars(kind))
+        return next(kinds, TestbedError)(begin + words, hint=own_hint or hint)
+    return TestbedError(begin + said.splitlines()[-1], hint=hint)
+
+
+class StateFile(Generic[S]):
+    """Holds the file while the process lives. As a context manager: raises Locked - another one works on this plan. Untrusted -
+    the file is another user's. TestbedError - it cannot be opened.
+
+    before: the state that the last one left.
+    """
+
+    def __init__(self, kind: Kind[S], path: Path, state: S) -> None:
+        self.kind, self.path, self.state = kind, path, state
+        self.before = kind.read(path)
+        self._fd = -1
+        self._mine = False
+
+    def __enter__(self) -> StateFile[S]:
+        self._fd = self._opened()
+        if not self.take(READER_S):
+            os.close(self._fd)
+            there = self.kind.read(self.path)
+            who = f" ({there})" if there else ""
+            message = f"another {self.kind.noun} {self.kind.does} this {self.kind.of}{who}"
+            raise Locked(message, hint=f"testbed {self.kind.name} {self.kind.stops}")
+        self.say(self.state)
+        return self
+
+    def _opened(self) -> int:
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            words = f"the {self.kind.noun} cannot write {self.path}: {reason(error)}"
+            raise TestbedError(words, hint="it must be a file of yours, or none") from error
+        found = os.fstat(fd)
+        if stat.S_ISREG(found.st_mode) and found.st_uid in believed():
+            return fd
+        os.close(fd)
+        raise Untrusted(f"{self.path}: is no file, or of {user_name(found.st_uid)}", hint=f"see what it is, then: rm {self.path}")
+
+    def take(self, patience_s: float = 0.0) -> bool:
+        """Lock the file, which a reader holds for a moment; False if another process has it for longer than `patience_s` (s)."""
+        self._mine = try_lock(self._fd, LOCK_EX, patience_s)
+        return self._mine
+
+    def leave(self) -> None:
+        """Let another one start; until this one has taken the file again, nothing is written."""
+        self._mine = False
+        flock(self._fd, LOCK_UN)
+
+    def say(self, state: S) -> None:
+        """Write the current state; where the disk is full, what was said before stays."""
+        self.state = state
+        if not self._mine:
+            return
+        text = json.dumps({k: v for k, v in asdict(state).items() if k != "alive"}).encode()
+        with suppress(OSError):
+            os.pwrite(self._fd, text + b"\n", 0)
+            os.ftruncate(self._fd, len(text) + 1)
+
+    def now(self, **changes: object) -> None:
+        """Write the current state with these changes."""
+        self.say(replace(self.state, **changes))  # type: ignore[arg-type]
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._mine = False
+        os.close(self._fd)

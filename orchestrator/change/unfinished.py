@@ -1,0 +1,87 @@
+"""What unfinished runs left: done, not done, foreign, as devices and hosts report now."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import Any
+
+from optics import DeviceName, Setting
+from optics.words import short, sort_key
+from orchestrator.change.context import Context
+from orchestrator.change.snapshot import NONE, before_of, held_of
+from orchestrator.fabric.lightpath import among
+from orchestrator.session import Observation
+from orchestrator.store.keys import lab_of, owner_of
+from orchestrator.store.records import RunRecord
+from orchestrator.store.store import Store
+from orchestrator.store.verbs import verb_of
+from orchestrator.verify.state import Unfinished
+
+
+def left_behind(store: Store, key: str, seen: Observation) -> tuple[Unfinished, ...]:
+    """Every run of the slice `key` that did not finish and was not resolved since, newest first."""
+    current, owner = store.current(key), owner_of(key)
+    foreign_now = frozenset(s for s, by in store.owners(lab_of(key)).items() if by.owner != owner)
+    return tuple(
+        standing(record, *store.journalled(record.id), seen, foreign_now)
+        for record in store.unfinished(lab_of(key), owner)
+        if record.status == "died" or current is None or current.run != record.id
+    )
+
+
+def announce(context: Context, seen: Observation) -> list[str]:
+    """Warn the operator, before anything else, of unfinished runs; return the lines."""
+    lines = [line for run in left_behind(context.store, context.slice, seen) for line in run.lines()]
+    for line in lines:
+        context.recorder.progress.note(line)
+    return lines
+
+
+def standing(
+    record: RunRecord,
+    before: Any,
+    target: Any,
+    seen: Observation,
+    foreign_now: Collection[Setting] = (),
+) -> Unfinished:
+    """What an unfinished run left, as the devices and hosts report now."""
+    if record.verb == "turn":  # there is nothing to go back to: it began in a slot and ended in one, or between two
+        return Unfinished(record.id, record.what, record.status, record.started, resume="testbed turn")
+    resume, undo = f"testbed resume {record.id}", f"testbed rollback {record.id}"
+    if verb_of(record.verb).back:
+        undo = ""  # it started from a state other runs left unfinished: there is nothing to go back to
+    if before is None:
+        return Unfinished(record.id, record.what, record.status, record.started, resume=resume, undo=undo, begun=False)
+    observed, hellos = seen.settings, {h: hello for h, hello in seen.hellos.items() if hello.installed}
+    was, wanted = before_of(before), held_of(target["settings"])
+    done, missing, foreign = [], [], []
+    for device in sorted(set(wanted) | set(was.owned)):
+        if device not in observed:
+            missing.append(f"{device}: does not answer, so what it holds is not known")
+            continue
+        old, new, held = was.owned.get(device, NONE), wanted.get(device, NONE), observed[device]
+        make, remove = new - among(new, old), old - among(old, new)
+        there, still = among(make, held), among(remove, held)
+        if make or remove:
+            done.append(f"{device}: {len(there)}/{len(make)} made, {len(remove) - len(still)}/{len(remove)} removed")
+        missing += _listed(device, "not made", make - there) + _listed(device, "not removed", still)
+        kept = among(old, new)
+        missing += _listed(device, "lost", kept - among(kept, held))
+        if device not in was.others:  # it was not read, so what others made before is not known
+            continue
+        known = old | new | was.others[device]
+        foreign += _listed(device, "made by others meanwhile", held - among(held, known) - among(held, foreign_now))
+    if (generation := target["generation"]) is not None:
+        on = [h for h, hello in hellos.items() if hello.active == generation]
+        if on or any(was.generations.get(h) != hello.active for h, hello in hellos.items()):
+            done.append(f"hosts: {len(on)} of {len(target['hosts'])} run the new routes")
+    return Unfinished(
+        record.id, record.what, record.status, record.started, tuple(done), tuple(missing), tuple(foreign), resume=resume, undo=undo
+    )
+
+
+def _listed(device: DeviceName, what: str, settings: Iterable[Setting]) -> list[str]:
+    names = [short(s) for s in sorted(settings, key=sort_key)]
+    if not names:
+        return []
+    return [f"{device}: {what}: {', '.join(names[:6])}{f' and {len(names) - 6} more' if len(names) > 6 else ''}"]

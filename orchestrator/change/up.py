@@ -1,0 +1,433 @@
+"""One change of a lab, carried out: bringing a plan up. Every effect is journalled before it happens."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+
+from optics import (
+    HostName,
+    Infeasible,
+    Interlock,
+    Interrupted,
+    Link,
+    Locked,
+    NotVerified,
+    StoreFailed,
+    TestbedError,
+)
+from optics.plain import counted
+from optics.plan import Plan
+from orchestrator.change.confirm import Confirming, up_to_the_operator
+from orchestrator.change.context import Context
+from orchestrator.change.equalise import equalise_plan
+from orchestrator.change.goal import as_saved, goal_hosts, lacking, rules_sha, settings_word
+from orchestrator.change.impact import Impact
+from orchestrator.change.left_as_is import stopped, unrecorded
+from orchestrator.change.move import Move
+from orchestrator.change.port_counters import sampled_ports
+from orchestrator.change.rollback import Rollback, verdict
+from orchestrator.change.snapshot import Snapshot, found, held_data
+from orchestrator.change.timeline import Figures, Timeline, record_rungs, record_timeline
+from orchestrator.change.turn import Turn
+from orchestrator.change.unfinished import announce
+from orchestrator.change.uplinks import told
+from orchestrator.fabric.lightpath import Held
+from orchestrator.fabric.rules import Rules, rules
+from orchestrator.fabric.transition import per_device
+from orchestrator.fabric.up_state import UpState
+from orchestrator.hosts import Hello
+from orchestrator.jobs import attachments
+from orchestrator.jobs.decision import LIVE
+from orchestrator.jobs.keep import as_asked, ended, together
+from orchestrator.plan.attached import check_placed
+from orchestrator.plan.target import Target, dark_time_scale, diff, expected_dark_ms, fingerprint, target
+from orchestrator.results import EqualiseReport, JobStatus, UpReport
+from orchestrator.session import Observation, check_ports
+from orchestrator.store.generations import generation_owners
+from orchestrator.store.ownership import OWNER, adopt, explained, refuse_shared, refuse_taken
+from orchestrator.store.records import JobRecord
+from orchestrator.verify.forwarding import pairs_of
+from orchestrator.verify.ladder import check_link, ladder
+from orchestrator.verify.power import Reading, keep
+from orchestrator.verify.report import Rung
+
+AFTER_S = 0.5
+"""Ports are sampled for this long (s) after a job resumed: the report's throughput after a change."""
+
+
+class Up:
+    """`up`: from the present state to the plan.
+
+    confirming: leave it to be confirmed by the operator.
+    """
+
+    def __init__(self, context: Context, plan: Plan, text: str, confirming: Confirming | None = None) -> None:
+        self.context, self.plan, self.text, self.confirming = context, plan, text, confirming
+        self.asked, self.slots = context.options.asked, context.options.slots
+        self.lab, self.hosts = context.session.lab, context.session.hosts
+        self.current = context.store.current(context.slice)
+        self.before = Snapshot({})
+        self.notes: list[str] = []
+        self.taken_over = ""
+        self.move = Move(context, plan, self.current)
+        self.running: JobRecord | None = None
+        mode = self.asked.job
+        self.turn = Turn(context, plan.transition, LIVE.get(mode, plan.transition.live), restart=mode == "restart")
+
+    async def carry_out(self) -> UpReport:
+        """Carry it out. Raises: as `orchestrator.verbs.change.up`."""
+        context, recorder = self.context, self.context.recorder
+        seen = await self._observe()
+        with recorder.phase("plan") as phase:
+            goal, seen = await self._reserved(seen)
+            self._all_there(goal, seen)
+            self.move.rerouted = context.rerouted(goal.links, seen.hellos)
+            await context.allowed(goal.change.changes, seen.settings, self.move.rerouted)
+            await context.jobs.write_off(context.options.lost, context.options.broken)
+            self.running = await context.jobs.running()
+            kept_job = self.asked.job == "keep" and self.running is not None
+            launch_job = self.asked.launch_job and not kept_job
+            # It may refuse: before the store names another owner.
+            await self._choose(goal, launch=launch_job, dark=lacking(self.current, self.lab, seen.settings))
+            self._take_over(goal, seen)
+            macs = self.hosts.channels.macs()
+            wanted = rules(goal.links, self.lab, macs, self.plan.routes, self.plan.rings)
+            sha = rules_sha(wanted)
+            kept, removed, made = (sum(map(len, h.values())) for h in (goal.change.kept, goal.change.removed, goal.change.made))
+            phase.detail = f"{counted(len(goal.links), 'link')}: {kept} {settings_word(goal)} kept, {removed} broken, {made} made"
+        if not goal.moving and self._hosts_follow(seen.hellos, wanted, sha):
+            return await self._nothing_to_do(goal, seen, wanted, sha, launch_job=launch_job)
+        self.move.prepare(goal, seen, macs)
+        generation = self.move.generation
+        await self._found(goal, seen, wanted)
+        times = Timeline()
+        try:
+            await self.move.wire_ahead(goal)
+            # From the staging on: traffic before the change is one half of the comparison.
+            async with sampled_ports(self.hosts, recorder.journal, context.sample_hz, goal.circuits):
+                await self.move.stage(wanted)
+                drained, longest_s = self.move.drained is not None, self.move.longest_s(goal)
+                await self.turn.prepare(goal, generation, drained=drained, longest_s=longest_s)
+                async with Impact(self.hosts, context.session.devices) as aftermath:
+                    times = await self.move.switch(goal, wanted, aftermath, self.turn)
+                    await aftermath.settle()
+                    rungs = await self._verify(goal, times)
+                    times.verified_ns = time.monotonic_ns()
+                    times.power, times.crossed = aftermath.power, aftermath.crossed(generation)
+                    times.lost_bytes = await aftermath.lost_bytes(goal.broken_links)
+                    own = context.own_generations()
+                    locked = [h for h in context.hosts() if h in seen.hellos]
+                    leaving = [h for h in locked if h not in wanted and seen.hellos[h].active in own]
+                    if self.confirming is not None:
+                        await self.confirming.leave(context, self.plan.name, self.before, generation, wanted, leaving)
+                        leaving = []  # they keep their routes, too, until the change is confirmed
+                    else:
+                        with context.run.step("host", "all", "confirm", {"generation": generation}):
+                            await self.hosts.routes.confirm(generation, wanted)
+                    if leaving:
+                        self.move.asked.update(leaving)
+                        with context.run.step("host", "all", "clear", {"hosts": leaving}):
+                            await self.hosts.routes.clear(leaving, own)
+        except (Exception, asyncio.CancelledError) as error:
+            await self.turn.give_up()
+            if not self.move.touched:
+                context.run.unchanged = True
+                raise
+            if self.confirming is not None:
+                self.confirming.give_up()
+            rungs = await self._failed(goal, error)
+        self._record_up(goal, sha)
+        if times.verified_ns:
+            self.context.disown_lost(self._now_held(goal, times))
+        balance = await self._equalise(goal, self._now_held(goal, times))
+        try:
+            # Traffic after the change is the other half, if a job produces any.
+            hz = context.sample_hz if self.running is not None or (self.plan.job is not None and launch_job) else 0.0
+            async with sampled_ports(self.hosts, recorder.journal, hz, goal.circuits):
+                job = await self._job(launch=launch_job, changed=True)
+                times.resumed_ns, times.pause_ns = await self._resumed(times)
+                if times.resumed_ns and hz:
+                    await asyncio.sleep(AFTER_S)
+        except asyncio.CancelledError:
+            words, hint = await up_to_the_operator(self.confirming, context)
+            words = f"interrupted: {self.plan.name} {words}; its job was not waited for"
+            context.run.finish("interrupted", 130, words)
+            raise Interrupted(words, hint=hint) from None
+        except TestbedError as error:
+            words, hint = await up_to_the_operator(self.confirming, context)
+            error.args = (f"{self.plan.name} {words}; {self.turn.left_as}\n{error}", *error.args[1:])
+            if self.confirming is not None:
+                error.hint = f"{error.hint}; {hint}" if error.hint else hint
+            raise
+        figures = record_timeline(recorder, self.lab, goal, self.plan, times, context.verb)
+        turned = await self.turn.report(times.sent_ns, figures)
+        await up_to_the_operator(self.confirming, context)
+        ok, total, unasked = pairs_of(rungs)
+        writes = sum(o.writes for o in (*self.move.wired.values(), *times.outcomes.values()))
+        return UpReport(
+            run=context.run.id,
+            plan=self.plan.name,
+            lab=self.lab.name,
+            phases=tuple(recorder.phases),
+            parts=tuple(recorder.parts),
+            diff=diff(goal.change, context.session.traits, self.lab, goal.early),
+            writes=writes + (balance.writes if balance else 0),
+            dark_ms_expected=expected_dark_ms(goal.late, context.session.traits),
+            dark_ms=figures.dark_ms,
+            link_ms=figures.link_ms,
+            commit_ms=figures.commit_ms,
+            pairs_ok=ok,
+            pairs_total=total,
+            pairs_unasked=unasked,
+            job=job,
+            notes=(*self.notes, *self.turn.notes, *self.plan.warnings, *(balance.notes if balance else ())),
+            undo="testbed rollback",
+            dark_time_scale=dark_time_scale(goal.late, context.session.traits, self.lab),
+            equalise=balance,
+            turn=turned,
+            pause_ms=times.pause_ns / 1e6 if times.pause_ns else None,
+        )
+
+    async def _resumed(self, times: Timeline) -> tuple[int, int]:
+        since = times.sent_ns or times.crossed_ns
+        return await self.context.jobs.resumed(self.context.recorder, times.crossed_ns, since, self.before.job)
+
+    async def _found(self, goal: Target, seen: Observation, wanted: Collection[HostName]) -> None:
+        """Journal the present state and the target; nothing was changed before."""
+        context = self.context
+        owned = per_device(context.store.owned(context.slice))
+        foreign = context.foreign_settings()
+        self.before = found(seen.settings, owned, self.current, seen.hellos, self.running, self.lab, foreign)
+        target = {"settings": held_data(goal.wanted), "generation": self.move.generation, "hosts": sorted(wanted)}
+        context.run.found(self.before.to_json(), target)
+
+    def _record_up(self, goal: Target, sha: str, run: str = "") -> None:
+        """Record that the plan is up. run: that brought it up, if another. Raises: Locked - another run has taken the lab."""
+        self.context.store.set_current(
+            self.context.slice,
+            run or self.context.run.id,
+            plan_name=self.plan.name,
+            plan_sha=self.plan.sha256,
+            plan_text=self.text,
+            up=UpState.of(goal.links, goal.circuits, sha, self.slots),
+            generation=self.move.generation,
+            by=self.context.run.id,
+        )
+
+    async def _reserved(self, seen: Observation) -> tuple[Target, Observation]:
+        """The target, its ports reserved: trunks are chosen from free ones, and another owner may choose at the same moment."""
+        while True:
+            goal = self._goal(seen)
+            if not self.context.reserve(s for held in (goal.wanted, goal.change.removed) for found in held.values() for s in found):
+                return goal, seen
+            now = await self.context.session.observe(hosts=False)
+            errors = {n: e for n, e in seen.errors.items() if n not in self.lab.devices} | dict(now.errors)
+            seen = replace(seen, settings=now.settings, errors=errors)
+
+    def _goal(self, seen: Observation) -> Target:
+        """The target. Raises: as `target`; Interlock - the devices that answer are not as they were when the plan was saved."""
+        if self.asked.expected and (now := fingerprint(self.plan, seen.settings)) != self.asked.expected:
+            if any(name in self.lab.devices for name in seen.errors):
+                seen.complete()  # one that answered then may be the cause
+            as_saved(self.asked.expected, now)
+        store = self.context.store
+        owned = store.owned(self.context.slice) | self.context.adopted(seen.settings)
+        try:
+            goal = target(self.plan, self.lab, seen.settings, owned)
+            check_placed(self.plan, goal.links)
+        except Interlock as error:
+            raise explained(error, store.owners(self.context.key)) from None
+        except Infeasible:
+            if any(name in self.lab.devices for name in seen.errors):
+                seen.complete()  # an unread device is the cause
+            raise
+        refuse_shared(goal.change.kept, owned, store.owners(self.context.key))
+        return goal.sparing(frozenset(self.context.options.lost))
+
+    def _take_over(self, goal: Target, seen: Observation) -> None:
+        """Adopt what the operator named. Raises: Interlock - a host that is needed carries another owner's plan."""
+        context = self.context
+        hosts = sorted(goal_hosts(goal) | set(self.plan.job.needed if self.plan.job else ()))
+        named = self.asked.adopt
+        own = {context.owner, *(word.removeprefix(OWNER) for word in named if word.startswith(OWNER))}
+        active, owners = {h: hello.active for h, hello in seen.hellos.items()}, generation_owners(context.store, context.key)
+        refuse_taken(hosts, self.lab.hosts, active, owners, own)
+        if named and context.who is not None:
+            found = adopt(context.store, context.key, context.who, context.run.id, context.adopted(seen.settings), named)
+            self.notes += [f"adopted {line}" for line in found]
+            self.taken_over = "; ".join(found)
+
+    def _all_there(self, goal: Target, seen: Observation) -> None:
+        """Note silent devices and hosts that are not needed. Raises: Unreachable and the like - names all that are needed."""
+        owned = {s.ingress.device for s in self.context.store.owned(self.context.slice)}
+        old = self.current.up.links if self.current else ()
+        hosts = goal_hosts(goal) | {p.host for link in old for p in (link.a, link.b)}
+        hosts.update(self.plan.job.needed if self.plan.job else ())
+        needed = {d for d, held in goal.wanted.items() if held} | owned | hosts.difference(self.context.options.lost)
+        self.notes += seen.needing(needed, self.plan.spares)
+
+    async def _choose(self, goal: Target, *, launch: bool, dark: bool) -> None:
+        """See that the devices have the ports, and decide what becomes of the running job.
+
+        Raises: Interlock - it goes on, and the plan disconnects hosts of it; else as `check_ports`, `attachments.check`,
+        `Turn.choose` and `Jobs.make_ready`.
+        """
+        await check_ports(self.context.session, goal.change.made)
+        self.notes += as_asked(self.running, self.plan, self.asked.job)
+        await attachments.check(self.plan.job if launch else None, self.lab, self.context.store.latest_job(self.context.slice))
+        await self.turn.choose(self.running, self.plan.job if launch else None, dark=dark)
+        if self.running is not None and self.turn.decision.kind == "keep" and self.slots is None:  # slots were looked at together
+            together(self.running, self.plan, self.asked.job)
+        if launch and self.plan.job is not None:
+            await attachments.ready(self.plan.job, self.context.session)
+            if self.plan.job.program:
+                await self.hosts.jobs.make_ready(self.plan.job)
+
+    def _now_held(self, goal: Target, times: Timeline) -> Held:
+        """What the devices hold after the change, by their own last reports."""
+        observed = {d: goal.change.kept[d] | goal.change.foreign[d] for d in goal.change.kept}
+        return observed | {d: outcome.observed for d, outcome in {**self.move.wired, **times.outcomes}.items()}
+
+    async def _equalise(self, goal: Target, held: Held) -> EqualiseReport | None:
+        return await equalise_plan(self.context, self.plan, goal, held)
+
+    async def _observe(self) -> Observation:
+        """Ask all devices and hosts; install the agent through Ansible where hosts lack it or have an older one."""
+        recorder, session = self.context.recorder, self.context.session
+        if self.current is None or self.current.plan_sha != self.plan.sha256:  # routes are likely to be staged
+            self.hosts.routes.expect_play()
+        with recorder.phase("observe") as phase:
+            seen = await session.observe()
+            phase.detail = f"{counted(len(seen.settings), 'device')}, {counted(len(seen.hellos), 'host')}"
+        locked = set(self.context.hosts())
+        if stale := [host for host in self.hosts.channels.unready() if host in locked]:
+            with recorder.phase("provision", f"{counted(len(stale), 'host')}, through Ansible") as phase:
+                phase.detail = f"{counted(len(await self.hosts.provision(stale)), 'host')}, through Ansible"
+                seen = replace(seen, hellos=dict(self.hosts.channels.hellos))
+        self.notes += announce(self.context, seen)
+        own = self.context.own_generations()  # an earlier change may have left a host behind that did not answer then
+        left = (h for h, hello in seen.hellos.items() if hello.active in own)
+        self.context.lock_hosts(left, self.notes, "routes of an earlier plan stay")
+        await self.hosts.channels.fence(self.context.run.token, self.context.hosts())
+        there = (h for h in self.context.hosts() if h in seen.hellos)
+        if waited := [h for h in there if seen.hellos[h].pending_s is not None]:  # they may have gone back before that
+            seen = replace(seen, hellos={**seen.hellos, **await self.hosts.channels.greet(waited)})
+        return seen
+
+    def _hosts_follow(self, hellos: Mapping[HostName, Hello], wanted: Mapping[HostName, Rules], sha: str) -> bool:
+        """Whether every host runs the generation with exactly these rules, and has no revert pending."""
+        known = self.current
+        if known is None or known.up.rules_sha != sha:
+            return False
+        own = self.context.own_generations()
+        return all(
+            (hello.active == known.generation if host in wanted else hello.active not in own)
+            and (hello.pending_s is None or hello.active not in own)
+            for host, hello in hellos.items()
+        )
+
+    async def _nothing_to_do(
+        self, goal: Target, seen: Observation, wanted: Collection[HostName], sha: str, *, launch_job: bool
+    ) -> UpReport:
+        """Devices and hosts are as planned: check the carriers, launch the job if needed, write nothing to any device."""
+        ok, _, evidence = await check_link(seen.hellos, self._lit(goal))
+        if not ok:
+            words = f"the devices hold {self.plan.name}, but not every port has light:"
+            raise NotVerified("\n".join((words, *evidence)), hint="testbed verify says which side is dark")
+        self.context.disown_lost(seen.settings)
+        if self.current is not None and self.current.plan_sha != self.plan.sha256:  # another job, or only another text
+            self.move.generation = self.current.generation
+            await self._found(goal, seen, wanted)
+            await self._turn_first()
+            self._record_up(goal, sha)
+        elif self.current is not None and self.slots != self.current.up.slots:  # it is like the slot before it
+            self.move.generation = self.current.generation
+            self._record_up(goal, sha, self.current.run)
+        recorder = self.context.recorder
+        balance = await self._equalise(goal, seen.settings)
+        job = await self._job(launch=launch_job, changed=False)
+        self.notes += ended(job) if self.confirming is None else (*ended(job), "nothing was changed, nothing has to be confirmed")
+        turned = await self.turn.report(0, Figures())
+        writes = balance.writes if balance else 0
+        return UpReport(
+            run=self.context.run.id,
+            plan=self.plan.name,
+            lab=self.lab.name,
+            nothing_to_do=not writes and turned is None and (job is None or job.run != self.context.run.id),
+            phases=tuple(recorder.phases),
+            parts=tuple(recorder.parts),
+            diff=diff(goal.change, self.context.session.traits, self.lab),
+            writes=writes,
+            job=job,
+            notes=(*self.notes, *self.turn.notes, *self.plan.warnings, *(balance.notes if balance else ())),
+            equalise=balance,
+            turn=turned,
+        )
+
+    def _lit(self, goal: Target) -> Collection[Link]:
+        return goal.links
+
+    async def _turn_first(self) -> None:
+        """No light moves, so the job turns before the plan is recorded: a job that cannot leaves everything as it was."""
+        try:
+            await self.turn.finish()
+        except TestbedError:
+            self.context.run.unchanged = self.turn.record is None or not self.turn.record.spec.turning
+            raise
+
+    async def _verify(self, goal: Target, times: Timeline) -> tuple[Rung, ...]:
+        """Climb the ladder. Raises: NotVerified - with every failed rung's evidence."""
+        session, recorder = self.context.session, self.context.recorder
+        with recorder.phase("verify") as phase:
+            hellos = await self.hosts.channels.greet(sorted(goal_hosts(goal)))
+            fresh = {device: outcome.observed for device, outcome in times.outcomes.items()}  # the other devices are read again
+            job = self.context.store.latest_job(self.context.slice)
+            busy = f"job {job.name} runs" if job is not None and job.ended is None else ""
+            rungs = await ladder(
+                session, self.plan, goal.links, goal.circuits, fresh, hellos, keep=self._keep, power=False, busy=busy
+            )
+            self.notes += record_rungs(recorder, rungs)
+            if failed := [r for r in rungs if not r.ok]:
+                lines = [f"{r.name}: {r.detail}" + "".join(f"\n  {e}" for e in r.evidence[:12]) for r in failed]
+                raise NotVerified("\n".join(lines), hint="testbed verify repeats the ladder")
+            phase.detail = ", ".join(r.detail for r in rungs if r.name != "map")
+        return rungs
+
+    def _keep(self, readings: tuple[Reading, ...]) -> None:
+        keep(readings, self.context.store, self.context.key, self.context.run.id, self.context.recorder.journal)
+
+    async def _job(self, *, launch: bool, changed: bool) -> JobStatus | None:
+        """Bring the job in line with the plan: an unchanged one keeps running, another one replaces it."""
+        context = self.context
+        self.notes += await attachments.adjust(context.session, self.turn.decision, self.running, self.plan.job if launch else None)
+        await self.turn.finish()
+        self.notes += await told(context.session, self.plan.job)
+        return await context.jobs.ensure(
+            context.run.id,
+            self.plan.job,
+            context.recorder,
+            changed=changed,
+            launch=launch,
+            restart=self.turn.decision.kind == "restart" or self.asked.job == "restart",
+            sample=context.sample_hz > 0,
+            spared=context.options.spared,
+        )
+
+    async def _failed(self, goal: Target, error: BaseException) -> tuple[Rung, ...]:
+        """Roll everything back that was changed. Raises: always - the error that describes the outcome."""
+        context = self.context
+        if isinstance(error, Locked):
+            raise error
+        if not self.asked.rollback:
+            raise await stopped(context, self.move, goal, error) from error
+        try:
+            link_s = self.plan.acceptance.link_up_timeout_s
+            undone = await Rollback(context, self.before, self.move.asked, link_s, self.turn).carry_out()
+        except StoreFailed as broken:
+            raise await unrecorded(context, goal, error, broken) from error
+        if self.taken_over:
+            undone = replace(undone, evidence=f"{undone.evidence}; adopted circuits stay yours: {self.taken_over}")
+        raise verdict(context, error, undone, moved=bool(context.written) or not goal.moving) from error

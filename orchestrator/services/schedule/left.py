@@ -1,0 +1,40 @@
+"""What a turner left that was killed or gave up, brought to a whole slot on request: half a slot, or devices that turn on."""
+
+from __future__ import annotations
+
+from drivers.api import Presets
+from optics import Missing
+from orchestrator.inventory.lab import Lab
+from orchestrator.services.schedule.process import TURNER, TurnReport
+from orchestrator.services.schedule.verb import TurnOptions, scheduled, turn
+from orchestrator.session import Command, load_lab, open_session
+from orchestrator.store.keys import slice_of
+from orchestrator.store.records import CurrentPlan
+
+
+async def stop_left(command: Command) -> TurnReport | None:
+    """Leave the fabric of the owner's schedule at rest in a whole slot; None if the last turner did, and no device turns.
+
+    Raises: as `turn`; Unreachable, TimedOut - a device that can turn does not say whether it does.
+    """
+    lab = load_lab(command.inventory)
+    try:
+        current, _, _ = scheduled(command, lab)
+    except Missing:
+        return None
+    key = slice_of(lab, command.settings)
+    left = TURNER.read(TURNER.path(command.settings, key))
+    if (left is not None and left.plan == current.plan_name and left.halted) or await _turning(command, lab, current):
+        return await turn(command, notify=lambda event: None, options=TurnOptions(stop=True))
+    return None
+
+
+async def _turning(command: Command, lab: Lab, current: CurrentPlan) -> bool:
+    """Whether a device of the owner's turns by its own clock. Raises: as `stop_left`."""
+    key = slice_of(lab, command.settings)
+    able = {d for d in {s.ingress.device for s in command.store.owned(key)} if lab.traits_of(d).stored_dwell_s is not None}
+    if not able:
+        return False
+    async with open_session(lab, command.inventory, command.settings.run_dir(current.run), command.settings.bounds) as session:
+        devices = [d for d in (session.devices[name] for name in sorted(able)) if isinstance(d, Presets)]
+        return any([(await device.position()).turning for device in devices])

@@ -1,0 +1,81 @@
+"""The process that turns the slots of an owner's plan: what its file says of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from optics import TestbedError
+from orchestrator.background.kind import Kind
+from orchestrator.background.state import ServiceState
+from orchestrator.inventory.lab import Lab
+from orchestrator.plan.reader import read_plan
+from orchestrator.plan.stored import unmade
+from orchestrator.results import JsonReport
+from orchestrator.store.records import CurrentPlan
+
+NOT_LAUNCHED = "not launched"
+"""How `TurnState.job` begins where the job was not."""
+
+
+@dataclass(frozen=True, slots=True)
+class TurnState(ServiceState):
+    """What a turner reports of itself. state: starting, turning, repairing, ended.
+
+    slot, slots, cycle: where it is. late: turns that were left out because they were late. duty: measured share of
+    light of the latest slots, 0 to 1; planned_duty: by the plan. worst, worst_ms: the host whose last expectation was most wrong.
+    silent: hosts that did not answer its last word. job: what became of the job that it was to launch.
+    """
+
+    slot: int = 0
+    slots: int = 0
+    cycle: int = 0
+    late: int = 0
+    duty: float = 0.0
+    planned_duty: float = 0.0
+    worst: str = ""
+    worst_ms: float = 0.0
+    silent: tuple[str, ...] = ()
+    job: str = ""
+
+    def words(self) -> str:
+        text = f"{self.state}: slot {self.slot} of {self.slots}, cycle {self.cycle}"
+        text += f", duty {self.duty:.3f} (planned {self.planned_duty:.3f})" if self.duty else ""
+        text += f", {self.late} late" if self.late else ""
+        text += f", worst host {self.worst} {self.worst_ms:+.1f} ms" if self.worst else ""
+        text += f", silent: {', '.join(self.silent)}" if self.silent else ""
+        text += f", job {self.job}" if self.job.startswith(NOT_LAUNCHED) else ""
+        return f"{text}; {self.where}"
+
+
+TURNER = Kind("turn", "turner", "turns", TurnState, ("--foreground",), moves_light=True)
+
+
+def at_rest(current: CurrentPlan | None, lab: Lab) -> str:
+    """What to do about slots that do not turn although the plan that is up has a schedule, in words; empty if it has none."""
+    try:
+        plan = read_plan(current.plan_text, current.plan_name, lab) if current is not None else None
+    except TestbedError:  # the inventory changed since
+        return ""
+    if current is None or plan is None or plan.schedule is None:
+        return ""
+    slots = len(plan.schedule.slots)
+    made = current.up.slots
+    if missing := unmade(plan.schedule, made):
+        return f"do not turn, and {len(missing)} of {slots} were not made and verified: testbed up with the plan makes them"
+    return f"do not turn; slot {made.slot if made is not None else 0} of {slots} stays; to turn them: testbed turn"
+
+
+@dataclass(frozen=True, slots=True)
+class TurnReport(JsonReport):
+    """What a turner did. turns: slots that it began. slot: where the fabric is now."""
+
+    lab: str
+    plan: str
+    run: str = ""
+    turns: int = 0
+    late: int = 0
+    slot: int = 0
+    slots: int = 0
+    seconds: float = 0.0
+    duty: float = 0.0
+    planned_duty: float = 0.0

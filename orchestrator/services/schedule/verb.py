@@ -1,0 +1,273 @@
+"""`testbed turn`: the slots of the plan that is up, turned until stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, replace
+
+from optics import Change, DeviceName, Missing, TestbedError
+from optics.plain import counted
+from optics.plan import Job, Plan, Schedule
+from orchestrator.background.kind import StateFile
+from orchestrator.background.work import Notify, serving
+from orchestrator.change.apply import finish
+from orchestrator.change.context import Context
+from orchestrator.change.goal import rules_sha
+from orchestrator.change.interlock import Interlocks
+from orchestrator.change.locking import holding
+from orchestrator.fabric.lightpath import among
+from orchestrator.fabric.transition import per_device
+from orchestrator.fabric.up_state import SlotsMade, UpState
+from orchestrator.inventory.lab import Lab
+from orchestrator.plan.reader import read_plan
+from orchestrator.plan.stored import unmade
+from orchestrator.services.schedule.goals import (
+    change_to,
+    every,
+    hold_rules,
+    host_requests,
+    network_requests,
+    slot_goals,
+    slot_rules,
+    times_of,
+)
+from orchestrator.services.schedule.process import NOT_LAUNCHED, TURNER, TurnReport, TurnState
+from orchestrator.services.schedule.stored import stored_slots
+from orchestrator.services.schedule.turner import Turner
+from orchestrator.services.schedule.watching import HostWatch
+from orchestrator.session import Command, load_lab, open_session
+from orchestrator.store.confirmations import Confirmations
+from orchestrator.store.keys import key_of, owner_of, slice_of
+from orchestrator.store.locks import who
+from orchestrator.store.records import CurrentPlan
+from orchestrator.store.scope import Scope, reach
+from orchestrator.store.tagouts import Tagouts
+from orchestrator.telemetry.journal import Journal
+from orchestrator.telemetry.progress import Silent
+from orchestrator.telemetry.recorder import Recorder
+
+
+@dataclass(frozen=True, slots=True)
+class TurnOptions:
+    """once: one cycle. stop: none; devices that a killed turner left turning come to rest. job: launch the plan's job once slots
+    turn. log: the file of its events, for the state file. kept: the parent starts it again when it is killed.
+    """
+
+    once: bool = False
+    stop: bool = False
+    job: bool = False
+    log: str = ""
+    kept: bool = False
+
+
+def scheduled(command: Command, lab: Lab) -> tuple[CurrentPlan, Plan, Schedule]:
+    """The plan that is up and its schedule. Raises: Missing - none is up, it has none, or not all of its slots were made."""
+    current = command.store.current(slice_of(lab, command.settings))
+    if current is None:
+        raise Missing(f"no plan is up on {lab.name}, so there is nothing to turn", hint="testbed up with a schedule")
+    plan = read_plan(current.plan_text, current.plan_name, lab)
+    if plan.schedule is None:
+        raise Missing(f"{plan.name} has no schedule, so there is nothing to turn", hint="docs/how-to/run-a-schedule.md")
+    if missing := unmade(plan.schedule, current.up.slots):
+        words = f"of {plan.name} {counted(len(missing), 'slot')} of {len(plan.schedule.slots)} were not made and verified"
+        raise Missing(f"{words}: its `up` did not get so far", hint="testbed up with the plan makes them")
+    return current, plan, plan.schedule
+
+
+async def turn(command: Command, *, notify: Notify, options: TurnOptions) -> TurnReport:
+    """Turn the slots of the plan that is up, until cancelled. The fabric and the hosts then stay in a whole slot.
+
+    Raises: Missing - no plan with a schedule is up. Locked - another turner, or another run, changes the lab. As `Turner.turn`.
+    """
+    lab, silent = load_lab(command.inventory), replace(command, progress=Silent())
+    current, plan, schedule = scheduled(command, lab)
+    settings, key = command.settings, slice_of(lab, command.settings)
+    own = TURNER.own(settings, options.log, kept=options.kept)
+    own = replace(own, plan=plan.name, run=current.run, slots=len(schedule.slots))
+    killed = TURNER.read(TURNER.path(settings, key)) if options.kept else None
+    if killed is not None and killed.kept == own.kept and killed.job:
+        own, options = replace(own, job=killed.job), replace(options, job=False)  # it may have been stopped since
+    with serving(TURNER.file(settings, key, own)) as file:
+        async with _running(silent, lab, plan) as context:
+            if (now := command.store.current(key)) is None or now.run != current.run:
+                raise Missing(f"{plan.name} is not up any more, so there is nothing to turn", hint="testbed status")
+            began = time.monotonic()
+            turner = await _prepared(context, lab, current, plan, schedule, file, notify)
+            await _turned(turner, plan, options, silent)
+            await finish(_left(turner, plan))
+            turner.say("ended", f"stopped in slot {turner.slot}")
+            report = TurnReport(
+                lab.name,
+                plan.name,
+                context.run.id,
+                turner.turns,
+                turner.late,
+                turner.slot,
+                len(turner.goals),
+                round(time.monotonic() - began, 1),
+                round(turner.duty, 4),
+                round(turner.planned_duty, 4),
+            )
+            context.run.finish("ok", summary={"turns": turner.turns, "late": turner.late, "duty": report.duty})
+            return report
+
+
+@asynccontextmanager
+async def _running(command: Command, lab: Lab, plan: Plan) -> AsyncIterator[Context]:
+    """Take the lock, record the run, keep its journal, open the lab."""
+    settings, store = command.settings, command.store
+    scope = reach(lab, plan.hosts) | Scope(owners=frozenset({owner_of(slice_of(lab, settings))}))
+    async with holding(lab, command, scope, "turn", plan.name) as lock:
+        waiting = Confirmations(store, slice_of(lab, settings), who(settings)).pending()
+        if waiting is not None:
+            raise TestbedError(str(waiting), hint="testbed confirm")
+        current = store.current(slice_of(lab, settings))
+        run = store.new_run(
+            "turn",
+            key_of(lab),
+            plan_name=plan.name,
+            plan_sha=plan.sha256,
+            plan_text=current.plan_text if current is not None else "",  # a job is of the run that launched it
+            inventory=command.inventory,
+            user=settings.user,
+            owner=settings.owner,
+        )
+        lock.bind(run)
+        run_dir = settings.run_dir(run.id)
+        with run, Journal(run_dir, run.id, lab.name) as journal:
+            async with open_session(lab, command.inventory, run_dir, settings.bounds) as session:
+                session.hosts.channels.token = run.token
+                interlocks = Interlocks(lab, session.devices, Tagouts(store, key_of(lab), who(settings)))
+                recorder, slice_ = Recorder(Silent(), journal), slice_of(lab, settings)
+                context = Context(
+                    session,
+                    store,
+                    run,
+                    slice_,
+                    recorder,
+                    run_dir,
+                    command.timeout_s,
+                    lock=lock,
+                    interlocks=interlocks,
+                    who=who(settings),
+                    sample_hz=settings.sample_hz,
+                    verb="turn",
+                )
+                died = [r.id for r in store.unfinished(key_of(lab), settings.owner) if r.verb == "turn" and r.id != run.id]
+                store.resolve(died, run.id)
+                yield context
+
+
+async def _prepared(
+    context: Context, lab: Lab, current: CurrentPlan, plan: Plan, schedule: Schedule, file: StateFile[TurnState], notify: Notify
+) -> Turner:
+    """Read everything, give the hosts the routes of every slot, and make the slot whole that most of the light is of."""
+    store, session = context.store, context.session
+    names = plan.hosts
+    seen = await session.observe()
+    owned = store.owned(context.slice)
+    foreign = {d: held - among(held, per_device(owned).get(d, frozenset())) for d, held in seen.settings.items()}
+    goals = slot_goals(plan, schedule, lab, foreign)
+    settings = every(goal.wanted for goal in goals)
+    seen.needing({s.ingress.device for s in settings | owned} | set(names))
+    if stale := [h for h in session.hosts.channels.unprovisioned() if h in names]:
+        raise Missing(f"{', '.join(stale)}: the agent is not this program's", hint="testbed up with the plan installs it")
+    context.reserve(settings)
+    times = times_of(schedule, goals, session.traits, lab)
+    store.own(context.slice, context.run.id, settings)
+    slot = min(range(len(goals)), key=lambda k: _distance(change_to(seen.settings, goals[k], settings | owned)))
+    days = tuple(context.next_generation() for _ in goals)
+    nights = tuple(context.next_generation() for _ in goals)
+    macs = session.hosts.channels.macs()
+    generations = {days[k]: slot_rules(goal, lab, macs, names) for k, goal in enumerate(goals)}
+    after = [*goals[1:], goals[0]]
+    generations |= {nights[k]: hold_rules(goal, after[k], lab, macs, names) for k, goal in enumerate(goals)}
+    await session.hosts.channels.fence(context.run.token, names)
+    requests = host_requests(goals, days, nights, times, schedule, lab, names, slot)
+    job_hosts = plan.job.hosts if plan.job else ()
+    watch = HostWatch(session.hosts, names, generations, requests, context.recorder.journal, plan.name, job_hosts)
+    watch.networks = network_requests(goals, days, schedule, names)
+    watch.count = slot
+    stored = stored_slots(schedule, goals, times, foreign, session.devices)
+    turner = Turner(
+        context, schedule, goals, times, names, file, notify, watch, dict(seen.settings), slot, stored=stored, days=days
+    )
+    with context.run.step("host", "all", "load", {"generations": [*days, *nights]}, {"clear": [*days, *nights]}):
+        await watch.load(names)
+    return turner
+
+
+def _distance(changes: Mapping[DeviceName, Change]) -> int:
+    return sum(len(c.remove) + len(c.add) for c in changes.values())
+
+
+async def _turned(turner: Turner, plan: Plan, options: TurnOptions, command: Command) -> None:
+    """Turn until cancelled or done; the job is launched meanwhile."""
+    hosts = turner.context.session.hosts
+    events = hosts.channels.subscribe()
+    tasks = [asyncio.create_task(turner.watch.listen(events))]
+    try:
+        with suppress(asyncio.CancelledError):
+            await turner.finish(turner.begin())
+            _record_current(turner, plan)
+            if options.job and plan.job is not None:
+                tasks.append(asyncio.create_task(_launched(turner, plan.job, command)))
+            await turner.turn(0 if options.stop else len(turner.goals) if options.once else None)
+    except BaseException:
+        with suppress(TestbedError):
+            await finish(turner.leave())
+        raise
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await turner.watch.leave()
+        hosts.channels.unsubscribe(events)
+
+
+async def _launched(turner: Turner, job: Job, command: Command) -> None:
+    """Launch the plan's job while slots turn; what became of it is in the state file."""
+    context, lab = turner.context, turner.context.session.lab
+    words = f"{NOT_LAUNCHED}: the turner ended meanwhile"
+    try:
+        own = context.lock.lock if context.lock is not None else None
+        async with holding(lab, command, reach(lab, job.hosts), "job launch", within=own):
+            status = await context.jobs.ensure(context.run.id, job, context.recorder, changed=True, launch=True)
+        assert status is not None
+        words = f"{status.name}: {status.state}"
+    except TestbedError as error:
+        words = f"{NOT_LAUNCHED}: {error.line}"
+    finally:  # `up` waits for it
+        turner.file.now(job=words)
+        turner.say("job", words)
+
+
+def _record_current(turner: Turner, plan: Plan) -> None:
+    """Record the slot in which the hosts and devices are, as the plan that is up."""
+    context, goal = turner.context, turner.goals[turner.slot]
+    current = context.store.current(context.slice)
+    if current is None:
+        return
+    found = turner.watch.generations[turner.days[turner.slot]]
+    context.store.set_current(
+        context.slice,
+        current.run,
+        plan_name=current.plan_name,
+        plan_sha=current.plan_sha,
+        plan_text=current.plan_text,
+        up=UpState.of(goal.links, goal.circuits, rules_sha(found), SlotsMade(turner.slot, tuple(range(len(turner.goals))))),
+        generation=turner.days[turner.slot],
+        by=context.run.id,
+    )
+
+
+async def _left(turner: Turner, plan: Plan) -> None:
+    """The schedule stops: the hosts stay in their slot, and only its circuits stay recorded as the owner's."""
+    await turner.leave()
+    _record_current(turner, plan)
+    context = turner.context
+    context.disown_lost(turner.held)
+    turner.state("ended")
