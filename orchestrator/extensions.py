@@ -1,17 +1,19 @@
 """The mechanisms that are folders of `extensions/`: found by name, and imported when first asked for.
 
-A job may have *attachments* while it runs, beside its ranks: a shadow, functions of packet switches, a congestion control. What a
+A job may have *attachments* while it runs, beside its ranks: functions of packet switches, a congestion control, a process. What a
 plan knows of one is in `extensions/NAME/plan.py` (`PLANNED`), what is done with it in `operator.py` (`ATTACHMENT`). If it has
-figures, `view.py` (`VIEW`), `measurements.py` (`MEASUREMENTS`) and `panels.py` (`NUMBERS`, `panels`) say how they are shown.
+figures, `view.py` (`VIEW`), `measurements.py` (`MEASUREMENTS`) and `panels.py` (`NUMBERS`, `panels`) say how they are shown. The
+package `rank` is copied to the hosts beside `workloads`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from optics.errors import StoreFailed
@@ -26,6 +28,17 @@ def parts(module: str, part: str) -> tuple[Any, ...]:
     """This part of every extension that has such a module, in order: parts("plan", "PLANNED")."""
     modules = (f"extensions.{name}.{module}" for name in NAMES)
     return tuple(getattr(import_module(each), part) for each in modules if find_spec(each) is not None)
+
+
+def copied(package: str) -> Iterator[tuple[str, bytes]]:
+    """The files of this package of every extension that has it, by their names on a host. The packages above are empty there."""
+    yield "extensions/__init__.py", b""
+    for name in NAMES:
+        if (spec := find_spec(f"extensions.{name}.{package}")) is not None and spec.origin is not None:
+            folder = Path(spec.origin).parent
+            yield f"extensions/{name}/__init__.py", b""
+            for file in sorted(folder.rglob("*.py")):
+                yield f"extensions/{name}/{package}/{file.relative_to(folder).as_posix()}", file.read_bytes()
 
 
 def job_of(data: Mapping[str, Any]) -> Job:

@@ -16,6 +16,7 @@ from typing import Any
 import agent
 import playbooks
 import workloads
+from orchestrator.extensions import copied
 from orchestrator.inventory.hosts import Host
 from orchestrator.inventory.slices import Slice
 
@@ -126,7 +127,7 @@ def workload_files() -> tuple[tuple[str, bytes], ...]:
     """The files of the directory that is in the jobs' PYTHONPATH."""
     folder = Path(workloads.__path__[0])
     own = ((f"workloads/{p.relative_to(folder).as_posix()}", p.read_bytes()) for p in sorted(folder.rglob("*.py")))
-    return (*own, *TORCH_BACKEND)
+    return (*own, *copied("rank"), *TORCH_BACKEND)
 
 
 @lru_cache(maxsize=1)

@@ -1,7 +1,7 @@
-"""`python -m workloads.shadow`: follows one job until it ends; see the package.
+"""`python -m extensions.shadow.rank`: follows one job until it ends; see the package.
 
-TESTBED_SHADOW says where to listen, on the management network, and the key of those who may connect: taps, rank 0, and with
-`restore` a rank 0 that may begin from the checkpoint of an earlier shadow. In TESTBED_JOB_DIR `shadow.jsonl` gets a line per
+TESTBED_OBSERVER_SHADOW says where to listen, on the management network, and the key of those who may connect: taps, rank 0, and
+with `restore` a rank 0 that may begin from the checkpoint of an earlier shadow. In TESTBED_JOB_DIR `shadow.jsonl` gets a line per
 iteration, and TESTBED_CHECKPOINT_DIR the newest checkpoint when the job has ended, however it ended. Exit codes: 0 done, 2 bad
 environment, 75 no job came, 1 anything else.
 """
@@ -20,16 +20,17 @@ import time
 from pathlib import Path
 from typing import Any
 
-from ..training.checkpoint import Checkpoints, Damaged
+from workloads.training.checkpoint import Checkpoints, Damaged
+
 from .follower import Follower, Shape, State, Verdict, digest
-from .peers import GREETING_S, Door, meeting, notice_silence
+from .peers import GREETING_S, VARIABLE, Door, meeting, notice_silence
 from .segments import segments
 
 RECORDS = "shadow.jsonl"
 TAKEN = 1 << 20
 """Bytes that are taken of a connection at once."""
 HEAD = struct.Struct("!III")
-"""Before each block of a tap: its length, the number of a port, how many packets were lost there so far (agent/jobs/tap.py)."""
+"""Before each block of a tap: its length, the number of a port, how many packets were lost there so far (the agent's tap.py)."""
 BLOCK = 1 << 20
 LINE = 16 << 20
 PEERS = 64
@@ -274,14 +275,12 @@ class Reader:
 
 def main() -> int:
     try:
-        met = meeting(os.environ)
-        if met is None:
-            raise ValueError("TESTBED_SHADOW: missing")
+        met = meeting(os.environ.get(VARIABLE, ""))
     except ValueError as error:
         print(f"shadow: {error}", file=sys.stderr)
         return 2
     listener = socket.create_server((met.address, met.port), backlog=PEERS)
-    from ..training.eager import import_torch
+    from workloads.training.eager import import_torch
 
     torch = import_torch()
     directory = Path(os.environ.get("TESTBED_JOB_DIR", "."))
