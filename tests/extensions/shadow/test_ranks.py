@@ -33,9 +33,9 @@ from workloads.transport.buffers import Buffer
 RINGS = [[0, 1, 2], [2, 1, 0]]
 TAP = """
 import os, sys
-from agent.jobs.processes import tap
+from agent.jobs import tap
 port, key, lanes = int(sys.argv[1]), bytes.fromhex(sys.argv[2]), sys.argv[3:]
-tap.work([("lo", 1)], tap.program(lanes), "127.0.0.1", port, key, os.dup(1))
+tap.work([("lo", 1)], tap.program(lanes), ("127.0.0.1", port, key, tap.WITHIN_S), os.dup(1))
 """
 
 
