@@ -14,6 +14,7 @@ import pytest
 
 from optics import HostPort, Interlock
 from optics.plan import Mode, Region, TransitionPolicy
+from orchestrator.change.report import UpReport
 from orchestrator.change.rollback import Rollback
 from orchestrator.change.snapshot import Snapshot
 from orchestrator.change.turn import turn_back
@@ -21,7 +22,6 @@ from orchestrator.change.up import Up
 from orchestrator.fabric.transition import per_device
 from orchestrator.jobs.record import spec_of
 from orchestrator.plan.reader import read_plan
-from orchestrator.results import UpReport
 from orchestrator.services.guard import recover
 from orchestrator.store.options import RunOptions, UpOptions
 from orchestrator.telemetry import Journal, Silent
