@@ -18,10 +18,12 @@ from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from optics.errors import StoreFailed
-from optics.plan import Job
+
+if TYPE_CHECKING:
+    from optics.plan import Job
 
 NAMES = ["switch_functions", "congestion", "shadow", "pacing"]
 """In the order in which a job is given attachments; what it has is taken away in the same order, once its ranks have ended. The
@@ -53,6 +55,8 @@ def verbs() -> dict[str, dict[str, str]]:
 
 def job_of(data: Mapping[str, Any]) -> Job:
     """The job that `data` (`to_json` of one) describes. Raises: StoreFailed - it has an attachment that no extension knows."""
+    from optics.plan import Job  # takes 20 ms, which a list of the verbs need not wait for
+
     job, known = Job.of(data), {each.key: each for each in parts("plan", "PLANNED")}
     if strange := sorted(job.attached.keys() - known.keys()):
         words = f"the store has a job with {', '.join(strange)}, which no extension of this version knows"

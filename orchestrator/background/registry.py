@@ -23,9 +23,9 @@ KINDS = {
 
 
 def kind(name: str) -> Kind[Any]:
-    """The kind of this name. Raises: StopIteration - there is none."""
+    """The kind of this name."""
     if name not in KINDS:
-        return next(each for each in parts("service", "KIND") if each.name == name)
+        return {each.name: each for each in parts("service", "KIND")}[name]
     module, _, called = KINDS[name].partition(":")
     found: Kind[Any] = getattr(import_module(module), called)
     return found
