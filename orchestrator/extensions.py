@@ -2,7 +2,8 @@
 
 A job may have *attachments* while it runs, beside its ranks: a shadow, functions of packet switches, a congestion control. What a
 plan knows of one is in `extensions/NAME/plan.py` (`PLANNED`), what is done with it in `operator.py` (`ATTACHMENT`). If it has
-figures, `view.py` (`VIEW`), `measurements.py` (`MEASUREMENTS`) and `panels.py` (`NUMBERS`, `panels`) say how they are shown.
+figures, `view.py` (`VIEW`), `measurements.py` (`MEASUREMENTS`) and `panels.py` (`NUMBERS`, `panels`) say how they are shown. What
+hosts' agents do for it is `host/` (`MECHANISMS`): that alone of an extension is copied to hosts, and no other part imports it.
 
 An extension may have verbs, and a *service*, which works in the background: its kind is in `service.py` (`KIND`), its verbs are in
 `command.py` (`app`; `GROUP` for those of `testbed GROUP`), and in `__init__.py`, which imports nothing, with a line each (`VERBS`).
@@ -17,6 +18,7 @@ from dataclasses import replace
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -51,6 +53,12 @@ def verbs() -> dict[str, dict[str, str]]:
     """Of each extension that has verbs: `VERB` or `GROUP VERB`, with its line in lists. Their modules are not imported."""
     declared = {name: getattr(import_module(f"extensions.{name}"), "VERBS", None) for name in NAMES}
     return {name: found for name, found in declared.items() if found}
+
+
+def host_folders() -> dict[str, Path]:
+    """The folder of what agents do, of every extension that has one: by its name below /var/lib/testbed."""
+    specs = {f"extensions/{name}/host": find_spec(f"extensions.{name}.host") for name in NAMES}
+    return {name: Path(place) for name, spec in specs.items() if spec for place in spec.submodule_search_locations or ()}
 
 
 def job_of(data: Mapping[str, Any]) -> Job:
