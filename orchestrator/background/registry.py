@@ -24,10 +24,11 @@ KINDS = {
 
 def kind(name: str) -> Kind[Any]:
     """The kind of this name."""
-    if name not in KINDS:
-        return {each.name: each for each in parts("service", "KIND")}[name]
-    module, _, called = KINDS[name].partition(":")
-    found: Kind[Any] = getattr(import_module(module), called)
+    if name in KINDS:
+        module, _, called = KINDS[name].partition(":")
+        found: Kind[Any] = getattr(import_module(module), called)
+    else:
+        found = {each.name: each for each in parts("service", "KIND")}[name]
     return found
 
 
