@@ -29,12 +29,13 @@ from orchestrator.change.left_as_is import stopped, unrecorded
 from orchestrator.change.move import Move
 from orchestrator.change.port_counters import sampled_ports
 from orchestrator.change.report import EqualiseReport, UpReport
-from orchestrator.change.rollback import Rollback, verdict
+from orchestrator.change.rollback import Rollback
 from orchestrator.change.snapshot import Snapshot, found, held_data
 from orchestrator.change.timeline import Figures, Timeline, record_rungs, record_timeline
 from orchestrator.change.turn import Turn
 from orchestrator.change.unfinished import announce
 from orchestrator.change.uplinks import told
+from orchestrator.change.verdict import verdict
 from orchestrator.fabric.lightpath import Held
 from orchestrator.fabric.rules import Rules, rules
 from orchestrator.fabric.transition import per_device
