@@ -16,7 +16,7 @@ from unittest.mock import patch
 
 from agent import basics, fence
 from agent.basics import VAR, Failure, unpack
-from agent.daemon import FENCED, Server
+from agent.daemon import FENCED, MECHANISMS, Server
 from agent.fence import Fence
 from agent.jobs import beats, demand, door, handoff
 from agent.jobs import processes as job_processes
@@ -136,6 +136,7 @@ __all__ = [
     "HOLDING",
     "JOB_MARK",
     "KEPT",
+    "MECHANISMS",
     "MOVERS",
     "NEWNEIGH",
     "NEWROUTE",
