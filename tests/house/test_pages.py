@@ -68,7 +68,7 @@ from orchestrator.plan.edges import (
 )
 from orchestrator.plan.job_env import ALLOWED
 from orchestrator.plan.reader import read_plan
-from tests.house.repository import ROOT, blocks, pages
+from tests.house.repository import ROOT, blocks, pages, scenarios, tracked
 from workloads.programs.options import OPTIONS
 
 DOCS = ROOT / "docs"
@@ -420,8 +420,7 @@ def test_the_index_leads_to_every_page_of_the_documentation() -> None:
 
 
 def test_every_scenario_that_ships_has_a_row_in_the_list_of_scenarios() -> None:
-    there = {at.parent.name for at in (ROOT / "examples" / "scenarios").glob("*/scenario.yaml")}
-    listed = re.findall(
-        r"^\| \[`([^`]+)`\]\(../../examples/scenarios/([^/]+)/README.md\) \|", page("how-to/scenarios.md"), re.MULTILINE
-    )
-    assert {name for name, _ in listed} == there and all(name == folder for name, folder in listed)
+    linked = r"^\| \[`([^`]+)`\]\(../../([\w/.-]+)/README.md\) \|"
+    listed = re.findall(linked, page("how-to/scenarios.md"), re.MULTILINE)
+    assert len(listed) == len(scenarios()) == len([path for path in tracked() if path.name == "scenario.yaml"])
+    assert {name: ROOT / folder / "scenario.yaml" for name, folder in listed} == scenarios()
