@@ -2,7 +2,8 @@
 
 A job may have *attachments* while it runs, beside its ranks: a shadow, functions of packet switches, a congestion control. What a
 plan knows of one is in `extensions/NAME/plan.py` (`PLANNED`), what is done with it in `operator.py` (`ATTACHMENT`). If it has
-figures, `view.py` (`VIEW`), `measurements.py` (`MEASUREMENTS`) and `panels.py` (`NUMBERS`, `panels`) say how they are shown.
+figures, `view.py` (`VIEW`), `measurements.py` (`MEASUREMENTS`) and `panels.py` (`NUMBERS`, `panels`) say how they are shown. What
+hosts' agents do for it is `host/` (`MECHANISMS`): that alone of an extension is copied to hosts, and no other part imports it.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import replace
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from optics.errors import StoreFailed
@@ -26,6 +28,12 @@ def parts(module: str, part: str) -> tuple[Any, ...]:
     """This part of every extension that has such a module, in order: parts("plan", "PLANNED")."""
     modules = (f"extensions.{name}.{module}" for name in NAMES)
     return tuple(getattr(import_module(each), part) for each in modules if find_spec(each) is not None)
+
+
+def host_folders() -> dict[str, Path]:
+    """The folder of what agents do, of every extension that has one: by its name below /var/lib/testbed."""
+    specs = {f"extensions/{name}/host": find_spec(f"extensions.{name}.host") for name in NAMES}
+    return {name: Path(place) for name, spec in specs.items() if spec for place in spec.submodule_search_locations or ()}
 
 
 def job_of(data: Mapping[str, Any]) -> Job:

@@ -16,6 +16,7 @@ from typing import Any
 import agent
 import playbooks
 import workloads
+from orchestrator.extensions import host_folders
 from orchestrator.inventory.hosts import Host
 from orchestrator.inventory.slices import Slice
 
@@ -116,9 +117,14 @@ def digest(paths: Iterable[tuple[str, bytes]]) -> str:
 
 @lru_cache(maxsize=1)
 def programs() -> tuple[tuple[str, bytes], ...]:
-    """The agent's files by their names on the host."""
-    found = [*sorted(AGENT.rglob("*.py")), *sorted(AGENT.glob("bpf/*.o"))]
-    return tuple((f"agent/{p.relative_to(AGENT).as_posix()}", p.read_bytes()) for p in found)
+    """The files of the agent, and of what mechanisms have it do, by their names on the host."""
+    found = (
+        (f"{name}/{path.relative_to(folder).as_posix()}", path)
+        for name, folder in (("agent", AGENT), *host_folders().items())
+        for path in sorted(folder.rglob("*"))
+        if path.suffix in (".py", ".o")
+    )
+    return tuple((name, path.read_bytes()) for name, path in found)
 
 
 @lru_cache(maxsize=1)

@@ -51,10 +51,22 @@ def plant(folder: Path, module: str, imported: str) -> None:
     file.write_text(f"{text}\n\ndef planted_{imported.replace('.', '_')}():\n    import {imported}\n")
 
 
+def named(modules: list[str]) -> Iterator[str]:
+    """These modules; an asterisk stands for any one name."""
+    for module in modules:
+        if "*" not in module:
+            yield module
+            continue
+        folders = (each.parent for each in ROOT.glob(module.replace(".", "/") + "/__init__.py"))
+        files = (each.with_suffix("") for each in ROOT.glob(module.replace(".", "/") + ".py") if each.stem != "__init__")
+        yield from (".".join(each.relative_to(ROOT).parts) for each in (*folders, *files))
+
+
 def violations(contract: dict[str, Any]) -> list[tuple[str, str]]:
     """Every import a contract is there to forbid, module by module."""
     if contract["type"] == "forbidden":
-        return [(here, there) for here in contract["source_modules"] for there in contract["forbidden_modules"]]
+        sources, forbidden = [*named(contract["source_modules"])], [*named(contract["forbidden_modules"])]
+        return [(here, there) for here in sources for there in forbidden if here != there]
     inside = "".join(f"{container}." for container in contract.get("containers", []))
     layers = [[inside + module.strip() for module in layer.split("|")] for layer in contract["layers"]]
     upward = [(low, high) for uppers, lowers in pairwise(layers) for low in lowers for high in uppers]
@@ -97,14 +109,29 @@ def test_a_module_outside_every_room_breaks_the_contract(name: str, copy: Path) 
 
 
 def imports(file: Path) -> Iterator[str]:
+    """The packages that a file imports; of an extension the part."""
     for node in ast.walk(ast.parse(file.read_text())):
         if isinstance(node, ast.Import):
-            yield from (alias.name.partition(".")[0] for alias in node.names)
+            names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and not node.level:
-            yield (node.module or "").partition(".")[0]
+            names = [node.module or ""]
+        else:
+            continue
+        yield from (".".join(name.split(".")[: 3 if name.startswith("extensions.") else 1]) for name in names)
 
 
-@pytest.mark.parametrize(("folder", "own"), [("agent", {"agent"}), ("workloads", {"workloads", "torch", "numpy"})])
+HOST_PARTS = [path.relative_to(ROOT) for path in sorted(ROOT.glob("extensions/*/host"))]
+"""What of mechanisms is copied to hosts with the agent."""
+
+
+@pytest.mark.parametrize(
+    ("folder", "own"),
+    [
+        ("agent", {"agent"}),
+        ("workloads", {"workloads", "torch", "numpy"}),
+        *((str(part), {"agent", ".".join(part.parts)}) for part in HOST_PARTS),
+    ],
+)
 def test_what_is_copied_to_hosts_needs_nothing_but_python_there(folder: str, own: set[str], tmp_path: Path) -> None:
     known = sys.stdlib_module_names | own
     foreign = {f"{file.relative_to(ROOT)}: {name}" for file in (ROOT / folder).rglob("*.py") for name in imports(file)}
@@ -125,13 +152,14 @@ def newer_than_hosts_promise(folder: Path) -> list[str]:
 
 
 def test_the_agent_is_written_in_the_python_that_hosts_promise(tmp_path: Path) -> None:
-    assert not newer_than_hosts_promise(ROOT / "agent")
+    assert not [file for folder in ("agent", *HOST_PARTS) for file in newer_than_hosts_promise(ROOT / folder)]
     (tmp_path / "planted.py").write_text("match 1:\n    case 1:\n        pass\n")
     assert newer_than_hosts_promise(tmp_path) == ["planted.py"]
 
 
 def test_the_agent_imports_no_types_at_run_time() -> None:
-    files = (file for file in (ROOT / "agent").rglob("*.py") if file.stem not in ("__init__", "__main__", "shapes"))
+    files = (file for folder in ("agent", *HOST_PARTS) for file in (ROOT / folder).rglob("*.py"))
+    files = (file for file in files if file.stem not in ("__init__", "__main__", "shapes"))
     modules = ", ".join(".".join(file.relative_to(ROOT).with_suffix("").parts) for file in files)
     code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); import {modules}; print('agent.shapes' in sys.modules)"
     done = subprocess.run([sys.executable, "-S", "-E", "-c", code], capture_output=True, text=True, check=True, timeout=60)

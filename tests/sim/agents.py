@@ -150,9 +150,10 @@ class Agent(Server):
         self.numbers = {name: number for number, name in self.ports.items()}
         self.nl = cast(Any, host.kernel)
         absent: Any = Absent()
-        self.handoff = self.networks = self.congestions = self.probes = self.ends = absent
+        self.handoff = self.probes = self.ends = absent
         self.slots, self.jobs = cast(Any, Slots()), cast(Any, Jobs())
         self.samples = cast(Any, Counters())
+        self.mechanisms = []
 
     def load(self) -> None:
         """What the daemon does first."""

@@ -16,8 +16,8 @@ from unittest.mock import patch
 
 from agent import basics, fence
 from agent.basics import VAR, Failure, unpack
-from agent.daemon import Server
-from agent.fence import FENCED, Fence
+from agent.daemon import FENCED, Server
+from agent.fence import Fence
 from agent.jobs import beats, demand, door, handoff
 from agent.jobs import processes as job_processes
 from agent.jobs.handoff import Handoff

@@ -29,7 +29,7 @@ RECORDS = "shadow.jsonl"
 TAKEN = 1 << 20
 """Bytes that are taken of a connection at once."""
 HEAD = struct.Struct("!III")
-"""Before each block of a tap: its length, the number of a port, how many packets were lost there so far (agent/jobs/tap.py)."""
+"""Before each block of a tap: its length, the number of a port, how many packets were lost there so far (host/tap.py)."""
 BLOCK = 1 << 20
 LINE = 16 << 20
 PEERS = 64

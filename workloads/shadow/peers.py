@@ -2,7 +2,7 @@
 
 The shadow says a number, the other answers with what it wants, a number of its own and a proof, and the shadow proves itself. A
 process that took the shadow's port meanwhile gets nothing, and nobody else can give the shadow anything. The agent has the same
-(agent/jobs/tap.py).
+(extensions/shadow/host/tap.py).
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The congestion control of a job's connections: set on their sockets once they are connected, and on those that come later.
 
 A route that names a congestion control overrides what a program asks for before it connects, and a program of other people asks
-for nothing: so this program looks for the job's sockets, reaches them as kick.py does, and sets it on each. One of the controls is
-our own (bpf/progress.bpf.c), whose window grows the faster the more of an iteration's bytes were sent; its parameters are
-the job's, and a lease: without word for LEASE_S, or after the death of this process, open connections that have it do as RFC
+for nothing: so this program looks for the job's sockets, reaches them as agent/tcp/kick.py does, and sets it on each. One of the
+controls is our own (bpf/progress.bpf.c), whose window grows the faster the more of an iteration's bytes were sent; its parameters
+are the job's, and a lease: without word for LEASE_S, or after the death of this process, open connections that have it do as RFC
 5681 says.
 """
 
@@ -19,13 +19,16 @@ import time
 
 from agent.basics import RUN, VAR, Failure, bad, read_json, refused, write
 from agent.jobs.processes import MARK, job_name, of_job
-from agent.tcp import kick, structops
+from agent.mechanism import Mechanism
+from agent.tcp import kick
+from agent.tcp.controls import available
+from extensions.congestion.host import structops
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, ClassVar
 
-    from agent.shapes import Daemon, Json
+    from agent.shapes import Daemon, Json, Operations
 
 OWN = "mltcp"
 """What plans call the control of bpf/progress.bpf.c."""
@@ -74,8 +77,8 @@ def lacks(control: str) -> str:
     """Why this host cannot have it; empty where nothing is known to be missing."""
     if control == OWN:
         return structops.lacks()
-    if control not in structops.available():
-        return f"the kernel of this host has {', '.join(structops.available())}: modprobe tcp_{control}"
+    if control not in available():
+        return f"the kernel of this host has {', '.join(available())}: modprobe tcp_{control}"
     return ""
 
 
@@ -102,18 +105,25 @@ class Registered(structops.Program):
         return {"iterations": iterations, "bytes": total, "gap_ms": usual_us / 1000, "factor": round(factor / ONE, 3)}
 
 
-def tried() -> Json:
-    """Register it under a name that nobody uses, and take it away again. Raises: Failure, with what is missing."""
-    made = Registered(f"iter_try{os.getpid() % 1_000_000}")
-    made.close()
-    return {"congctl": made.name}
-
-
-class Congestions:
+class Congestions(Mechanism):
     """The congestion control of each running job that was given one."""
 
+    OPERATIONS: ClassVar[Operations] = {
+        "congestion": lambda self, request, _: self.set(request),
+        "congestion.ready": lambda self, request, _: self.ready(request),
+        "congestions": lambda self, request, _: self.status(request),
+    }
+    FENCED = frozenset(("congestion",))
+    TRIES = (
+        (
+            "congestion control per job (struct_ops)",
+            f"everything but jobs whose congestion is {OWN}",
+            lambda: structops.tried("iter", Registered),
+        ),
+    )
+
     def __init__(self, server: Daemon) -> None:
-        self.server = server
+        super().__init__(server)
         self.wanted: dict[str, Json] = {}
         self.known: dict[str, dict[int, tuple[int, int, str]]] = {}  # of a job, by inode: process, descriptor, far address
         self.strange: set[int] = set()  # inodes of no job's sockets

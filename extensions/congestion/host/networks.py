@@ -14,28 +14,19 @@ import sys
 import time
 
 from agent.basics import RUN, bad, read_json, write
-from agent.tcp.structops import Program, available, lease
-from agent.tcp.structops import name_here as here
+from agent.mechanism import Mechanism
+from extensions.congestion.host.structops import Program, lease, name_here, tried
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from agent.shapes import Daemon, Json
+    from typing import ClassVar
+
+    from agent.shapes import Daemon, Json, Operations
 
 PER_NETWORK = "per-network"  # as `congctl` of a `stage` request
 LEASE_S = 5.0
 STATE = RUN + "/networks.json"
 MOST = 250  # generations, as many as there are tables
-
-
-def name_here() -> str:
-    """The congestion control's name in this network namespace."""
-    return here("net2")
-
-
-def congestion_control(wanted: str | None) -> str | None:
-    """`wanted` as the kernel names it, if it has it, else nothing: a route naming an absent one would be refused."""
-    wanted = name_here() if wanted == PER_NETWORK else wanted
-    return wanted if wanted in available() else None
 
 
 class Registered(Program):
@@ -53,18 +44,27 @@ class Registered(Program):
         self.put("networks", 0, struct.pack("=IIQ", network, states, lease(for_s)))
 
 
-def tried() -> Json:
-    """Register it under a name that nobody uses, and take it away again. Raises: Failure, with what is missing."""
-    made = Registered(f"net2_try{os.getpid() % 1_000_000}")
-    made.close()
-    return {"congctl": made.name}
-
-
-class Networks:
+class Networks(Mechanism):
     """Which network each generation stands for, as `networks.load` said; network 0 for every other, a hold as well."""
 
+    OPERATIONS: ClassVar[Operations] = {
+        "networks": lambda self, *_: self.status(),
+        "networks.load": lambda self, request, _: self.load(request),
+        "networks.drop": lambda self, *_: self.drop(),
+    }
+    FENCED = frozenset(("networks.load", "networks.drop"))
+    TRIES = (
+        (
+            "congestion control per network (struct_ops)",
+            "everything but schedules that ask for it",
+            lambda: tried("net2", Registered),
+        ),
+    )
+
     def __init__(self, server: Daemon) -> None:
+        super().__init__(server)
         self.generations, self.timer, self.cancel = server.generations, server.timer, server.cancelled.add
+        self.controls = {PER_NETWORK: name_here("net2")}
         self.of: dict[int, int] = {}
         self.states = 2
         self.registered: Registered | None = None
@@ -84,7 +84,7 @@ class Networks:
         if states not in (1, 2):
             raise bad(f"states: 1 or 2 is needed, got {states!r:.200}")
         if self.registered is None:
-            self.registered = Registered(name_here())
+            self.registered = Registered(self.controls[PER_NETWORK])
         self.of, self.states = {int(g): int(n) for g, n in of.items()}, int(states)
         write(STATE, json.dumps({"networks": of, "states": states}))
         self.follow()
@@ -114,6 +114,9 @@ class Networks:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(STATE)
         return self.status()
+
+    def clear(self) -> None:
+        self.drop()
 
     def status(self) -> Json:
         here = self.registered

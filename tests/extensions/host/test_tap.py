@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from agent.jobs.tap import TAPS, program
+from extensions.shadow.host.tap import TAPS, program
 from tests.agent.space import Peer, Space
 from tests.kit.waiting import until
 

@@ -17,9 +17,10 @@ import pytest
 
 from agent.basics import Failure
 from agent.daemon import Server
-from agent.tcp import congestion, structops
+from extensions.congestion.host import jobs as congestion
+from extensions.congestion.host import structops
 from tests.agent.space import Peer, Space
-from tests.agent.tcp import loopback
+from tests.extensions.host import loopback
 from tests.kit.waiting import until
 
 AVAILABLE = Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
@@ -144,7 +145,7 @@ def test_the_death_of_who_holds_it_takes_it_away_and_open_connections_go_on() ->
 GROWS = """
 import select, socket, struct, subprocess, sys, time
 sys.path.insert(0, sys.argv[1])
-from agent.tcp import congestion
+from extensions.congestion.host import jobs as congestion
 
 def info(s):
     raw = s.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 128)  # linux/tcp.h: state, ssthresh, window, bytes acknowledged
@@ -217,7 +218,7 @@ def test_a_control_that_is_none_is_refused(request_: dict[str, Any], words: str)
 def test_what_a_host_lacks_is_said_before_anything_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(structops.os, "uname", lambda: os.uname_result(("Linux", "", "5.15.0-91", "", "x86_64")))
     assert "boot 6.4 or newer" in congestion.lacks("mltcp")
-    monkeypatch.setattr(structops, "available", lambda: ["cubic"])
+    monkeypatch.setattr(congestion, "available", lambda: ["cubic"])
     assert congestion.lacks("bbr") == "the kernel of this host has cubic: modprobe tcp_bbr"
     assert not congestion.lacks("cubic")
 

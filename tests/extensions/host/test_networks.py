@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from agent.basics import Failure, own_sha
-from agent.tcp import networks, structops
+from agent.basics import Failure
+from extensions.congestion.host import networks, structops
 from tests.agent.space import Peer, Space
-from tests.agent.tcp import loopback
+from tests.extensions.host import loopback
 from tests.kit.waiting import until
 
 AVAILABLE = Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
@@ -209,19 +209,9 @@ def test_a_libbpf_that_makes_the_link_itself_keeps_none_of_it(monkeypatch: pytes
             return getattr(real, name)
 
     real.bpf_map__attach_struct_ops.restype = ctypes.c_void_p
-    monkeypatch.setattr("agent.tcp.structops.ctypes.CDLL", lambda *_, **__: Newer())
+    monkeypatch.setattr("extensions.congestion.host.structops.ctypes.CDLL", lambda *_, **__: Newer())
     name = f"net2_new{os.getpid() % 1_000_000}"
     registered = networks.Registered(name)
     assert name in AVAILABLE.read_text().split()
     registered.close()
     assert until(lambda: name not in AVAILABLE.read_text().split())
-
-
-def test_an_agent_with_another_compiled_program_is_another_agent(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    (tmp_path / "bpf").mkdir()
-    (tmp_path / "a.py").write_bytes(b"1")
-    (tmp_path / "bpf" / "x.o").write_bytes(b"1")
-    monkeypatch.setattr("agent.basics.FOLDER", str(tmp_path))
-    before = own_sha()
-    (tmp_path / "bpf" / "x.o").write_bytes(b"2")
-    assert own_sha() != before, "else the one that runs would go on with the old one"

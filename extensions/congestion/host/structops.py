@@ -1,4 +1,4 @@
-"""What the agent and its compiled BPF programs (bpf/) share: a TCP congestion control is loaded, registered and taken away.
+"""What the compiled BPF programs (bpf/) need: a TCP congestion control is loaded, registered and taken away.
 
 libbpf, called by ctypes, fits a program to the running kernel. What registers it is a BPF link, a descriptor of this process:
 nothing is pinned, so it is gone when this process is.
@@ -12,17 +12,19 @@ import platform
 import struct
 import time
 
-from agent.basics import FOLDER, Failure, read, refused
+from agent.basics import Failure, refused
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from typing import Any
 
+FOLDER = os.path.dirname(os.path.abspath(__file__))
 PLACE = b"NAME-PLACE-HOLD"  # of 15 characters, the most that a congestion control's name may have
 BPF_NUMBER: Mapping[str, int] = {"x86_64": 321, "aarch64": 280, "riscv64": 280, "s390x": 351, "ppc64le": 361}
 MAP_LOOKUP, MAP_UPDATE, LINK_CREATE = 1, 2, 28  # commands of bpf(2)
 F_LINK, STRUCT_OPS = 1 << 13, 44  # BPF_F_LINK (Linux 6.4); BPF_STRUCT_OPS, an attach type
+NEEDS = "libbpf1, root with CAP_BPF, and Linux 6.4 or newer with CONFIG_DEBUG_INFO_BTF, CONFIG_BPF_SYSCALL and CONFIG_BPF_JIT"
 LINES = 20  # of what libbpf and the verifier say, the last
 
 
@@ -49,11 +51,6 @@ def lacks() -> str:
     except OSError:
         return "no libbpf.so.1: install libbpf1 (Debian, Ubuntu) or libbpf (Fedora)"
     return ""
-
-
-def available() -> list[str]:
-    """The congestion controls that the kernel has now."""
-    return read("/proc/sys/net/ipv4/tcp_available_congestion_control").split()
 
 
 class Program:
@@ -165,3 +162,11 @@ def bpf(command: int, attributes: bytes) -> int:
 def lease(for_s: float) -> int:
     """Until when a word that is said now counts for the program: ns, CLOCK_MONOTONIC."""
     return time.clock_gettime_ns(time.CLOCK_MONOTONIC) + int(for_s * 1e9)
+
+
+def tried(prefix: str, register: Callable[[str], Program]) -> None:
+    """Register a program under a name that nobody uses, and take it away again. Raises: Failure, refused - what is needed."""
+    try:
+        register(f"{prefix}_try{os.getpid() % 1_000_000}").close()
+    except Failure as e:
+        raise e if e.code == "refused" else refused(f"{e}: {NEEDS}") from None

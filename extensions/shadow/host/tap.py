@@ -23,12 +23,14 @@ import time
 
 from agent.basics import RUN, bad, integer, number, read_json, refused, write
 from agent.jobs.processes import job_name, start_time
+from agent.mechanism import Mechanism
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from typing import ClassVar
 
-    from agent.shapes import Answer, Daemon, Json
+    from agent.shapes import Answer, Daemon, Json, Operations
 
 TAPS, LANES = 4, 64  # on this host at once; addresses of one
 BLOCK, BLOCKS, RETIRE_MS = (
@@ -203,11 +205,18 @@ def work(ports: Sequence[tuple[str, int]], code: bytes, met: tuple[str, int, byt
     carry(rings, link)
 
 
-class Taps:
+class Taps(Mechanism):
     """The taps of this host."""
 
+    OPERATIONS: ClassVar[Operations] = {
+        "tap": lambda self, request, answer: self.start(request, answer),
+        "tap.stop": lambda self, request, _: self.stop(job_name(request)),
+        "taps": lambda self, *_: {"taps": self.pids()},
+    }
+    FENCED = frozenset(("tap", "tap.stop"))
+
     def __init__(self, server: Daemon) -> None:
-        self.server = server
+        super().__init__(server)
         self.found: dict[str, tuple[int, int]] = {}  # by the job's name: its process, and a pidfd of it
         for name, (pid, born) in (read_json(KEPT) or {}).items():
             with contextlib.suppress(OSError):
