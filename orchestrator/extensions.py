@@ -1,9 +1,10 @@
 """The mechanisms that are folders of `extensions/`: found by name, and imported when first asked for.
 
-A job may have *attachments* while it runs, beside its ranks: a shadow, functions of packet switches, a congestion control. What a
+A job may have *attachments* while it runs, beside its ranks: functions of packet switches, a congestion control, a process. What a
 plan knows of one is in `extensions/NAME/plan.py` (`PLANNED`), what is done with it in `operator.py` (`ATTACHMENT`). If it has
-figures, `view.py` (`VIEW`), `measurements.py` (`MEASUREMENTS`) and `panels.py` (`NUMBERS`, `panels`) say how they are shown. What
-hosts' agents do for it is `host/` (`MECHANISMS`): that alone of an extension is copied to hosts, and no other part imports it.
+figures, `view.py` (`VIEW`), `measurements.py` (`MEASUREMENTS`) and `panels.py` (`NUMBERS`, `panels`) say how they are shown. Two
+packages are copied to hosts, and no other part imports them: `host`, which is part of the agent there (`MECHANISMS`), and `rank`,
+which runs beside ranks.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ def parts(module: str, part: str) -> tuple[Any, ...]:
     return tuple(getattr(import_module(each), part) for each in modules if find_spec(each) is not None)
 
 
-def host_folders() -> dict[str, Path]:
-    """The folder of what agents do, of every extension that has one: by its name below /var/lib/testbed."""
-    specs = {f"extensions/{name}/host": find_spec(f"extensions.{name}.host") for name in NAMES}
+def folders(package: str) -> dict[str, Path]:
+    """The folder of this package of every extension that has one, by its name where it is copied to: folders("host")."""
+    specs = {f"extensions/{name}/{package}": find_spec(f"extensions.{name}.{package}") for name in NAMES}
     return {name: Path(place) for name, spec in specs.items() if spec for place in spec.submodule_search_locations or ()}
 
 

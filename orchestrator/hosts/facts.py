@@ -8,7 +8,7 @@ import hashlib
 import io
 import json
 import tarfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from typing import Any
 import agent
 import playbooks
 import workloads
-from orchestrator.extensions import host_folders
+from orchestrator.extensions import folders
 from orchestrator.inventory.hosts import Host
 from orchestrator.inventory.slices import Slice
 
@@ -118,21 +118,19 @@ def digest(paths: Iterable[tuple[str, bytes]]) -> str:
 @lru_cache(maxsize=1)
 def programs() -> tuple[tuple[str, bytes], ...]:
     """The files of the agent, and of what mechanisms have it do, by their names on the host."""
-    found = (
-        (f"{name}/{path.relative_to(folder).as_posix()}", path)
-        for name, folder in (("agent", AGENT), *host_folders().items())
-        for path in sorted(folder.rglob("*"))
-        if path.suffix in (".py", ".o")
-    )
-    return tuple((name, path.read_bytes()) for name, path in found)
+    return _files({"agent": AGENT, **folders("host")}, ".py", ".o")
+
+
+def _files(of: Mapping[str, Path], *endings: str) -> tuple[tuple[str, bytes], ...]:
+    """The files of these folders, with their names on the host."""
+    found = ((name, folder, path) for name, folder in of.items() for path in sorted(folder.rglob("*")) if path.suffix in endings)
+    return tuple((f"{name}/{path.relative_to(folder).as_posix()}", path.read_bytes()) for name, folder, path in found)
 
 
 @lru_cache(maxsize=1)
 def workload_files() -> tuple[tuple[str, bytes], ...]:
     """The files of the directory that is in the jobs' PYTHONPATH."""
-    folder = Path(workloads.__path__[0])
-    own = ((f"workloads/{p.relative_to(folder).as_posix()}", p.read_bytes()) for p in sorted(folder.rglob("*.py")))
-    return (*own, *TORCH_BACKEND)
+    return (*_files({"workloads": Path(workloads.__path__[0]), **folders("rank")}, ".py"), *TORCH_BACKEND)
 
 
 @lru_cache(maxsize=1)

@@ -101,7 +101,7 @@ def _python() -> list[Probe]:
 
 def _names() -> Probe:
     """Whether other packages hide this program's, whose names are ordinary words."""
-    if hidden := optical_testbed_home.shadowed():
+    if hidden := optical_testbed_home.hidden_packages():
         words = ", ".join(f"{name} is {place}" for name, place in hidden.items())
         fix = "take its folder out of PYTHONPATH, start from another directory, or give testbed an environment of its own"
         return Probe("package names", "fail", f"other packages have this program's names: {words}", fix, "nothing safely")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ast
+import re
 import shutil
 import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from tests.house.repository import ROOT
 CONFIG: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
 CONTRACTS: dict[str, dict[str, Any]] = {contract["id"]: contract for contract in CONFIG["contracts"]}
 LINT = Path(sys.executable).with_name("lint-imports")
+FILES = [file.relative_to(ROOT) for package in CONFIG["root_packages"] for file in (ROOT / package).rglob("*.py")]
+MODULES = {".".join(file.with_suffix("").parts).removesuffix(".__init__") for file in FILES}
 
 PURE_ROOMS = {"optics", "planner", "orchestrator.inventory", "orchestrator.fabric", "orchestrator.plan", "orchestrator.store.scope"}
 PURE_ROOMS |= {"orchestrator.experiments.files"}
@@ -35,10 +38,9 @@ def lint(folder: Path, *contracts: str) -> tuple[int, str]:
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
     """The contracts and every module they speak of, empty: what is planted is then all there is to find."""
-    for package in CONFIG["root_packages"]:
-        for file in (ROOT / package).rglob("*.py"):
-            (tmp_path / file.relative_to(ROOT)).parent.mkdir(parents=True, exist_ok=True)
-            (tmp_path / file.relative_to(ROOT)).touch()
+    for file in FILES:
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).touch()
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     return tmp_path
 
@@ -51,22 +53,24 @@ def plant(folder: Path, module: str, imported: str) -> None:
     file.write_text(f"{text}\n\ndef planted_{imported.replace('.', '_')}():\n    import {imported}\n")
 
 
-def named(modules: list[str]) -> Iterator[str]:
-    """These modules; an asterisk stands for any one name."""
-    for module in modules:
-        if "*" not in module:
-            yield module
-            continue
-        folders = (each.parent for each in ROOT.glob(module.replace(".", "/") + "/__init__.py"))
-        files = (each.with_suffix("") for each in ROOT.glob(module.replace(".", "/") + ".py") if each.stem != "__init__")
-        yield from (".".join(each.relative_to(ROOT).parts) for each in (*folders, *files))
+def matching(expressions: list[str]) -> list[str]:
+    """The modules that these name; a star is any one word."""
+    found = []
+    for each in expressions:
+        pattern = re.compile(each.replace(".", r"\.").replace("*", r"[^.]+"))
+        found += sorted(filter(pattern.fullmatch, MODULES)) if "*" in each else [each]
+    return found
+
+
+def within(module: str, package: str) -> bool:
+    return f"{module}.".startswith(f"{package}.")
 
 
 def violations(contract: dict[str, Any]) -> list[tuple[str, str]]:
     """Every import a contract is there to forbid, module by module."""
     if contract["type"] == "forbidden":
-        sources, forbidden = [*named(contract["source_modules"])], [*named(contract["forbidden_modules"])]
-        return [(here, there) for here in sources for there in forbidden if here != there]
+        pairs = product(matching(contract["source_modules"]), matching(contract["forbidden_modules"]))
+        return [(here, there) for here, there in pairs if not (within(here, there) or within(there, here))]
     inside = "".join(f"{container}." for container in contract.get("containers", []))
     layers = [[inside + module.strip() for module in layer.split("|")] for layer in contract["layers"]]
     upward = [(low, high) for uppers, lowers in pairwise(layers) for low in lowers for high in uppers]
@@ -120,21 +124,19 @@ def imports(file: Path) -> Iterator[str]:
         yield from (".".join(name.split(".")[: 3 if name.startswith("extensions.") else 1]) for name in names)
 
 
-HOST_PARTS = [path.relative_to(ROOT) for path in sorted(ROOT.glob("extensions/*/host"))]
+HOST_PARTS = [
+    (str(part.relative_to(ROOT)), {"agent", ".".join(part.relative_to(ROOT).parts)})
+    for part in sorted(ROOT.glob("extensions/*/host"))
+]
 """What of mechanisms is copied to hosts with the agent."""
+RANKS = {"workloads", "torch", "numpy"}
 
 
-@pytest.mark.parametrize(
-    ("folder", "own"),
-    [
-        ("agent", {"agent"}),
-        ("workloads", {"workloads", "torch", "numpy"}),
-        *((str(part), {"agent", ".".join(part.parts)}) for part in HOST_PARTS),
-    ],
-)
+@pytest.mark.parametrize(("folder", "own"), [("agent", {"agent"}), ("workloads", RANKS), ("extensions/*/rank", RANKS), *HOST_PARTS])
 def test_what_is_copied_to_hosts_needs_nothing_but_python_there(folder: str, own: set[str], tmp_path: Path) -> None:
-    known = sys.stdlib_module_names | own
-    foreign = {f"{file.relative_to(ROOT)}: {name}" for file in (ROOT / folder).rglob("*.py") for name in imports(file)}
+    known, files = sys.stdlib_module_names | own, [*ROOT.glob(f"{folder}/**/*.py")]
+    foreign = {f"{file.relative_to(ROOT)}: {name}" for file in files for name in imports(file)}
+    assert files
     assert not {line for line in foreign if line.rpartition(" ")[2] not in known}
     (tmp_path / "planted.py").write_text("def late():\n    import yaml\n    from os import path\n")
     assert [name for name in imports(tmp_path / "planted.py") if name not in known] == ["yaml"]

@@ -76,7 +76,7 @@ def python(request: pytest.FixtureRequest, wheel: Path, tmp_path_factory: pytest
     shutil.rmtree(folder)
 
 
-def test_the_wheel_has_the_examples_the_pages_and_its_own_top_level_modules(wheel: Path) -> None:
+def test_the_wheel_has_the_examples_the_pages_its_own_top_level_modules_and_what_hosts_get(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as packed:
         names = packed.namelist()
     share = {name.partition("/share/optical-testbed/")[2] for name in names if "/share/optical-testbed/" in name}
@@ -84,6 +84,8 @@ def test_the_wheel_has_the_examples_the_pages_and_its_own_top_level_modules(whee
     assert OF_EXTENSIONS and {*OF_EXTENSIONS, *MECHANISMS} <= set(names)
     typed = {f"{package}/{file}" for package in ("optical_testbed", "optical_testbed_home") for file in ("__init__.py", "py.typed")}
     assert typed | {"optical_testbed_command.py", "optical_testbed_pytest.py"} <= set(names)
+    copied = {name for name in FILES if name.startswith(("agent/", "workloads/", "extensions/")) and name.endswith(".py")}
+    assert "extensions/shadow/rank/__main__.py" in copied and copied <= set(names)
 
 
 @pytest.mark.timeout(1800)

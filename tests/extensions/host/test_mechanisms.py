@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from agent import basics, daemon, fence
-from orchestrator.extensions import host_folders
+from orchestrator.extensions import folders
 from orchestrator.hosts import facts as installed
 from orchestrator.verify import doctor
 from tests.agent.space import Peer, Space, facts
@@ -128,7 +128,9 @@ def test_every_part_on_hosts_is_carried_there_under_its_own_name_and_nothing_els
     ours = {str(path.relative_to(ROOT)) for path in ROOT.glob("extensions/*/host/**/*") if path.suffix in (".py", ".o")}
     found = {str(path.relative_to(unpacked)) for path in unpacked.rglob("*") if path.is_file() and "__pycache__" not in path.parts}
     assert {name for name in found if not name.startswith("agent/")} == ours | {"extensions/lantern/host/__init__.py"}
-    assert set(host_folders()) == {str(path.relative_to(ROOT)) for path in ROOT.glob("extensions/*/host")} == {*basics.host_parts()}
+    assert (
+        set(folders("host")) == {str(path.relative_to(ROOT)) for path in ROOT.glob("extensions/*/host")} == {*basics.host_parts()}
+    )
     assert {name for name, _ in installed.programs()} >= ours
 
 

@@ -27,8 +27,8 @@ KEY = "ab" * 32
 ROOT = Path(__file__).parents[3]
 SHADOW = """
 import json, socket, sys, threading
-from workloads.shadow.peers import Door
-from workloads.shadow.segments import segments
+from extensions.shadow.rank.peers import Door
+from extensions.shadow.rank.segments import segments
 key, seen = bytes.fromhex(sys.argv[1]), []
 
 def serve(address, port):

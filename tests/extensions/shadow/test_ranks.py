@@ -20,20 +20,22 @@ from typing import Any, cast
 import pytest
 import torch
 
+from extensions.shadow.rank import witness
+from extensions.shadow.rank.__main__ import Peer, Reader
+from extensions.shadow.rank.follower import Shape, State
+from extensions.shadow.rank.peers import Meeting
+from tests.backend.crew import installed
 from tests.workloads.ranks import ROOT, Ranks, free_port, ranks, records
-from workloads.programs import state as rank_state
-from workloads.shadow.__main__ import Peer, Reader
-from workloads.shadow.follower import Shape, State
-from workloads.shadow.peers import Meeting
+from workloads.programs.observers import Training
 from workloads.training.checkpoint import Checkpoints
 from workloads.transport.buffers import Buffer
 
 RINGS = [[0, 1, 2], [2, 1, 0]]
 TAP = """
 import os, sys
-from agent.jobs.processes import tap
+from agent.jobs import tap
 port, key, lanes = int(sys.argv[1]), bytes.fromhex(sys.argv[2]), sys.argv[3:]
-tap.work([("lo", 1)], tap.program(lanes), "127.0.0.1", port, key, os.dup(1))
+tap.work([("lo", 1)], tap.program(lanes), ("127.0.0.1", port, key, tap.WITHIN_S), os.dup(1))
 """
 
 
@@ -53,10 +55,10 @@ class Site:
         port = free_port()
         self.met = json.dumps({"address": "127.0.0.1", "port": port, "key": self.key, "restore": restore})
         (self.directory / name).mkdir()
-        env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "TESTBED_SHADOW": self.met}
+        env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "TESTBED_OBSERVER_SHADOW": self.met}
         env |= {"TESTBED_JOB_DIR": str(self.directory / name), "TESTBED_CHECKPOINT_DIR": str(self.directory)}
         with (self.directory / name / "log").open("wb") as log:
-            command = [sys.executable, "-m", "workloads.shadow"]
+            command = [sys.executable, "-m", "extensions.shadow.rank"]
             self.shadow = subprocess.Popen(command, env=env, stdout=log, stderr=subprocess.STDOUT)
         self.processes.append(self.shadow)
         for rank in (1, 2):
@@ -65,7 +67,7 @@ class Site:
             self.processes.append(tap)
             assert tap.stdout is not None
             assert tap.stdout.read(2) == b"ok"
-        return {"TESTBED_SHADOW": self.met}
+        return {"TESTBED_OBSERVER_SHADOW": self.met}
 
     def judged(self, name: str) -> list[dict[str, Any]]:
         assert self.shadow.wait(30) == 0, (self.directory / name / "log").read_text()
@@ -173,23 +175,29 @@ def test_a_checkpoint_that_changed_on_disk_is_said_never_used_and_the_one_before
 def test_a_checkpoint_of_another_size_is_not_taken_and_the_ranks_own_are_used(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    own = rank_state.State.__new__(rank_state.State)
-    accord = SimpleNamespace(gather=lambda _, value: [value])
-    own._job = cast(Any, SimpleNamespace(place=SimpleNamespace(rank=0), torch=torch, accord=accord))
-    own._same, own._alike = {}, {"parameters": [torch.ones(4)], "momentum": [torch.ones(4)]}
-    monkeypatch.setattr(rank_state, "restored", lambda *_: (9, torch.zeros(7)))
-    met = Meeting("127.0.0.1", 1, b"", "newest")
-    assert own._from_shadow(met, 5) == 0 and own._alike["parameters"][0].tolist() == [1.0] * 4
+    job = SimpleNamespace(place=SimpleNamespace(rank=0), torch=torch, accord=SimpleNamespace(gather=lambda _, value: [value]))
+    own = Training(cast(Any, job), [torch.ones(4)], [torch.ones(4)], 0.1, {})
+    monkeypatch.setattr(witness, "restored", lambda *_: (9, torch.zeros(7)))
+    assert witness.Witness(Meeting("127.0.0.1", 1, b"", "newest")).restore(own, 5) == 0
+    assert own.parameters[0].tolist() == [1.0] * 4
     assert "the shadow's checkpoint has 7 numbers, this job has 8" in capsys.readouterr().err
     with pytest.raises(ValueError, match="has 7 numbers, this job has 8"):
-        own._from_shadow(met)
+        witness.Witness(Meeting("127.0.0.1", 1, b"", "shadow")).restore(own, 0)
 
 
 def test_a_job_goes_on_without_a_shadow_that_is_not_there_or_does_not_know_the_key(tmp_path: Path, site: Site) -> None:
     met = json.dumps({"address": "127.0.0.1", "port": free_port(), "key": site.key})
-    patience = "import workloads.shadow.witness as w; w.CONNECT_S = 0.2; from workloads.programs.train import main; main()"
+    patience = "import extensions.shadow.rank.witness as w; w.CONNECT_S = 0.2; from workloads.programs.train import main; main()"
     command = ("-c", patience, "--hidden", "32", "--batch", "2", "--iterations", "3")
-    with ranks(2, *command, directory=tmp_path, rings=[[0, 1]], more=lambda _: {"TESTBED_SHADOW": met}) as job:
+    with ranks(2, *command, directory=tmp_path, rings=[[0, 1]], more=lambda _: {"TESTBED_OBSERVER_SHADOW": met}) as job:
         ended = job.finish()
     assert [code for code, _, _ in ended] == [0, 0]
     assert "the job goes on without" in ended[0][2] and ended[1][2] == ""
+
+
+def test_a_shadow_starts_from_what_a_host_has_and_refuses_what_it_cannot_read(tmp_path: Path) -> None:
+    for said in ("", '{"address": "127.0.0.1"}'):
+        env = {"PYTHONPATH": str(installed()), "TESTBED_OBSERVER_SHADOW": said}
+        words = [sys.executable, "-S", "-m", "extensions.shadow.rank"]
+        done = subprocess.run(words, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 2 and "TESTBED_OBSERVER_SHADOW: not a JSON object with address, port and key" in done.stderr

@@ -12,12 +12,14 @@ import queue
 import socket
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from ..transport.buffers import Buffer
+from workloads.programs.observers import Observer, Training
+from workloads.transport.buffers import Buffer
+
 from .follower import digest
-from .peers import Meeting, connect, exactly
+from .peers import Meeting, connect, exactly, meeting
 
 CONNECT_S = 30.0
 """How long (s) a job that starts waits for its shadow, which imports torch as the ranks do."""
@@ -29,18 +31,11 @@ LARGEST = 1 << 30
 """Bytes of a state."""
 
 
-class Witness:
+class Witness(Observer):
     """Rank 0's connection to the shadow. One that fails says so once, and the job goes on without."""
 
-    def __init__(
-        self, meeting: Meeting, parameters: Sequence[Any], momentum: Sequence[Any], lr: float, same: Mapping[str, Any]
-    ) -> None:
-        """Raises: ValueError - parameters that cannot be followed."""
-        held = [each.detach() for each in (*parameters, *momentum)]
-        self._memory = [Buffer.of(each.view(-1)).memory for each in held]
-        self._meeting, self._numbers = meeting, {id(each): n for n, each in enumerate(parameters)}
-        self._shapes = [list(each.shape) for each in parameters]
-        self._about = {"begin": {"lr": lr, "shapes": self._shapes, "same": dict(same)}}
+    def __init__(self, meeting: Meeting) -> None:
+        self._meeting, self.alone = meeting, meeting.restore == "shadow"
         self._layouts: dict[tuple[Any, ...], int] = {}
         self._buckets: list[Any] = []  # of this iteration, by the ids of its parameters
         self._parts: dict[tuple[int, ...], dict[str, Any]] = {}
@@ -53,12 +48,43 @@ class Witness:
         self._wanted = False
         self._link: socket.socket | None = None
 
-    def begin(self, iteration: int) -> None:
-        """Connect, and send the state after `iteration`, from which the job goes on. A failure is said; the job goes on."""
+    def restore(self, training: Training, after: int) -> int:
+        """Take the shadow's newest checkpoint: rank 0 is sent it, and gives it to all. Raises: as `restored`, if it is `alone`."""
+        if not self._meeting.restore:
+            return 0
+        rank, torch = training.job.place.rank, training.job.torch
+        tensors, iteration = [*training.parameters, *training.momentum], 0
+        with torch.no_grad():
+            if rank == 0:
+                try:
+                    found, flat = restored(self._meeting, training.same, torch, after)
+                    if flat.numel() != (numbers := sum(tensor.numel() for tensor in tensors)):
+                        raise ValueError(f"the shadow's checkpoint has {flat.numel()} numbers, this job has {numbers}")
+                    iteration = found
+                except (OSError, ValueError) as error:
+                    if self.alone:
+                        raise
+                    print(f"# shadow: the ranks' own checkpoints are used: {error}", file=sys.stderr, flush=True)
+                else:
+                    for tensor, was in zip(tensors, flat.split([tensor.numel() for tensor in tensors]), strict=True):
+                        tensor.copy_(was.view(tensor.shape))
+            iteration = int(max(training.job.accord.gather("from the shadow", iteration)))
+            for tensor in tensors if iteration else ():
+                torch.distributed.broadcast(tensor, 0)
+        return iteration
+
+    def begin(self, training: Training, iteration: int) -> None:
+        """Connect, and send the state. A failure is said; the job goes on. Raises: ValueError - it cannot be followed."""
+        if training.job.place.rank:
+            return  # it knows of the shadow to begin from it
+        held = [each.detach() for each in (*training.parameters, *training.momentum)]
+        self._memory = [Buffer.of(each.view(-1)).memory for each in held]
+        self._numbers = {id(each): n for n, each in enumerate(training.parameters)}
+        shapes = [list(each.shape) for each in training.parameters]
         try:
             self._link = connect(self._meeting, "job", CONNECT_S)
             self._link.settimeout(SEND_S)
-            self._send(self._about)
+            self._send({"begin": {"lr": training.lr, "shapes": shapes, "same": dict(training.same)}})
             self._send_state(iteration, b"".join(self._memory))
         except OSError as error:
             self._failed(error)
@@ -68,7 +94,7 @@ class Witness:
             thread.start()
 
     def see(self, bucket: Any, rings: Any) -> None:
-        """A bucket is about to be sent over these rings. With the last one the processor has time for the state's hash."""
+        """With the last bucket the processor has time for the state's hash."""
         if self._link is None:
             return
         if not self._buckets and rings.name != self._set:
@@ -88,11 +114,9 @@ class Witness:
             self._hash()
 
     def before_step(self) -> None:
-        """The state is about to change."""
         self._hashed.wait()
 
     def after_step(self, iteration: int) -> None:
-        """The state is that after `iteration`."""
         if self._link is None:
             return
         key = tuple(self._buckets)
@@ -107,7 +131,7 @@ class Witness:
             threading.Thread(target=self._fetched, args=(iteration, content), name="state", daemon=True).start()
 
     def end(self) -> None:
-        """No iteration follows: have the last one's hash sent."""
+        """Have the last iteration's hash sent."""
         if self._link is None:
             return
         self._hash()
@@ -207,3 +231,8 @@ def restored(meeting: Meeting, same: Mapping[str, Any], torch: Any, after: int =
             raise ConnectionError(f"the shadow announced {about['bytes']} bytes")
         content = bytearray(exactly(link, about["bytes"]))
     return int(about["iteration"]), torch.frombuffer(content, dtype=torch.float32)
+
+
+def observer(said: str) -> Observer:
+    """As workloads/programs/observers.py has it."""
+    return Witness(meeting(said))

@@ -14,7 +14,6 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 NUMBER, PROOF = 16, 32
@@ -25,7 +24,7 @@ SILENT_S = 60
 """A connection ends when the other end's host does not answer for so long (s)."""
 GREETING_S = 20.0
 """How long (s) an end may take to prove itself: a shadow imports torch before it answers."""
-VARIABLE = "TESTBED_SHADOW"
+VARIABLE = "TESTBED_OBSERVER_SHADOW"
 RESTORE = ("", "shadow", "newest")
 
 
@@ -43,15 +42,13 @@ class Meeting:
     restore: str = ""
 
 
-def meeting(env: Mapping[str, str]) -> Meeting | None:
-    """What TESTBED_SHADOW says: JSON with address, port, key (hexadecimal) and restore (of RESTORE); None where it is not set.
+def meeting(text: str) -> Meeting:
+    """What TESTBED_OBSERVER_SHADOW says: JSON with address, port, key (hexadecimal) and restore (of RESTORE).
 
     Raises: ValueError - it is something else.
     """
-    if not env.get(VARIABLE):
-        return None
     try:
-        said = json.loads(env[VARIABLE])
+        said = json.loads(text)
         restore = RESTORE[RESTORE.index(said.get("restore", ""))]
         return Meeting(str(said["address"]), int(said["port"]), bytes.fromhex(said["key"]), restore)
     except (ValueError, TypeError, KeyError) as error:

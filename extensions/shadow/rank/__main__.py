@@ -1,7 +1,7 @@
-"""`python -m workloads.shadow`: follows one job until it ends; see the package.
+"""`python -m extensions.shadow.rank`: follows one job until it ends; see the package.
 
-TESTBED_SHADOW says where to listen, on the management network, and the key of those who may connect: taps, rank 0, and with
-`restore` a rank 0 that may begin from the checkpoint of an earlier shadow. In TESTBED_JOB_DIR `shadow.jsonl` gets a line per
+TESTBED_OBSERVER_SHADOW says where to listen, on the management network, and the key of those who may connect: taps, rank 0, and
+with `restore` a rank 0 that may begin from the checkpoint of an earlier shadow. In TESTBED_JOB_DIR `shadow.jsonl` gets a line per
 iteration, and TESTBED_CHECKPOINT_DIR the newest checkpoint when the job has ended, however it ended. Exit codes: 0 done, 2 bad
 environment, 75 no job came, 1 anything else.
 """
@@ -20,9 +20,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from ..training.checkpoint import Checkpoints, Damaged
+from workloads.training.checkpoint import Checkpoints, Damaged
+
 from .follower import Follower, Shape, State, Verdict, digest
-from .peers import GREETING_S, Door, meeting, notice_silence
+from .peers import GREETING_S, VARIABLE, Door, meeting, notice_silence
 from .segments import segments
 
 RECORDS = "shadow.jsonl"
@@ -274,14 +275,12 @@ class Reader:
 
 def main() -> int:
     try:
-        met = meeting(os.environ)
-        if met is None:
-            raise ValueError("TESTBED_SHADOW: missing")
+        met = meeting(os.environ.get(VARIABLE, ""))
     except ValueError as error:
         print(f"shadow: {error}", file=sys.stderr)
         return 2
     listener = socket.create_server((met.address, met.port), backlog=PEERS)
-    from ..training.eager import import_torch
+    from workloads.training.eager import import_torch
 
     torch = import_torch()
     directory = Path(os.environ.get("TESTBED_JOB_DIR", "."))

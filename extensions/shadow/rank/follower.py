@@ -15,8 +15,9 @@ from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from typing import Any
 
-from ..training.momentum import step
-from ..transport.buffers import Buffer
+from workloads.training.momentum import step
+from workloads.transport.buffers import Buffer
+
 from .chunks import Iteration, connection, iteration
 from .streams import Stream, Streams
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from workloads.shadow.chunks import iteration
-from workloads.shadow.follower import LATE_S, PATIENCE_S, WAITING, Follower, Verdict, digest
+from extensions.shadow.rank.chunks import iteration
+from extensions.shadow.rank.follower import LATE_S, PATIENCE_S, WAITING, Follower, Verdict, digest
 from workloads.training.momentum import step
 from workloads.transport.buffers import Buffer, pieces
 from workloads.transport.wires import all_reduce_steps

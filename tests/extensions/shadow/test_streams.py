@@ -8,8 +8,8 @@ import struct
 
 import pytest
 
-from workloads.shadow.segments import BLOCK, PACKET, segments
-from workloads.shadow.streams import ALIKE, FLOWS, HOLES, Budget, Stream, Streams
+from extensions.shadow.rank.segments import BLOCK, PACKET, segments
+from extensions.shadow.rank.streams import ALIKE, FLOWS, HOLES, Budget, Stream, Streams
 
 NAME = re.compile(r"set/[0-9]+:[0-9]+/[0-9]+")
 FLOW = b"\x0a\0\0\1\x0a\0\0\2" + struct.pack("!HH", 5000, 6000)

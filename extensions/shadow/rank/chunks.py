@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from ..transport.buffers import pieces
+from workloads.transport.buffers import pieces
 
 UNIT = 4
 """Bytes of a number: float32."""

@@ -73,9 +73,9 @@ async def test_the_shadow_comes_first_then_its_taps_and_the_key_stands_in_no_sta
         ("job.secret", ["gpu01"]),
     ]
     start, taps, secret = (to for _, to in hosts.asked)
-    met = json.loads(start["gpu04"]["env"]["TESTBED_SHADOW"])
-    assert start["gpu04"]["argv"] == ["python3", "-m", "workloads.shadow"] and len(met["key"]) == 64 and not met["restore"]
-    assert secret["gpu01"]["env"] == {"TESTBED_SHADOW": start["gpu04"]["env"]["TESTBED_SHADOW"]}
+    met = json.loads(start["gpu04"]["env"]["TESTBED_OBSERVER_SHADOW"])
+    assert start["gpu04"]["argv"] == ["python3", "-m", "extensions.shadow.rank"] and len(met["key"]) == 64 and not met["restore"]
+    assert secret["gpu01"]["env"] == {"TESTBED_OBSERVER_SHADOW": start["gpu04"]["env"]["TESTBED_OBSERVER_SHADOW"]}
     assert taps["gpu02"]["lanes"] == [hosts.lab.hosts["gpu02"].lane_address(lane) for lane in range(hosts.lab.hosts["gpu02"].lanes)]
     assert {(to["name"], to["key"], to["shadow"], to["port"]) for to in taps.values()} == {
         ("mlp.2026-11-23-0001", met["key"], met["address"], met["port"])
@@ -83,7 +83,7 @@ async def test_the_shadow_comes_first_then_its_taps_and_the_key_stands_in_no_sta
     hosts.asked.clear()
     await ShadowHosts(hosts).start(JOB, "2026-11-23-0002", restore="newest")
     assert list(hosts.asked[2][1]) == [*THREE], "every rank is to know that it begins from what rank 0 gets"
-    again = json.loads(hosts.asked[0][1]["gpu04"]["env"]["TESTBED_SHADOW"])
+    again = json.loads(hosts.asked[0][1]["gpu04"]["env"]["TESTBED_OBSERVER_SHADOW"])
     assert again["key"] != met["key"] and again["restore"] == "newest"
 
 
