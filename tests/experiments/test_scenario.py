@@ -118,9 +118,12 @@ class Fake:
     def adapt(self, on: bool) -> None:
         self._next(f"adapt {on}")
 
-    def coordinate(self, by: Any) -> str:
-        self._next(f"coordinate {by}")
-        return f"was {by}"
+    def begin(self, extension: str, how: Any) -> list[str]:
+        self._next(f"{extension} {how}")
+        return [f"was {how}"]
+
+    def end(self, extension: str, how: Any) -> None:
+        self._next(f"{extension} {how} ends")
 
     def rollback(self, run: str) -> UpReport | DownReport:
         self._next(f"rollback {run}")
@@ -295,10 +298,10 @@ def test_arms_that_are_coordinated_begin_together_and_differ_in_the_shift_alone(
         bob.sleep(seconds)
 
     Runner(record, found, {"ann": ann, "bob": bob}, lambda words: None, None, True, sleep, lambda: ann.now).measure()
-    asked = [word for word in ann.said if word.startswith("coordinate")]
-    assert asked == [f"coordinate {how}" for how in ("together", *("together", "shift", "off") * 2, "together")]
-    assert [slot["coordinated"] for slot in record.slots[:2]] == [["was together"], ["was together", "was shift"]]
-    assert not any(word.startswith("coordinate") for word in bob.said)
+    asked = [word for word in ann.said if word.startswith("pacing")]
+    assert asked == [f"pacing {how}{end}" for how in ("together", "shift", "shift", "together") for end in ("", " ends")]
+    assert [slot["said"] for slot in record.slots[:2]] == [{"pacing": ["was together"]}, {"pacing": ["was shift"]}]
+    assert not any(word.startswith("pacing") for word in bob.said)
 
 
 def test_a_plan_that_does_not_fit_the_lab_is_refused_with_its_place_before_anything_moves(settings: Settings, lab: Lab) -> None:

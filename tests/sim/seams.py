@@ -16,8 +16,8 @@ from unittest.mock import patch
 
 from agent import basics, fence
 from agent.basics import VAR, Failure, unpack
-from agent.daemon import Server
-from agent.fence import FENCED, Fence
+from agent.daemon import FENCED, MECHANISMS, Server
+from agent.fence import Fence
 from agent.jobs import beats, demand, door, handoff
 from agent.jobs import processes as job_processes
 from agent.jobs.handoff import Handoff
@@ -49,6 +49,9 @@ from agent.slots import operations as slots
 from agent.slots.operations import Slots
 from emulators.devices.families import device_from_config
 from emulators.devices.server import DeviceServer
+from extensions.pacing.coordinator import CoordinateOptions, coordinate, released
+from extensions.pacing.measure import tenants
+from extensions.pacing.service import KIND as COORDINATOR
 from optics import (
     HandsNeeded,
     Infeasible,
@@ -64,7 +67,7 @@ from orchestrator import session as sessions
 from orchestrator.background import kind as services
 from orchestrator.background.kind import STOP_S, StateFile
 from orchestrator.background.registry import kinds
-from orchestrator.change import apply, move, rollback
+from orchestrator.change import apply, job_back, move
 from orchestrator.change import run as changes
 from orchestrator.hosts import facts as facts_of
 from orchestrator.hosts import plays, ssh
@@ -88,9 +91,6 @@ from orchestrator.services.schedule.left import stop_left
 from orchestrator.services.schedule.making import begin
 from orchestrator.services.schedule.process import TURNER
 from orchestrator.services.schedule.verb import TurnOptions, turn
-from orchestrator.services.sharing.coordinate import CoordinateOptions, coordinate, released
-from orchestrator.services.sharing.measure import tenants
-from orchestrator.services.sharing.process import COORDINATOR
 from orchestrator.session import Command, load_lab
 from orchestrator.settings import Settings
 from orchestrator.store import database, keys
@@ -136,6 +136,7 @@ __all__ = [
     "HOLDING",
     "JOB_MARK",
     "KEPT",
+    "MECHANISMS",
     "MOVERS",
     "NEWNEIGH",
     "NEWROUTE",
@@ -405,7 +406,7 @@ def replaced(by: StandIns) -> Iterator[None]:
             *((sessions, name, _once(getattr(sessions, name), _of_lab)) for name in ("_traits", "_options", "with_files")),
             (sessions, "with_known_hosts", _once(sessions.with_known_hosts, _of_lab)),
             (Lab, "with_traits", _once(Lab.with_traits, _of_lab)),
-            *((module, "read_plan", _once(read_plan, _of_plan)) for module in (sessions, stored, turning, move, rollback)),
+            *((module, "read_plan", _once(read_plan, _of_plan)) for module in (sessions, stored, turning, move, job_back)),
             (facts_of, "facts", _once(facts, _of_one)),
             (keys, "lab_key", _key_once),
             (ssh, "connect", by.login),

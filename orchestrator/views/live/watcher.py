@@ -8,7 +8,7 @@ import time
 from optics import TestbedError
 from optics.errors import StoreFailed
 from optics.plain import counted
-from orchestrator.background.registry import kind
+from orchestrator.background.registry import kind, state
 from orchestrator.results import path_text
 from orchestrator.session import load_lab
 from orchestrator.settings import Settings
@@ -80,6 +80,8 @@ class Watcher:
             guard = self._guard.running(self.settings, self._slice)
             picture.around(guard.around if guard is not None else (), now)
             picture.adapting.standing(self._adapter.read(self._adapter.path(self.settings, self._slice)))
+            for name, live in picture.services.live.items():
+                live.standing(state(kind(name), self.settings, self._slice, self._key))
             picture.tick(now)
 
     def _schedule(self, now: Standing) -> None:

@@ -1,4 +1,4 @@
-// Slots that turn, as a strip of boxes; and the latest looks of an adapter, as a strip of bars.
+// Slots that turn, as a strip of boxes; and what services of extensions did, as strips of bars.
 const ms = (value) => (value >= 1000 ? `${(value / 1000).toFixed(2)} s` : value >= 10 ? `${Math.round(value)} ms` : `${value.toFixed(1)} ms`);
 
 const box = (name, parent) => {
@@ -33,6 +33,29 @@ export function slots(root, words, told) {
 }
 
 const MARKS = { turned: "", skipped: "", failed: "✗" };
+
+// Words and a strip of bars for each service.
+export function services(root, told) {
+  root.replaceChildren(...Object.entries(told).flatMap(([name, one]) => {
+    const words = document.createElement("p"), strip = document.createElement("div");
+    words.id = `${name}-words`;
+    words.className = "turning-words";
+    words.textContent = one.words;
+    words.classList.toggle("bad", one.bad);
+    strip.id = name;
+    strip.className = "looks";
+    strip.setAttribute("role", "img");
+    strip.setAttribute("aria-labelledby", words.id);
+    for (const bar of one.bars) {
+      const place = box("look", strip), fill = box("bar", place);
+      place.dataset.what = bar.what;
+      place.title = bar.title;
+      fill.style.height = `${Math.max(6, 100 * bar.share)}%`;
+      fill.textContent = MARKS[bar.what] ?? "";
+    }
+    return [words, strip];
+  }));
+}
 
 // One bar a look: the predicted gain above 1; filled where circuits turned.
 export function looks(root, words, told) {
