@@ -17,7 +17,7 @@ from typing import Any
 from optics.errors import StoreFailed
 from optics.plan import Job
 
-NAMES = ["switch_functions", "congestion", "shadow"]
+NAMES = ["switch_functions", "congestion", "shadow", "adapt"]
 """In the order in which a job is given them; what it has is taken away in the same order, once its ranks have ended."""
 
 

@@ -41,16 +41,16 @@ def adapt(
     if stop and (foreground or turns):
         raise Usage("adapt: --stop cannot be combined with --foreground or --turns", hint="testbed adapt --stop")
     if stop:
-        from orchestrator.services.adapt.process import ADAPTER
+        from extensions.adapt.process import ADAPTER
 
         there = ADAPTER.stop(call.settings, own_slice(call))
         return stopped(ADAPTER, there, "" if there is None or there.unreadable else f" after {there.turns} turns")
     if in_background(call, log, bool(foreground or turns or jsonl), "--foreground, --turns or --jsonl"):
-        from orchestrator.services.adapt.process import ADAPTER
+        from extensions.adapt.process import ADAPTER
 
         return started(ADAPTER, ADAPTER.start(call.settings, own_slice(call)))
-    from orchestrator.services.adapt.adapt import AdaptOptions
-    from orchestrator.services.adapt.adapt import adapt as work
+    from extensions.adapt.adapter import AdaptOptions
+    from extensions.adapt.adapter import adapt as work
 
     report = worked(call, work, jsonl, log, options=AdaptOptions(turns, str(log or "")))
     text = f"Adapted {report.plan}: {report.turns} turns, {report.skipped} looks without one, {report.failures} failures"

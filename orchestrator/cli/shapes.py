@@ -30,7 +30,7 @@ from orchestrator.results import (
     UpReport,
     WatchReport,
 )
-from orchestrator.services.adapt.process import AdaptReport, AdaptState
+from extensions.adapt.process import AdaptReport, AdaptState
 from orchestrator.services.guard.process import GuardReport, GuardState
 from orchestrator.services.schedule.process import TurnReport as SlotsReport
 from orchestrator.services.schedule.process import TurnState

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
+from extensions.adapt.process import ADAPTER, AdaptState
 from optics import Locked, Missing, TestbedError, TimedOut
 from orchestrator.background import kind as kinds
 from orchestrator.background.kind import Kind, StateFile
 from orchestrator.background.state import ServiceState
-from orchestrator.services.adapt.process import ADAPTER, AdaptState
 from orchestrator.services.schedule import making
 from orchestrator.services.schedule.process import TURNER, TurnState
 from orchestrator.settings import Settings, load

@@ -6,7 +6,7 @@ from collections import Counter, deque
 from typing import cast
 
 from orchestrator.results import Json
-from orchestrator.services.adapt.process import AdaptState
+from extensions.adapt.process import AdaptState
 from orchestrator.telemetry.lineprotocol import Point
 
 KEPT = 40
