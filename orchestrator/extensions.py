@@ -2,7 +2,8 @@
 
 A job may have *attachments* while it runs, beside its ranks: a shadow, functions of packet switches, a congestion control. What a
 plan knows of one is in `extensions/NAME/plan.py` (`PLANNED`), what is done with it in `operator.py` (`ATTACHMENT`). If it has
-figures, `view.py` (`VIEW`), `measurements.py` (`MEASUREMENTS`) and `panels.py` (`NUMBERS`, `panels`) say how they are shown.
+figures, `view.py` (`VIEW`), `measurements.py` (`MEASUREMENTS`) and `panels.py` (`NUMBERS`, `panels`) say how they are shown;
+`board.py` (`PAGE`, `build`) is a dashboard of its own.
 """
 
 from __future__ import annotations

@@ -16,9 +16,9 @@ from statistics import median
 from drivers.api import at_once
 from extensions.adapt.hosts import demand
 from extensions.adapt.plan import Adapt, Region, regions_of
-from extensions.adapt.process import ADAPTER, AdaptReport, AdaptState
 from extensions.adapt.record import Look, record_look
 from extensions.adapt.region import Proposal, proposal, split, without
+from extensions.adapt.service import KIND, AdaptReport, AdaptState
 from extensions.adapt.traffic import Bytes, Demand, Forecast, Pace, bytes_of, distance, pace
 from extensions.adapt.turning import Abandoned, Standing, Turned, Turning
 from optics import HostName, HostPort, Link, Locked, Missing, NotVerified, TestbedError
@@ -87,9 +87,9 @@ async def adapt(command: Command, *, notify: Notify, options: AdaptOptions) -> A
             f"plan {plan.name} does not say what to adapt",
             hint='it needs job.regions, and: "adapt": {"every": 2}; docs/how-to/adapt-circuits.md',
         )
-    with serving(ADAPTER.file(settings, key, ADAPTER.own(settings, options.log))) as file:
+    with serving(KIND.file(settings, key, KIND.own(settings, options.log))) as file:
         endless = replace(command, settings=replace(settings, timeout_s=math.inf))
-        async with ChangeRun("adapt", lab, endless).adapting(plan, current.plan_text, RunOptions(plan_run=current.run)) as context:
+        async with ChangeRun("adapt", lab, endless).lasting(plan, current.plan_text, RunOptions(plan_run=current.run)) as context:
             adapter = Adapter(context, plan, wanted.how, current, wanted.regions, file, notify, options)
             try:
                 await adapter.work()

@@ -50,7 +50,7 @@ from agent.slots.operations import Slots
 from emulators.devices.families import device_from_config
 from emulators.devices.server import DeviceServer
 from extensions.adapt.adapter import AdaptOptions, adapt
-from extensions.adapt.process import ADAPTER
+from extensions.adapt.service import KIND as ADAPTER
 from optics import (
     HandsNeeded,
     Infeasible,

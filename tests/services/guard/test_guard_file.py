@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from extensions.adapt.process import ADAPTER
+from extensions.adapt.service import KIND as ADAPTER
 from optics import Locked, TestbedError
 from orchestrator.background.kind import StateFile
 from orchestrator.queue.process import QUEUE

@@ -41,14 +41,14 @@ def adapt(
     if stop and (foreground or turns):
         raise Usage("adapt: --stop cannot be combined with --foreground or --turns", hint="testbed adapt --stop")
     if stop:
-        from extensions.adapt.process import ADAPTER
+        from extensions.adapt.service import KIND
 
-        there = ADAPTER.stop(call.settings, own_slice(call))
-        return stopped(ADAPTER, there, "" if there is None or there.unreadable else f" after {there.turns} turns")
+        there = KIND.stop(call.settings, own_slice(call))
+        return stopped(KIND, there, "" if there is None or there.unreadable else f" after {there.turns} turns")
     if in_background(call, log, bool(foreground or turns or jsonl), "--foreground, --turns or --jsonl"):
-        from extensions.adapt.process import ADAPTER
+        from extensions.adapt.service import KIND
 
-        return started(ADAPTER, ADAPTER.start(call.settings, own_slice(call)))
+        return started(KIND, KIND.start(call.settings, own_slice(call)))
     from extensions.adapt.adapter import AdaptOptions
     from extensions.adapt.adapter import adapt as work
 
