@@ -13,12 +13,14 @@ from optical_testbed.telemetry import Rows
 
 if TYPE_CHECKING:
     from optics.plan import Mode
+    from orchestrator.change.report import ConfirmReport, DownReport, PrewireReport, UpReport
     from orchestrator.experiments.rehearsal.report import RehearsalReport
-    from orchestrator.results import ConfirmReport, DownReport, JobLogs, JobStatus, PlanReport, PrewireReport, UpReport
+    from orchestrator.jobs.report import JobLogs, JobStatus
+    from orchestrator.plan.report import PlanReport
     from orchestrator.store.records import RunRecord
+    from orchestrator.verbs.report import DevicesReport, StatusReport
     from orchestrator.verify.report import VerifyReport
     from orchestrator.verify.signals import DiagnosisReport
-    from orchestrator.verify.state import DevicesReport, StatusReport
     from planner.workers import Workers
 
 
@@ -171,7 +173,7 @@ async def rollback(lab: Opened, run: str | None = None) -> UpReport | DownReport
 
     Raises: as `up`. Missing - there is no such run, or it changed nothing. HandsNeeded - something could not be restored.
     """
-    from orchestrator.results import DownReport
+    from orchestrator.change.report import DownReport
     from orchestrator.verbs import change as verbs
 
     found = await lab.work("rollback", verbs.rollback, run)
@@ -180,7 +182,7 @@ async def rollback(lab: Opened, run: str | None = None) -> UpReport | DownReport
 
 async def resume(lab: Opened, run: str = "last") -> UpReport | DownReport | PrewireReport:
     """Continue an unfinished run from the present state: the same plan and options. Raises: as the verb it resumes; Missing."""
-    from orchestrator.results import DownReport
+    from orchestrator.change.report import DownReport
     from orchestrator.verbs import change as verbs
 
     await lab.start()

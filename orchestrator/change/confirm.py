@@ -14,11 +14,11 @@ from contextlib import suppress
 from optics import HostName, Interlock, NotVerified, TestbedError
 from optics.plain import counted, seconds_text
 from orchestrator.change.context import Context
+from orchestrator.change.report import ConfirmReport
 from orchestrator.change.snapshot import Snapshot
 from orchestrator.hosts import Hello
 from orchestrator.hosts.failures import one_error
 from orchestrator.processes import boot_clock_ns, boot_id
-from orchestrator.results import ConfirmReport
 from orchestrator.store.confirmations import Awaited, Confirmations
 from orchestrator.store.scope import Scope
 

@@ -16,6 +16,7 @@ from optics.words import short, sort_key
 from orchestrator.change.agents import with_agents
 from orchestrator.change.apply import SLOW_S, apply_changes
 from orchestrator.change.context import Context
+from orchestrator.change.report import DownReport
 from orchestrator.change.snapshot import Snapshot, before_of, change_back, found, held_data, hosts_of
 from orchestrator.change.unfinished import announce
 from orchestrator.fabric.lightpath import among
@@ -24,7 +25,6 @@ from orchestrator.fabric.transition import Transition, per_device
 from orchestrator.hosts import Hello
 from orchestrator.jobs.record import hosts_of_job
 from orchestrator.plan.target import diff, slowest
-from orchestrator.results import DownReport
 from orchestrator.session import Observation
 
 

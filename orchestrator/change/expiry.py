@@ -12,9 +12,9 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 from optics import HandsNeeded, Interlock, Interrupted, Missing, TestbedError
 from orchestrator.background.work import Retries
+from orchestrator.change.report import ConfirmReport, DownReport, UpReport, WatchReport
 from orchestrator.change.run import ChangeRun, before_run
 from orchestrator.deadline import OUTER, endless
-from orchestrator.results import ConfirmReport, DownReport, UpReport, WatchReport
 from orchestrator.session import Command, load_lab
 from orchestrator.settings import Settings
 from orchestrator.store.confirmations import Awaited, Confirmations, Settled

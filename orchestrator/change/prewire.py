@@ -9,11 +9,11 @@ from optics.plain import counted
 from optics.plan import Plan
 from orchestrator.change.apply import switch
 from orchestrator.change.context import Context
+from orchestrator.change.report import PrewireReport
 from orchestrator.change.snapshot import NONE, found, held_data
 from orchestrator.fabric.lightpath import Held
 from orchestrator.fabric.transition import per_device
 from orchestrator.plan.target import Target, dark_time_scale, diff, expected_dark_ms, slowest, target
-from orchestrator.results import PrewireReport
 from orchestrator.session import check_ports
 
 

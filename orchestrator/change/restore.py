@@ -9,6 +9,7 @@ from dataclasses import replace
 from optics import HandsNeeded, Link, Locked, TestbedError
 from orchestrator.change.context import Context
 from orchestrator.change.goal import goal_hosts
+from orchestrator.change.report import EqualiseReport
 from orchestrator.change.rollback import Rollback, resume_job
 from orchestrator.change.snapshot import NONE, Snapshot, change_back
 from orchestrator.change.turn import Turn
@@ -21,9 +22,9 @@ from orchestrator.fabric.transition import per_device
 from orchestrator.inventory.lab import Lab
 from orchestrator.jobs.attachments import adjust, check
 from orchestrator.jobs.record import launched
+from orchestrator.jobs.report import JobStatus
 from orchestrator.plan.stored import stored_plan
 from orchestrator.plan.target import Target
-from orchestrator.results import EqualiseReport, JobStatus
 from orchestrator.session import Observation
 from orchestrator.store.records import CurrentPlan
 from orchestrator.store.store import Store

@@ -46,10 +46,10 @@ from orchestrator.fabric.transition import per_device
 from orchestrator.hosts import Hello
 from orchestrator.inventory.lab import Lab
 from orchestrator.jobs.keep import apart
+from orchestrator.jobs.report import JobStatus
 from orchestrator.plan.reader import read_plan
 from orchestrator.plan.stored import stored_plan
 from orchestrator.plan.target import switching_s
-from orchestrator.results import JobStatus
 
 TRIES = 2
 """What was not restored is read again and sent once more."""

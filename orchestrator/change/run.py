@@ -21,6 +21,7 @@ from orchestrator.change.down import Down
 from orchestrator.change.interlock import Interlocks
 from orchestrator.change.locking import holding, scope_of
 from orchestrator.change.prewire import Prewire
+from orchestrator.change.report import ConfirmReport, DownReport, PrewireReport, UpReport
 from orchestrator.change.rest import rest_left
 from orchestrator.change.restore import Restore, as_stored
 from orchestrator.change.snapshot import Snapshot, before_of, whole
@@ -30,7 +31,6 @@ from orchestrator.deadline import deadline
 from orchestrator.fabric.detour import link_text
 from orchestrator.inventory.lab import Lab
 from orchestrator.processes import Daemon, spawn
-from orchestrator.results import ConfirmReport, DownReport, PrewireReport, UpReport
 from orchestrator.session import Command, open_session
 from orchestrator.settings import Settings
 from orchestrator.store.confirmations import Awaited, Confirmations

@@ -11,6 +11,7 @@ from typing import Any, cast
 from optics import Infeasible, Locked, Refused, TestbedError
 from optics.plan import Job, TransitionPolicy
 from orchestrator.change.context import Context
+from orchestrator.change.report import JobChange
 from orchestrator.change.snapshot import Snapshot
 from orchestrator.change.standstill import Standstill, standstill, stood_parts
 from orchestrator.change.timeline import Figures
@@ -21,7 +22,7 @@ from orchestrator.jobs.decision import Decision, Live, cut_off, decide, differin
 from orchestrator.jobs.iterations import ahead_ns_of, bring_home, ends_of, last_before, turned_at
 from orchestrator.jobs.record import boundary, counts_collectives, launched, ranks_of
 from orchestrator.plan.target import Target, expected_dark_ms
-from orchestrator.results import TurnReport, to_json
+from orchestrator.results import to_json
 from orchestrator.store.generations import generation_owners
 from orchestrator.store.job_spec import JobSpec
 from orchestrator.store.lock_queue import clock
@@ -303,7 +304,7 @@ class Turn:
 
     # --- what it cost
 
-    async def report(self, times_sent_ns: int, figures: Figures) -> TurnReport | None:
+    async def report(self, times_sent_ns: int, figures: Figures) -> JobChange | None:
         """What the move of the job cost it, by the iterations of rank 0; None where there was none. Written to the journal."""
         attempt, record = self.attempt, self.record
         if attempt is None or record is None or not self.begun_ns:
@@ -312,7 +313,7 @@ class Turn:
         parts = figures.dark_ms, figures.commit_ms
         stalls = [s.stall_ms for s in attempt.states.values() if s.stall_ms is not None]
         mode = "hold" if self.holding else "drain" if self.drained and times_sent_ns else "ride"
-        found = TurnReport(
+        found = JobChange(
             move=attempt.move,
             mode=mode,
             after=self.after or None,
@@ -351,7 +352,7 @@ class Turn:
         except (TestbedError, KeyError):
             return found
 
-    def _journal(self, found: TurnReport, attempt: Attempt, record: JobRecord) -> None:
+    def _journal(self, found: JobChange, attempt: Attempt, record: JobRecord) -> None:
         recorder = self.context.recorder
         if recorder.journal is None:
             return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from optics import DeviceName, Setting
@@ -15,7 +16,35 @@ from orchestrator.store.keys import lab_of, owner_of
 from orchestrator.store.records import RunRecord
 from orchestrator.store.store import Store
 from orchestrator.store.verbs import verb_of
-from orchestrator.verify.state import Unfinished
+
+
+@dataclass(frozen=True, slots=True)
+class Unfinished:
+    """A run that stopped before its end, as devices and hosts report now: what it did, what it did not, what others did since.
+
+    resume, undo: the commands that continue it and roll it back, empty if there is nothing to roll back. begun: it may have
+    changed something.
+    """
+
+    run: str
+    what: str
+    status: str
+    started: float
+    done: tuple[str, ...] = ()
+    not_done: tuple[str, ...] = ()
+    foreign: tuple[str, ...] = ()
+    resume: str = ""
+    undo: str = ""
+    begun: bool = True
+
+    def lines(self) -> list[str]:
+        """As lines of text, the commands last."""
+        ended = {"died": "died before its end", "interrupted": "was interrupted"}.get(self.status, "stopped before its end")
+        lines = [f"run {self.run} ({self.what}) {ended}" + ("" if self.begun else " before it changed anything")]
+        for what, found in (("done", self.done), ("not done", self.not_done), ("foreign", self.foreign)):
+            lines += [f"  {what + ':':<10}{line}" for line in found]
+        undo = f"   {'roll back' if self.begun else 'leave it'}: {self.undo}" if self.undo else ""
+        return [*lines, f"  continue: {self.resume}{undo}"]
 
 
 def left_behind(store: Store, key: str, seen: Observation) -> tuple[Unfinished, ...]:

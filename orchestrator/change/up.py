@@ -28,6 +28,7 @@ from orchestrator.change.impact import Impact
 from orchestrator.change.left_as_is import stopped, unrecorded
 from orchestrator.change.move import Move
 from orchestrator.change.port_counters import sampled_ports
+from orchestrator.change.report import EqualiseReport, UpReport
 from orchestrator.change.rollback import Rollback, verdict
 from orchestrator.change.snapshot import Snapshot, found, held_data
 from orchestrator.change.timeline import Figures, Timeline, record_rungs, record_timeline
@@ -42,9 +43,9 @@ from orchestrator.hosts import Hello
 from orchestrator.jobs import attachments
 from orchestrator.jobs.decision import LIVE
 from orchestrator.jobs.keep import as_asked, ended, together
+from orchestrator.jobs.report import JobStatus
 from orchestrator.plan.attached import check_placed
 from orchestrator.plan.target import Target, dark_time_scale, diff, expected_dark_ms, fingerprint, target
-from orchestrator.results import EqualiseReport, JobStatus, UpReport
 from orchestrator.session import Observation, check_ports
 from orchestrator.store.generations import generation_owners
 from orchestrator.store.ownership import OWNER, adopt, explained, refuse_shared, refuse_taken

@@ -25,10 +25,11 @@ from orchestrator.verbs.invoke import GRACE_S, bounded, invoked, start_lab
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from orchestrator.results import Json, PhaseTime
+    from orchestrator.results import Json
     from orchestrator.session import Command
     from orchestrator.settings import Settings
     from orchestrator.store.store import Store
+    from orchestrator.telemetry.phases import PhaseTime
     from orchestrator.telemetry.progress import Progress
     from orchestrator.verbs import change as verbs
 

@@ -10,7 +10,7 @@ import typer
 from orchestrator.cli.call import Call, Result, Usage, engine, verb
 from orchestrator.cli.completing import hosts
 from orchestrator.cli.shared import Wait, seconds, write_file
-from orchestrator.results import JobStatus
+from orchestrator.jobs.report import JobStatus
 
 
 def _result(report: JobStatus) -> Result:

@@ -14,9 +14,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from optics.plan import Mode
+    from orchestrator.change.report import DownReport, UpReport
     from orchestrator.experiments.scenario.judging import Samples
     from orchestrator.experiments.scenario.record import Record
-    from orchestrator.results import DownReport, JobStatus, UpReport
+    from orchestrator.jobs.report import JobStatus
 
 
 class Tenant:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from orchestrator.cli.call import Call, Result
 
 if TYPE_CHECKING:
+    from orchestrator.change.report import UpReport
     from orchestrator.experiments.rehearsal.report import Beside, RehearsalReport
-    from orchestrator.results import UpReport
     from orchestrator.store.options import UpOptions
 
 FEW = 6

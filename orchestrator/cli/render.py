@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable, Sequence
 
 from optics.plain import counted, seconds_text
+from orchestrator.change.report import DownReport, JobChange, PrewireReport, UpReport
 from orchestrator.change.standstill import stood_text
 from orchestrator.cli.text import (
     columns,
@@ -19,21 +20,13 @@ from orchestrator.cli.text import (
     scaled_ms_text,
     when,
 )
-from orchestrator.results import (
-    Awaiting,
-    DeviceDiff,
-    DownReport,
-    JobLogs,
-    JobStatus,
-    PhaseTime,
-    PlanReport,
-    PrewireReport,
-    TurnReport,
-    UpReport,
-    path_text,
-)
+from orchestrator.jobs.report import JobLogs, JobStatus
+from orchestrator.plan.report import DeviceDiff, PlanReport
+from orchestrator.results import path_text
+from orchestrator.store.confirmations import Awaiting
+from orchestrator.telemetry.phases import PhaseTime
+from orchestrator.verbs.report import StatusReport
 from orchestrator.verify.report import VerifyReport
-from orchestrator.verify.state import StatusReport
 from orchestrator.views.carried import attached_words, lost_words, save_words, sent_words
 
 _DETAIL, _LONG = 55, 80
@@ -121,7 +114,7 @@ def up(
     return page([*lines, f"{paint(word, 'green', colour)}: {report.plan}   run {report.run}{undo}"])
 
 
-def _turn(turn: TurnReport) -> list[str]:
+def _turn(turn: JobChange) -> list[str]:
     """How the job came through: `job stood 96 ms: 60 dark, 4 commit, 32 boundary; iteration 212 -> 172 ms`."""
     lines = []
     if turn.stood_ms is not None:

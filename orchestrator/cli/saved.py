@@ -13,7 +13,7 @@ from orchestrator.files.atomic import write_whole
 from orchestrator.files.reading import MAX_BYTES, text_of
 from orchestrator.inventory.positions import read_json
 from orchestrator.plan.interchangeable import relabelled_text
-from orchestrator.results import PlanReport
+from orchestrator.plan.report import PlanReport
 from orchestrator.settings import private_dir
 
 FORMAT = "testbed.saved-plan/1"

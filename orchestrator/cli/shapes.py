@@ -12,25 +12,18 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import WithJsonSchema
 
+from orchestrator.change.report import ConfirmReport, DownReport, PrewireReport, UpReport, WatchReport
 from orchestrator.cli.design import SHORT
 from orchestrator.experiments.rehearsal.report import Beside, RehearsalReport
 from orchestrator.experiments.scenario.interval import Verdict
 from orchestrator.hosts.by_hand import ByHand
+from orchestrator.jobs.report import JobLogs, JobStatus
 from orchestrator.plan.design.prices import Fabrics
 from orchestrator.plan.design.replan import Rewiring
+from orchestrator.plan.report import PlanReport
 from orchestrator.queue.process import QueueReport, QueueState
 from orchestrator.queue.verb import QueueView
-from orchestrator.results import (
-    ConfirmReport,
-    DownReport,
-    JobLogs,
-    JobStatus,
-    PlanReport,
-    PrewireReport,
-    UpReport,
-    WatchReport,
-)
-from extensions.adapt.process import AdaptReport, AdaptState
+from extensions.adapt.service import AdaptReport, AdaptState
 from orchestrator.services.guard.process import GuardReport, GuardState
 from orchestrator.services.schedule.process import TurnReport as SlotsReport
 from orchestrator.services.schedule.process import TurnState
@@ -46,11 +39,11 @@ from orchestrator.telemetry.retention import Old
 from orchestrator.telemetry.sink import SinkState
 from orchestrator.verbs.fencing import TakenReport
 from orchestrator.verbs.profile import Figure, Profile, Versus
+from orchestrator.verbs.report import DevicesReport, StatusReport
 from orchestrator.verbs.sample import SampleReport
 from orchestrator.verify.doctor_lab import Probe
 from orchestrator.verify.report import PowerReport, StallReport, VerifyReport
 from orchestrator.verify.signals import DiagnosisReport
-from orchestrator.verify.state import DevicesReport, StatusReport
 from orchestrator.views.metrics.process import ExporterState
 from orchestrator.views.sweep import Row
 from orchestrator.views.waterfall import Bar, Iterations

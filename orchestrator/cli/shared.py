@@ -13,7 +13,7 @@ from orchestrator.cli.completing import runs
 from orchestrator.verbs.invoke import is_stopped_lab
 
 if TYPE_CHECKING:
-    from orchestrator.results import DownReport, PrewireReport, UpReport
+    from orchestrator.change.report import DownReport, PrewireReport, UpReport
     from orchestrator.services.guard.policy import Budget
 
 Run = Annotated[str | None, typer.Argument(metavar="[RUN]", help="Run ID, its last digits, or `last`.", autocompletion=runs)]
@@ -125,8 +125,8 @@ def own_lab(call: Call) -> str:
 
 def changed(report: UpReport | DownReport | PrewireReport, call: Call, retry: str = "") -> Result:
     """The result of a verb that changed the lab. retry: the command to run after the manual repair."""
+    from orchestrator.change.report import PrewireReport, UpReport
     from orchestrator.cli import render
-    from orchestrator.results import PrewireReport, UpReport
 
     if isinstance(report, PrewireReport):
         return Result(report.to_json(), render.prewire(report, call.colour, call.said))

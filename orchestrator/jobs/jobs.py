@@ -41,7 +41,7 @@ from orchestrator.jobs.record import (
     state_of,
     stopping,
 )
-from orchestrator.results import ALIVE, JobStatus
+from orchestrator.jobs.report import ALIVE, JobStatus
 from orchestrator.session import Session
 from orchestrator.store.job_spec import Pause
 from orchestrator.store.keys import lab_of

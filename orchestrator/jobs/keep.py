@@ -10,8 +10,8 @@ from optics.plain import counted, seconds_text
 from optics.plan import Job, Mode, Plan, reached, steps_of
 from orchestrator.jobs.decision import LIVE, decide, differing
 from orchestrator.jobs.record import affected
+from orchestrator.jobs.report import JobStatus
 from orchestrator.plan.target import Target
-from orchestrator.results import JobStatus
 from orchestrator.store.records import JobRecord
 
 PAUSE = ("launch", "job")

@@ -14,8 +14,8 @@ from orchestrator.inventory.lab import Lab
 from orchestrator.plan.interchangeable import Labels, labels_between, relabelled_text
 from orchestrator.plan.label_search import labels
 from orchestrator.plan.reader import read_plan
+from orchestrator.plan.report import RelabelReport
 from orchestrator.plan.target import target
-from orchestrator.results import RelabelReport
 
 
 def relabelled(

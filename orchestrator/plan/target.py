@@ -29,7 +29,7 @@ from orchestrator.fabric.transition import Transition, per_device, transition
 from orchestrator.inventory.lab import Lab
 from orchestrator.plan.avoid import choose
 from orchestrator.plan.avoid import without as bare
-from orchestrator.results import CircuitRow, DeviceDiff
+from orchestrator.plan.report import CircuitRow, DeviceDiff
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,12 +15,12 @@ from orchestrator.hosts import HostEvent
 from orchestrator.inventory.lab import Lab
 from orchestrator.jobs.jobs import Jobs
 from orchestrator.jobs.record import hosts_of_job
+from orchestrator.jobs.report import ALIVE, JobStatus
 from orchestrator.plan.design.design import design
 from orchestrator.plan.design.document import checked, document
 from orchestrator.plan.design.placement import hosts_of
 from orchestrator.plan.design.workload import read_text
 from orchestrator.plan.reader import read_plan
-from orchestrator.results import ALIVE, JobStatus
 from orchestrator.session import Command, PlanText, Session, open_session
 from orchestrator.store.keys import key_of
 from orchestrator.store.locks import locks_of

@@ -13,7 +13,6 @@ from dataclasses import dataclass, fields, replace
 from optics import HostName, Interlock
 from optics.plain import seconds_text
 from orchestrator.processes import boot_clock_ns, boot_id, process_alive, process_mark
-from orchestrator.results import Awaiting
 from orchestrator.store.audit import Who
 from orchestrator.store.keys import lab_of
 from orchestrator.store.locks import Locks
@@ -28,6 +27,25 @@ LEAST_S, MOST_S = 1.0, 12 * 3600.0
 
 class Settled(Exception):
     """The change is no longer overdue: another command reverted or confirmed it, or its `up` ended only now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Awaiting:
+    """A change that waits to be confirmed. back: the plan to restore otherwise, empty for none; due: wall s, for people; left_s:
+    below zero once it is overdue. watched: a process of this machine rolls it back then; if none does, the next command will.
+    """
+
+    run: str
+    plan: str
+    back: str
+    due: float
+    left_s: float
+    watched: bool = True
+
+    @property
+    def to(self) -> str:
+        """The state to restore, in words."""
+        return self.back or "no plan"
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from optics.errors import first_line
-from orchestrator.results import PartTime, PhaseTime
 from orchestrator.telemetry.journal import Journal
+from orchestrator.telemetry.phases import PartTime, PhaseTime
 from orchestrator.telemetry.progress import Progress
 
 

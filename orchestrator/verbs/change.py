@@ -19,17 +19,19 @@ from optics.plan import Job, Plan
 from orchestrator.change.expiry import confirm, confirmations, settled, watch
 from orchestrator.change.goal import as_saved
 from orchestrator.change.interlock import Interlocks, rerouted
+from orchestrator.change.report import DownReport, PrewireReport, UpReport
 from orchestrator.change.run import ChangeRun, before_run, chosen
 from orchestrator.fabric.next_hops import joined
 from orchestrator.inventory.lab import Lab
 from orchestrator.jobs.keep import apart, ended, foretold, together
 from orchestrator.jobs.record import affected as affected_jobs
+from orchestrator.jobs.report import ALIVE, JobStatus
 from orchestrator.plan.attached import check_placed
 from orchestrator.plan.avoid import avoiding
 from orchestrator.plan.reader import read_plan
 from orchestrator.plan.relabel import relabelled
+from orchestrator.plan.report import PlanReport, RelabelReport
 from orchestrator.plan.target import circuit_rows, dark_time_scale, diff, expected_dark_ms, fingerprint, target
-from orchestrator.results import ALIVE, DownReport, JobStatus, PlanReport, PrewireReport, RelabelReport, UpReport
 from orchestrator.services.guard.recover import evict, still_silent, with_spares
 from orchestrator.services.schedule.making import up_slots
 from orchestrator.services.schedule.process import at_rest

@@ -14,9 +14,9 @@ from orchestrator.session import Command, Session, load_lab
 from orchestrator.store.keys import key_of
 from orchestrator.store.light import light_history
 from orchestrator.store.store import Store
+from orchestrator.verbs.report import DevicesReport, DeviceView
 from orchestrator.verify.power import LOS_DBM, Drift, Reading, drifts, keep, measure
 from orchestrator.verify.report import CircuitLight, LossChange, PowerReport
-from orchestrator.verify.state import DevicesReport, DeviceView
 
 _ABILITIES: tuple[tuple[type, str], ...] = (
     (PowerMeter, "power meters"),

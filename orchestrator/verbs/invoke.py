@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from optics.errors import TestbedError, TimedOut, Unreachable
 
 if TYPE_CHECKING:
-    from orchestrator.results import PhaseTime
     from orchestrator.session import Command
     from orchestrator.settings import Settings
     from orchestrator.store.store import Store
+    from orchestrator.telemetry.phases import PhaseTime
     from orchestrator.telemetry.progress import Progress
 
 T = TypeVar("T")
@@ -68,7 +68,7 @@ def copy_journals(settings: Settings) -> None:
 def start_lab(settings: Settings, progress: Progress) -> PhaseTime | None:
     """Start the emulated lab if the inventory is one and it does not run yet; return how long that took."""
     from orchestrator import emulated as labproc
-    from orchestrator.results import PhaseTime
+    from orchestrator.telemetry.phases import PhaseTime
 
     if not is_stopped_lab(settings.inventory):
         return None

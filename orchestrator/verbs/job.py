@@ -20,8 +20,8 @@ from orchestrator.jobs import attachments
 from orchestrator.jobs.attempt import GO_TAKES, HOLD_TAKES, MOST_S, Attempt
 from orchestrator.jobs.jobs import Jobs
 from orchestrator.jobs.record import FINISHED, hosts_of_job, ranks_of
+from orchestrator.jobs.report import ALIVE, JobLogs, JobStatus
 from orchestrator.plan.reader import read_plan
-from orchestrator.results import ALIVE, JobLogs, JobStatus
 from orchestrator.session import Command, Session, load_lab
 from orchestrator.store.generations import next_generation
 from orchestrator.store.job_spec import Pause

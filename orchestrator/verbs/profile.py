@@ -17,10 +17,11 @@ from orchestrator.fabric.next_hops import hops
 from orchestrator.inventory.lab import Lab
 from orchestrator.jobs.jobs import Jobs
 from orchestrator.jobs.rank_records import sound
+from orchestrator.jobs.report import JobStatus, held_up
 from orchestrator.plan.design.design import PAYLOAD
 from orchestrator.plan.design.periodic import forecast
 from orchestrator.plan.reader import read_plan
-from orchestrator.results import JobStatus, JsonReport, held_up
+from orchestrator.results import JsonReport
 from orchestrator.session import Command, load_lab
 from orchestrator.store.keys import slice_of
 from orchestrator.store.records import JobRecord

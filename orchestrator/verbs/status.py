@@ -26,8 +26,8 @@ from orchestrator.inventory.lab import Lab
 from orchestrator.jobs import attachments
 from orchestrator.jobs.jobs import Jobs
 from orchestrator.jobs.record import hosts_of_job
+from orchestrator.jobs.report import ALIVE, JobStatus
 from orchestrator.plan.stored import stored_plan
-from orchestrator.results import ALIVE, JobStatus
 from orchestrator.services.guard.process import GuardState
 from orchestrator.services.schedule.process import TurnState, at_rest
 from orchestrator.session import Command, Observation, Session, load_lab
@@ -41,12 +41,12 @@ from orchestrator.store.recoveries import recoveries
 from orchestrator.store.scope import reach
 from orchestrator.store.store import Store
 from orchestrator.store.tagouts import Tagouts
+from orchestrator.verbs.report import DeviceStatus, HostStatus, StatusReport
 from orchestrator.verify.degraded import degraded
 from orchestrator.verify.ladder import Background, Ladder
 from orchestrator.verify.power import Reading, drifts, keep
 from orchestrator.verify.report import VerifyReport
 from orchestrator.verify.rung import TRAFFIC
-from orchestrator.verify.state import DeviceStatus, HostStatus, StatusReport
 
 RECENT_S = 86400.0
 """Recoveries of this long (s) are shown."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from orchestrator.results import JsonReport, PhaseTime
+from orchestrator.results import JsonReport
 from orchestrator.store.records import StallPoint
+from orchestrator.telemetry.phases import PhaseTime
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from optical_testbed import AsyncLab, BadFile, Event, Interrupted, Lab, Missing, Unreachable, Usage
-from orchestrator.results import DownReport, UpReport
+from orchestrator.change.report import DownReport, UpReport
 from orchestrator.session import Command
 from orchestrator.store.options import UpOptions
 from orchestrator.verbs import change as engine

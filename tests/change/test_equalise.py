@@ -10,8 +10,8 @@ import pytest
 
 from optics import Change, DeviceName, HostPort, Link, LinkKind, Outcome, Port, SpectralRoute
 from orchestrator.change.equalise import ROUNDS, adjusted, equalise
+from orchestrator.change.report import EqualiseReport
 from orchestrator.fabric.circuits import circuits, settings
-from orchestrator.results import EqualiseReport
 from orchestrator.store.light import light_history
 from orchestrator.store.records import LightPoint
 from orchestrator.store.store import Store

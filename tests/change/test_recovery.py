@@ -14,7 +14,7 @@ from optics.plan import Job
 from orchestrator.change import rollback as undoing
 from orchestrator.change.restore import as_stored
 from orchestrator.change.snapshot import Snapshot, before_of, change_back, differences, held_data, held_of
-from orchestrator.change.unfinished import left_behind
+from orchestrator.change.unfinished import Unfinished, left_behind
 from orchestrator.change.up import Up
 from orchestrator.fabric.up_state import SlotsMade, UpState
 from orchestrator.jobs.jobs import Jobs
@@ -24,7 +24,6 @@ from orchestrator.session import Observation
 from orchestrator.store.options import RunOptions, UpOptions
 from orchestrator.store.records import CurrentPlan
 from orchestrator.store.store import Store
-from orchestrator.verify.state import Unfinished
 from tests.change.fleet import LAB, SLICE, Bench, plan_text, ring
 from tests.change.test_rollback import RING, TWO, before, now, wrong
 

@@ -15,26 +15,16 @@ from typing import Any
 
 import pytest
 
+from orchestrator.change.report import ConfirmReport, DownReport, JobChange, UpReport, WatchReport
 from orchestrator.cli import main
 from orchestrator.hosts.by_hand import ByHand, RankEnvironment
-from orchestrator.results import (
-    CircuitRow,
-    ConfirmReport,
-    DeviceDiff,
-    DownReport,
-    JobLogs,
-    JobStatus,
-    PartTime,
-    PhaseTime,
-    PlanReport,
-    TurnReport,
-    UpReport,
-    WatchReport,
-)
+from orchestrator.jobs.report import JobLogs, JobStatus
+from orchestrator.plan.report import CircuitRow, DeviceDiff, PlanReport
 from orchestrator.session import Command
 from orchestrator.store.records import StallPoint
+from orchestrator.telemetry.phases import PartTime, PhaseTime
+from orchestrator.verbs.report import DevicesReport, DeviceStatus, DeviceView, HostStatus, StatusReport
 from orchestrator.verify.report import CircuitLight, LossChange, PowerReport, Rung, StallReport, VerifyReport
-from orchestrator.verify.state import DevicesReport, DeviceStatus, DeviceView, HostStatus, StatusReport
 from tests.jsondata import fits
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -75,7 +65,7 @@ REPORTS: dict[str, Any] = {
         pairs_ok=132,
         pairs_total=132,
         job=JOB,
-        turn=TurnReport(7, "ride", 40, 96.2, 60.1, 3.9, 32.2, 212.4, 171.6, 75.0, 640.0),
+        turn=JobChange(7, "ride", 40, 96.2, 60.1, 3.9, 32.2, 212.4, 171.6, 75.0, 640.0),
         journal="/var/lib/testbed/runs/2026-11-21-0007/telemetry",
         undo="testbed rollback",
     ),

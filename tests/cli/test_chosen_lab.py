@@ -11,12 +11,12 @@ import pytest
 
 from optics import HandsNeeded, Unreachable
 from orchestrator import emulated as labproc
+from orchestrator.change.unfinished import Unfinished
 from orchestrator.cli.call import Call
 from orchestrator.plan.reader import read_plan
 from orchestrator.plan.target import target
-from orchestrator.results import Awaiting
 from orchestrator.session import load_lab
-from orchestrator.verify.state import Unfinished
+from orchestrator.store.confirmations import Awaiting
 from tests.cli.test_lab import inventory
 
 __all__ = ["inventory"]

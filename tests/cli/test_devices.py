@@ -7,8 +7,9 @@ import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable
 from typing import Any
 
-from orchestrator.results import CircuitPower, DeviceDiff, EqualiseReport
-from orchestrator.verify.state import DevicesReport, DeviceView
+from orchestrator.change.report import CircuitPower, EqualiseReport
+from orchestrator.plan.report import DeviceDiff
+from orchestrator.verbs.report import DevicesReport, DeviceView
 from tests.cli.conftest import REPORTS
 
 

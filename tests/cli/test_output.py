@@ -16,7 +16,7 @@ from optics import BadFile, Change, CrossConnect, Interlock, Port
 from orchestrator.change.interlock import Interlocks
 from orchestrator.cli import main
 from orchestrator.cli.text import phase_line, wrapped
-from orchestrator.results import JobStatus
+from orchestrator.jobs.report import JobStatus
 from orchestrator.session import load_lab, load_plan
 from orchestrator.store.tagouts import Tagout
 from tests.house.repository import ROOT
@@ -25,7 +25,8 @@ ONE_STREAM = """
 import sys
 from types import SimpleNamespace
 from orchestrator.cli.main import main
-from orchestrator.results import PhaseTime, UpReport
+from orchestrator.change.report import UpReport
+from orchestrator.telemetry.phases import PhaseTime
 
 async def up(command, *arguments, **options):
     progress = command.progress

@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 
 from benchmarks import rehearsal
+from orchestrator.change.report import JobChange
 from orchestrator.experiments.rehearsal.report import GoingBack, LinkDark, RehearsalReport, StallEstimate, kept
-from orchestrator.results import DeviceDiff, PartTime, PhaseTime, TurnReport
+from orchestrator.plan.report import DeviceDiff
 from orchestrator.store.options import UpOptions
+from orchestrator.telemetry.phases import PartTime, PhaseTime
 
 FOUND = RehearsalReport(
     "topoopt-12",
@@ -27,7 +29,7 @@ FOUND = RehearsalReport(
     links=(LinkDark("gpu02:p1 -- gpu03:p1", 58.2), LinkDark("gpu04:p1 -- gpu05:p1", None)),
     cut_off=("gpu02->gpu03", "gpu03->gpu02"),
     stall=StallEstimate("drained", 61.0, 91.0, 4),
-    turn=TurnReport(1, "drain", stood_ms=120.0),
+    turn=JobChange(1, "drain", stood_ms=120.0),
     job_change="ddp-mlp goes on; its rings change at the end of an iteration",
     back=GoingBack(3.2, 60.0),
     switching={"ocs1": "61 ms, measured in 4 changes"},

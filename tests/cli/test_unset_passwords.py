@@ -28,7 +28,7 @@ LOCKED = '  ocs2: {driver: calient-tl1, address: "tcp://127.0.0.1:1", username: 
 @pytest.fixture
 def two_devices(cli: Any, inventory: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A lab whose first device answers and whose second one wants a password that the environment does not have."""
-    monkeypatch.setitem(sys.modules, "orchestrator.verbs.change", orchestrator.verbschange)
+    monkeypatch.setitem(sys.modules, "orchestrator.verbs.change", orchestrator.verbs.change)
     monkeypatch.delenv("TESTBED_OCS2_WORD", raising=False)
     host = f"    gpu02: {{ansible_port: {free_port()}, testbed_host_id: 2, testbed_mgmt_address: 10.254.0.2,\n"
     host += "            testbed_ports: {1: {interface: opt1}}}\n"

@@ -30,11 +30,15 @@ from optics import (
     TimedOut,
     Unreachable,
 )
+from orchestrator.change.report import DownReport, UpReport
+from orchestrator.change.unfinished import Unfinished
 from orchestrator.cli.main import EXIT_CODES
-from orchestrator.results import Awaiting, DownReport, JobStatus, PlanReport, UpReport
+from orchestrator.jobs.report import JobStatus
+from orchestrator.plan.report import PlanReport
+from orchestrator.store.confirmations import Awaiting
 from orchestrator.store.options import UpOptions
+from orchestrator.verbs.report import StatusReport
 from orchestrator.verify.report import Rung, VerifyReport
-from orchestrator.verify.state import StatusReport, Unfinished
 from tests.house.repository import ROOT
 
 ENGINE_VERBS = {

@@ -14,6 +14,7 @@ from hypothesis import settings as bounded
 from hypothesis import strategies as st
 
 from optics.errors import NotVerified, RolledBack, TimedOut
+from orchestrator.change.report import DownReport, UpReport
 from orchestrator.experiments.files.scenario.reader import read_scenario
 from orchestrator.experiments.files.scenario.values import Compared, Scenario
 from orchestrator.experiments.scenario.interval import Interval
@@ -21,7 +22,7 @@ from orchestrator.experiments.scenario.judging import Finding, compared_of, judg
 from orchestrator.experiments.scenario.record import Known, Record, begin, check, duration, known, minutes, order
 from orchestrator.experiments.scenario.runner import Runner, leave
 from orchestrator.inventory.lab import Lab
-from orchestrator.results import DownReport, JobStatus, UpReport
+from orchestrator.jobs.report import JobStatus
 from orchestrator.settings import Settings, load
 from tests.kit.labs import lab_of
 

@@ -21,7 +21,7 @@ from orchestrator.hosts.channels import Channels
 from orchestrator.jobs.attachments import Look, status, stop
 from orchestrator.jobs.jobs import Jobs
 from orchestrator.jobs.record import spec_of
-from orchestrator.results import JobStatus
+from orchestrator.jobs.report import JobStatus
 from orchestrator.session import Session
 from orchestrator.store.store import Store
 from orchestrator.telemetry.reader import read as read_journal

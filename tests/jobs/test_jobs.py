@@ -22,15 +22,15 @@ from orchestrator.hosts.launch import job_name, rehearse, requests
 from orchestrator.inventory.lab import Lab
 from orchestrator.jobs.jobs import Jobs
 from orchestrator.jobs.record import spec_of
-from orchestrator.results import JobStatus
+from orchestrator.jobs.report import JobStatus
 from orchestrator.session import Session
 from orchestrator.store.job_spec import Pause
 from orchestrator.store.records import CurrentPlan, JobRecord
 from orchestrator.store.store import Store
 from orchestrator.telemetry.progress import Silent
 from orchestrator.telemetry.recorder import Recorder
+from orchestrator.verbs.report import StatusReport
 from orchestrator.verbs.status import _dead, _of_now
-from orchestrator.verify.state import StatusReport
 from tests.change.glasslab import SWITCH, hosts_yml, read
 from tests.hosts.parts import OwnParts
 from tests.kit.jobs import spec

@@ -8,13 +8,15 @@ import pytest
 
 from optics import Interlock, LinkKind, Setting
 from optics.plan import Job, Plan, Schedule, Slot, WantedLink
+from orchestrator.change.report import UpReport
 from orchestrator.cli import render
 from orchestrator.jobs.keep import apart, as_asked, consequence, ended, foretold, parted, together
+from orchestrator.jobs.report import JobStatus
 from orchestrator.plan.target import Target, target
-from orchestrator.results import JobStatus, PhaseTime, UpReport
 from orchestrator.session import load_lab, load_plan
 from orchestrator.store.job_spec import JobSpec
 from orchestrator.store.records import JobRecord
+from orchestrator.telemetry.phases import PhaseTime
 from tests.house.repository import ROOT
 
 LAB = load_lab(ROOT / "inventory" / "emulated")

@@ -15,6 +15,7 @@ import pytest
 from extensions.adapt.plan import Region, Regions
 from optics import HostPort, Interlock
 from optics.plan import Mode, TransitionPolicy
+from orchestrator.change.report import UpReport
 from orchestrator.change.rollback import Rollback
 from orchestrator.change.snapshot import Snapshot
 from orchestrator.change.turn import turn_back
@@ -22,7 +23,6 @@ from orchestrator.change.up import Up
 from orchestrator.fabric.transition import per_device
 from orchestrator.jobs.record import spec_of
 from orchestrator.plan.reader import read_plan
-from orchestrator.results import UpReport
 from orchestrator.services.guard import recover
 from orchestrator.store.options import RunOptions, UpOptions
 from orchestrator.telemetry import Journal, Silent

@@ -13,9 +13,9 @@ import pytest
 from optics import Missing
 from optics.plan import Job
 from orchestrator.fabric.up_state import UpState
+from orchestrator.jobs.report import JobStatus
 from orchestrator.queue import onlab
 from orchestrator.queue.onlab import OnLab
-from orchestrator.results import JobStatus
 from orchestrator.session import Command, load_lab
 from orchestrator.settings import load
 from orchestrator.store.audit import Who

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
+from orchestrator.change.unfinished import Unfinished
 from orchestrator.cli import render
 from orchestrator.cli.text import columns, paint
 from orchestrator.cli.tones import coloured
-from orchestrator.results import JobLogs, JobStatus
+from orchestrator.jobs.report import JobLogs, JobStatus
 from orchestrator.session import load_lab
 from orchestrator.store.audit import Who
 from orchestrator.store.keys import key_of
@@ -19,7 +20,7 @@ from orchestrator.store.locks import Locks
 from orchestrator.store.scope import WHOLE
 from orchestrator.store.store import Store
 from orchestrator.store.tagouts import Tagouts
-from orchestrator.verify.state import DeviceStatus, HostStatus, StatusReport, Unfinished
+from orchestrator.verbs.report import DeviceStatus, HostStatus, StatusReport
 from tests.security.test_hostile import answer, command, speaker
 
 __all__ = ["command"]

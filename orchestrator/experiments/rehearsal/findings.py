@@ -9,8 +9,8 @@ from optics.plain import natural
 from orchestrator.experiments.rehearsal.report import LinkDark, StallEstimate
 from orchestrator.fabric.next_hops import distances, graph
 from orchestrator.plan.target import Target
-from orchestrator.results import PhaseTime
 from orchestrator.store.records import StallPoint
+from orchestrator.telemetry.phases import PhaseTime
 
 Event = Sequence[object]
 """Of a device's glass: time (s), `making`, `lit` or `broken`, ingress, egress, and of spectral routes two edges (MHz)."""

@@ -8,9 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from orchestrator.change.report import JobChange, UpReport
 from orchestrator.files.atomic import write_whole
 from orchestrator.files.reading import text_of
-from orchestrator.results import DeviceDiff, JsonReport, PartTime, PhaseTime, TurnReport, UpReport, to_json
+from orchestrator.plan.report import DeviceDiff
+from orchestrator.results import JsonReport, to_json
+from orchestrator.telemetry.phases import PartTime, PhaseTime
 
 KEPT = "rehearsal.json"
 """In the directory of the run that made the rehearsed change."""
@@ -70,7 +73,7 @@ class RehearsalReport(JsonReport):
     links: tuple[LinkDark, ...] = ()
     cut_off: tuple[str, ...] = ()
     stall: StallEstimate | None = None
-    turn: TurnReport | None = None
+    turn: JobChange | None = None
     job_change: str = ""
     back: GoingBack | None = None
     switching: Mapping[str, str] = field(default_factory=dict)

@@ -15,6 +15,7 @@ from optics import HandsNeeded, Infeasible, Interlock, Missing, NotVerified, Set
 from optics.plain import counted
 from optics.plan import Plan
 from orchestrator.change.goal import goal_hosts
+from orchestrator.change.report import UpReport
 from orchestrator.deadline import OUTER, unless_stopped
 from orchestrator.experiments.rehearsal.devices_alone import change_devices
 from orchestrator.experiments.rehearsal.findings import cut_off, links_dark, mode_of, stall
@@ -30,8 +31,8 @@ from orchestrator.fabric.lightpath import among
 from orchestrator.files.reading import text_of
 from orchestrator.inventory.lab import Lab
 from orchestrator.plan.avoid import avoiding
+from orchestrator.plan.report import PlanReport
 from orchestrator.plan.target import Target, target
-from orchestrator.results import PlanReport, UpReport
 from orchestrator.session import Command, PlanText, Session, load_lab, load_plan, open_session
 from orchestrator.store.generations import generation_owners
 from orchestrator.store.keys import key_of, slice_of

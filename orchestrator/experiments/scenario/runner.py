@@ -11,9 +11,10 @@ from typing import Any, Literal, Protocol
 
 from optics.errors import NotVerified, TestbedError, TimedOut, first_line
 from optics.plan import Mode
+from orchestrator.change.report import DownReport, UpReport
 from orchestrator.experiments.files.scenario.values import Arm, Coordinate, Scenario
 from orchestrator.experiments.scenario.record import OPEN, Record
-from orchestrator.results import ALIVE, DownReport, JobStatus, UpReport
+from orchestrator.jobs.report import ALIVE, JobStatus
 
 LEAST = 3
 """Least number of iterations of a measurement."""

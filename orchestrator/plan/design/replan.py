@@ -17,7 +17,8 @@ from orchestrator.inventory.lab import Lab
 from orchestrator.plan.design.design import PAYLOAD, offered
 from orchestrator.plan.design.flows import pair_flows, predicted, rate_mbps, ring_flow
 from orchestrator.plan.ports import assign_ports
-from orchestrator.results import JsonReport, PlanReport
+from orchestrator.plan.report import PlanReport
+from orchestrator.results import JsonReport
 from planner.model.demand import Demand, Group
 from planner.model.shape import Lab as PlannerLab
 from planner.model.shape import Ring, Shape

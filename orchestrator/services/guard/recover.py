@@ -11,6 +11,7 @@ from optics.plan import Plan
 from orchestrator.change.expiry import settled
 from orchestrator.change.interlock import Moves, tagged
 from orchestrator.change.locking import holding, obeyed, own_turner
+from orchestrator.change.report import UpReport
 from orchestrator.change.run import ChangeRun
 from orchestrator.deadline import deadline
 from orchestrator.hosts import Hello
@@ -19,10 +20,10 @@ from orchestrator.inventory.lab import Lab
 from orchestrator.jobs.attachments import check
 from orchestrator.jobs.jobs import Jobs
 from orchestrator.jobs.record import FINISHED, hosts_of_job, launched
+from orchestrator.jobs.report import JobStatus
 from orchestrator.plan.avoid import avoiding
 from orchestrator.plan.evict import replaced, spared, without
 from orchestrator.plan.reader import read_plan
-from orchestrator.results import JobStatus, UpReport
 from orchestrator.session import Command, load_lab
 from orchestrator.settings import Settings
 from orchestrator.store.generations import generation_owners

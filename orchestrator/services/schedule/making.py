@@ -8,12 +8,12 @@ from dataclasses import replace
 from optics import Infeasible, Interrupted, Refused, RolledBack, TestbedError
 from optics.plain import counted
 from optics.plan import Plan
+from orchestrator.change.report import UpReport
 from orchestrator.change.run import ChangeRun, before_run
 from orchestrator.fabric.up_state import SlotsMade
 from orchestrator.inventory.lab import Lab
 from orchestrator.jobs.attachments import check
 from orchestrator.plan.stored import unmade
-from orchestrator.results import UpReport
 from orchestrator.services.schedule.goals import naming
 from orchestrator.services.schedule.process import NOT_LAUNCHED, TURNER, TurnState
 from orchestrator.services.schedule.verb import scheduled

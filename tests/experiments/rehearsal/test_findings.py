@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from optics import Change, CrossConnect, HostPort, Link, Port, Setting, Traits
+from orchestrator.change.report import JobChange, UpReport
 from orchestrator.experiments.rehearsal.findings import cut_off, links_dark, mode_of, stall
 from orchestrator.experiments.rehearsal.report import Beside, RehearsalReport, beside, keep, kept
 from orchestrator.experiments.rehearsal.seeding import shaped
@@ -16,8 +17,8 @@ from orchestrator.fabric.circuits import circuits, settings
 from orchestrator.fabric.transition import transition
 from orchestrator.inventory.lab import Lab
 from orchestrator.plan.target import Target
-from orchestrator.results import PhaseTime, TurnReport, UpReport
 from orchestrator.store.records import StallPoint
+from orchestrator.telemetry.phases import PhaseTime
 from tests.change.glasslab import hosts_yml, read
 
 HOSTS = 4
@@ -110,7 +111,7 @@ def test_a_program_of_the_owner_does_not_run_on_the_twin_and_other_jobs_stay_as_
 
 def test_rehearsed_figures_are_kept_with_the_run_beside_the_measured_ones(tmp_path: Path) -> None:
     rehearsed = RehearsalReport(
-        "ring", "lab", dark_ms=60.0, phases=(PhaseTime("switch", 0.09, begin_s=1.0),), turn=TurnReport(1, "hold", stood_ms=100.0)
+        "ring", "lab", dark_ms=60.0, phases=(PhaseTime("switch", 0.09, begin_s=1.0),), turn=JobChange(1, "hold", stood_ms=100.0)
     )
     measured = UpReport("r1", "ring", "lab", dark_ms=50.0, phases=(PhaseTime("switch", 0.1, begin_s=0.9), PhaseTime("link", 0.2)))
     rows = {row.what: row for row in beside(rehearsed, measured)}

@@ -17,6 +17,7 @@ from optics import Interlock, Interrupted, Locked, TestbedError, Unreachable
 from optics.ranks import RankName, host_of_rank
 from orchestrator.background.state import ServiceState
 from orchestrator.change.locking import holding
+from orchestrator.change.report import UpReport
 from orchestrator.cli.render import job
 from orchestrator.fabric.up_state import UpState
 from orchestrator.hosts import Beat
@@ -24,7 +25,7 @@ from orchestrator.hosts.api import Hello, JobState, RankTimes
 from orchestrator.hosts.late import SAVE_S, START_S
 from orchestrator.jobs.jobs import Jobs, Pause
 from orchestrator.plan.evict import replaced
-from orchestrator.results import Json, UpReport
+from orchestrator.results import Json
 from orchestrator.services.guard import jobs as watching
 from orchestrator.services.guard import policy, recover
 from orchestrator.services.guard.jobs import JobWatch

@@ -14,10 +14,11 @@ import pytest
 from optics import Infeasible, Interlock, Missing, Refused, RolledBack
 from optics.plan import Plan
 from orchestrator.background.kind import StateFile
+from orchestrator.change.report import UpReport
 from orchestrator.change.unfinished import standing
 from orchestrator.fabric.up_state import UpState
+from orchestrator.jobs.report import JobStatus
 from orchestrator.plan.stored import stored_plan
-from orchestrator.results import JobStatus, UpReport
 from orchestrator.services.schedule import left, making
 from orchestrator.services.schedule.process import TURNER, TurnState, at_rest
 from orchestrator.session import Command, Observation

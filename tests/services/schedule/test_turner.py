@@ -14,7 +14,7 @@ import pytest
 from optics import Infeasible, Locked, Missing, Outcome, Refused, Setting, TimedOut
 from optics.plan import Job
 from orchestrator.jobs.jobs import Jobs
-from orchestrator.results import JobStatus
+from orchestrator.jobs.report import JobStatus
 from orchestrator.services.guard.recover import rewritten
 from orchestrator.services.schedule import verb
 from orchestrator.services.schedule.making import up_slots

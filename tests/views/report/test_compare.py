@@ -18,11 +18,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from optics.errors import Interrupted, RolledBack, TestbedError
+from orchestrator.change.report import DownReport, UpReport
 from orchestrator.experiments.scenario.compare import scenario_of
 from orchestrator.experiments.scenario.interval import verdict
 from orchestrator.experiments.scenario.record import Record, begin, order
 from orchestrator.experiments.scenario.runner import leave
-from orchestrator.results import DownReport, JobStatus, UpReport
+from orchestrator.jobs.report import JobStatus
 from orchestrator.session import Command, load_lab
 from orchestrator.store.keys import slice_of
 from orchestrator.store.options import UpOptions

@@ -9,8 +9,8 @@ import pytest
 
 from optics import Missing
 from orchestrator.cli import designtext, render
+from orchestrator.jobs.report import JobStatus
 from orchestrator.plan.design.design import PAYLOAD
-from orchestrator.results import JobStatus
 from orchestrator.verbs.profile import HOPS, versus
 from tests.kit.labs import lab_of
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from orchestrator.results import Awaiting, JobStatus, JsonReport
+from orchestrator.change.unfinished import Unfinished
+from orchestrator.jobs.report import JobStatus
+from orchestrator.results import JsonReport
+from orchestrator.store.confirmations import Awaiting
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,35 +49,6 @@ class HostStatus:
     planned: int = 0
     committer: bool = False
     error: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Unfinished:
-    """A run that stopped before its end, as devices and hosts report now: what it did, what it did not, what others did since.
-
-    resume, undo: the commands that continue it and roll it back, empty if there is nothing to roll back. begun: it may have
-    changed something.
-    """
-
-    run: str
-    what: str
-    status: str
-    started: float
-    done: tuple[str, ...] = ()
-    not_done: tuple[str, ...] = ()
-    foreign: tuple[str, ...] = ()
-    resume: str = ""
-    undo: str = ""
-    begun: bool = True
-
-    def lines(self) -> list[str]:
-        """As lines of text, the commands last."""
-        ended = {"died": "died before its end", "interrupted": "was interrupted"}.get(self.status, "stopped before its end")
-        lines = [f"run {self.run} ({self.what}) {ended}" + ("" if self.begun else " before it changed anything")]
-        for what, found in (("done", self.done), ("not done", self.not_done), ("foreign", self.foreign)):
-            lines += [f"  {what + ':':<10}{line}" for line in found]
-        undo = f"   {'roll back' if self.begun else 'leave it'}: {self.undo}" if self.undo else ""
-        return [*lines, f"  continue: {self.resume}{undo}"]
 
 
 @dataclass(frozen=True, slots=True)
