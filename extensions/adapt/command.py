@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from extensions.adapt import VERBS
 from orchestrator.cli.call import Call, Result, Usage, verb
 from orchestrator.cli.service import Foreground, Log, in_background, started, stopped, worked
 from orchestrator.cli.shared import Jsonl, own_slice
@@ -16,7 +17,7 @@ app = typer.Typer()
 @verb(
     app,
     "adapt",
-    "Make the circuits of a running job's regions follow its traffic.",
+    VERBS["adapt"],
     examples="""
 testbed up -t plan.json           a plan whose job has regions, and which says: "adapt": {"every": 4}
 testbed adapt                     start it in the background, until the job ends
@@ -57,3 +58,18 @@ def adapt(
     if report.turn_ms is not None:
         text += f"; a turn took {report.turn_ms:.0f} ms, dark for {report.dark_ms:.0f} ms, {report.exposed_ms:.0f} ms of it exposed"
     return Result(report.to_json(), "" if jsonl else text)
+
+
+def begin(call: Call, how: object) -> list[str]:
+    """Start the adapter of an arm's plan in the background."""
+    from extensions.adapt.service import KIND
+
+    KIND.start(call.settings, own_slice(call))
+    return []
+
+
+def end(call: Call, how: object) -> None:
+    """Stop it, if it still runs."""
+    from extensions.adapt.service import KIND
+
+    KIND.stop(call.settings, own_slice(call))

@@ -13,7 +13,7 @@ from orchestrator.settings import Settings
 KINDS = {
     "guard": "orchestrator.services.guard.process:GUARD",
     "turn": "orchestrator.services.schedule.process:TURNER",
-    "adapt": "extensions.adapt.process:ADAPTER",
+    "adapt": "extensions.adapt.service:KIND",
     "coordinate": "orchestrator.services.sharing.process:COORDINATOR",
     "queue": "orchestrator.queue.process:QUEUE",
     "serve metrics": "orchestrator.views.metrics.process:EXPORTER",

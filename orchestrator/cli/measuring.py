@@ -42,7 +42,7 @@ class Tenant:
 
     def adapt(self, on: bool) -> None:
         from orchestrator.cli.shared import own_slice
-        from extensions.adapt.process import ADAPTER
+        from extensions.adapt.service import KIND as ADAPTER
 
         settings, slice_ = self._call.settings, own_slice(self._call)
         if on:

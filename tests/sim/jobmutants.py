@@ -120,7 +120,7 @@ OF_JOBS = (
     Mutant(
         "adapter-outlives-its-plan",
         "whoever is to move light stops the owner's adapter first",
-        (("extensions/adapt/process.py", "moves_light=True", "moves_light=False"),),
+        (("extensions/adapt/service.py", "moves_light=True", "moves_light=False"),),
         plot="adapt",
     ),
     Mutant(
