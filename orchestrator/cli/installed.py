@@ -136,11 +136,11 @@ def _data_schema(call: Call, verb: str) -> dict[str, object]:
     """Raises: Usage - no verb has this name."""
     from optics.plain import did_you_mean
     from orchestrator.cli.dataschema import json_schema, schema_of
-    from orchestrator.cli.shapes import DATA
+    from orchestrator.cli.shapes import data
 
     whole = json_schema()
-    if verb and verb not in DATA:
-        raise Usage(f"schema: there is no verb {verb}{did_you_mean(verb, DATA)}", hint="testbed schema data: those of all verbs")
+    if verb and verb not in (known := data()):
+        raise Usage(f"schema: there is no verb {verb}{did_you_mean(verb, known)}", hint="testbed schema data: those of all verbs")
     return schema_of(verb, whole) if verb else whole
 
 

@@ -9,6 +9,7 @@ import typer
 
 from orchestrator.cli.call import Call, Result, Usage, engine, verb
 from orchestrator.cli.completing import hosts
+from orchestrator.cli.listing import added
 from orchestrator.cli.shared import Wait, seconds, write_file
 from orchestrator.jobs.report import JobStatus
 
@@ -206,31 +207,5 @@ def profile(
     )
 
 
-@verb(
-    app,
-    "phases",
-    "Show when each job of the lab computes and sends, and how jobs that share links fit.",
-    examples="""
-testbed job phases                        of all owners' running jobs
-testbed job phases --figure phases.svg    also as a picture: a circle for each shared link
-testbed job phases --for 30s              sample longer, for jobs with long iterations
-""",
-    more="""
-Reads only. Times are those that jobs would have with their links to themselves; the shifts are those with which they collide least.
-testbed coordinate applies them.
-""",
-)
-def phases(
-    call: Call,
-    figure: Annotated[Path | None, typer.Option("--figure", metavar="FILE", help="Write the circles as SVG.")] = None,
-    grid: Annotated[float, typer.Option("--grid", metavar="MS", min=0.1, help="Shifts and periods are multiples of this.")] = 1.0,
-    for_: Annotated[str, typer.Option("--for", metavar="TIME", help="How long ports are sampled.")] = "3s",
-) -> Result:
-    from orchestrator.cli import phasestext
-    from orchestrator.services.sharing.coordinate import job_phases
-
-    report = call.work(job_phases, grid_ms=grid, seconds=seconds("--for", for_, "3s"))
-    if figure is not None:
-        write_file(figure, phasestext.svg(report))
-    hint = report.hint or ("testbed coordinate" if report.fits else "")
-    return Result(report.to_json(), phasestext.text(report), hint=hint)
+for more in added("job"):
+    app.add_typer(more)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any
 
 from optics.errors import HandsNeeded, Interrupted, TestbedError
 from orchestrator.cli.call import Call, engine
+from orchestrator.extensions import module_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,27 +41,14 @@ class Tenant:
     def stop(self) -> JobStatus:
         return self._call.work(engine.job_stop)
 
-    def adapt(self, on: bool) -> None:
-        from orchestrator.cli.shared import own_slice
-        from extensions.adapt.service import KIND as ADAPTER
+    def begin(self, extension: str, how: Any) -> Sequence[str]:
+        """Begin its service as an arm says; what there is to say of it."""
+        said: Sequence[str] = module_of(extension, "command").begin(self._call, how)
+        return said
 
-        settings, slice_ = self._call.settings, own_slice(self._call)
-        if on:
-            ADAPTER.start(settings, slice_)
-        else:
-            ADAPTER.stop(settings, slice_)
-
-    def coordinate(self, by: Literal["together", "shift", "off"]) -> str:
-        from orchestrator.cli.coordinate import begun, ended
-
-        if by == "off":
-            return ended(self._call)[0]
-        if by == "shift":
-            return begun(self._call).last
-        from orchestrator.services.sharing.coordinate import CoordinateOptions
-        from orchestrator.services.sharing.coordinate import coordinate as work
-
-        return self._call.work(work, notify=lambda _: None, options=CoordinateOptions(by)).last
+    def end(self, extension: str, how: Any) -> None:
+        """End what `begin` began. It may not run any more, or not have begun."""
+        module_of(extension, "command").end(self._call, how)
 
     def rollback(self, run: str) -> UpReport | DownReport:
         return self._call.work(engine.rollback, run)

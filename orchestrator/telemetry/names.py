@@ -12,7 +12,8 @@ from orchestrator.extensions import parts
 from orchestrator.measurement import COMMON_TAGS, Field, Measurement
 
 OF_EXTENSIONS: tuple[Measurement, ...] = tuple(each for found in parts("measurements", "MEASUREMENTS") for each in found)
-OF_JOBS = ("iteration", "collective", "rank", "requests", *(each.name for each in OF_EXTENSIONS))
+OF_ATTACHMENTS = tuple(each.name for each in OF_EXTENSIONS if "job" in each.tags)
+OF_JOBS = ("iteration", "collective", "rank", "requests", *OF_ATTACHMENTS)
 """What jobs measure. It is in the journal of the run that launched the job, also of when another run moved its circuits."""
 
 USUAL = 20

@@ -115,12 +115,12 @@ class Fake:
         self.since = None
         return replace(found, state="stopped")
 
-    def adapt(self, on: bool) -> None:
-        self._next(f"adapt {on}")
+    def begin(self, extension: str, how: Any) -> list[str]:
+        self._next(f"{extension} {how}")
+        return [f"was {how}"]
 
-    def coordinate(self, by: Any) -> str:
-        self._next(f"coordinate {by}")
-        return f"was {by}"
+    def end(self, extension: str, how: Any) -> None:
+        self._next(f"{extension} {how} ends")
 
     def rollback(self, run: str) -> UpReport | DownReport:
         self._next(f"rollback {run}")
@@ -172,7 +172,7 @@ def test_circuits_follow_the_job_in_an_arm_whose_plan_says_so_and_in_no_other(se
     runner, fake, _ = ready(settings, lab, fake=Fake(slow={"c"}))
     runner.scenario.arms["c"].setups["ann"].plan.document["adapt"] = {"every": 1}  # type: ignore[index]
     assert runner.measure()
-    of_c = ["up c", "launch", "adapt True", "adapt False", "stop"]
+    of_c = ["up c", "launch", "adapt None", "adapt None ends", "stop"]
     assert fake.said[6:16] == of_c * 2, "it is stopped before the job, a stalled one's too"
     assert sum(word.startswith("adapt") for word in fake.said) == 4
 
@@ -295,10 +295,10 @@ def test_arms_that_are_coordinated_begin_together_and_differ_in_the_shift_alone(
         bob.sleep(seconds)
 
     Runner(record, found, {"ann": ann, "bob": bob}, lambda words: None, None, True, sleep, lambda: ann.now).measure()
-    asked = [word for word in ann.said if word.startswith("coordinate")]
-    assert asked == [f"coordinate {how}" for how in ("together", *("together", "shift", "off") * 2, "together")]
-    assert [slot["coordinated"] for slot in record.slots[:2]] == [["was together"], ["was together", "was shift"]]
-    assert not any(word.startswith("coordinate") for word in bob.said)
+    asked = [word for word in ann.said if word.startswith("pacing")]
+    assert asked == [f"pacing {how}{end}" for how in ("together", "shift", "shift", "together") for end in ("", " ends")]
+    assert [slot["said"] for slot in record.slots[:2]] == [{"pacing": ["was together"]}, {"pacing": ["was shift"]}]
+    assert not any(word.startswith("pacing") for word in bob.said)
 
 
 def test_a_plan_that_does_not_fit_the_lab_is_refused_with_its_place_before_anything_moves(settings: Settings, lab: Lab) -> None:

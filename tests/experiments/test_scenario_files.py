@@ -228,7 +228,7 @@ def test_jobs_are_coordinated_only_where_two_tenants_have_one_and_stay_on_their_
     with pytest.raises(BadFile, match="changes to another plan is not coordinated"):
         read_scenario(two.replace("a: {}", "a: {coordinate: shift, then: b.json}"), "s.yaml", fetch)
     right = two.replace("a: {}", "a: {coordinate: shift}").replace("[plan.links]", "[plan.links, coordinate]")
-    assert read_scenario(right, "s.yaml", fetch).arms["a"].coordinate == "shift"
+    assert read_scenario(right, "s.yaml", fetch).arms["a"].asked == {"coordinate": "shift"}
 
 
 def test_the_scenarios_promised_are_there() -> None:

@@ -22,7 +22,10 @@ LINT = Path(sys.executable).with_name("lint-imports")
 
 PURE_ROOMS = {"optics", "planner", "orchestrator.inventory", "orchestrator.fabric", "orchestrator.plan", "orchestrator.store.scope"}
 PURE_ROOMS |= {"orchestrator.experiments.files"}
-PURE_ROOMS |= {f"extensions.{each.parent.name}.plan" for each in (ROOT / "extensions").glob("*/plan.py")}
+PURE_ROOMS |= {
+    f"extensions.{each.parent.name}.{each.stem}" for name in ("plan", "arm") for each in (ROOT / "extensions").glob(f"*/{name}.py")
+}
+PURE_ROOMS |= {"extensions.pacing.links", "extensions.pacing.phases"}
 PURE_ROOMS |= {f"extensions.adapt.{name}" for name in ("circuits", "region", "traffic")}
 CLOCKS_AND_DOORS = {"asyncio", "socket", "subprocess", "time", "random", "os", "logging"}
 

@@ -8,7 +8,7 @@ JOBS, ONLAB = "orchestrator/jobs/jobs.py", "orchestrator/queue/onlab.py"
 QUEUE = "orchestrator/store/queue.py"
 RECOVER, POLICY = "orchestrator/services/guard/recover.py", "orchestrator/services/guard/policy.py"
 TURNING = "extensions/adapt/turning.py"
-PACE, COORDINATE = "workloads/host/pace.py", "orchestrator/services/sharing/coordinate.py"
+PACE, COORDINATE = "workloads/host/pace.py", "extensions/pacing/coordinator.py"
 
 OF_JOBS = (
     Mutant(

@@ -40,7 +40,7 @@ TESTS_OF = {
     "queue": ("tests/queue", "tests/store/test_queue.py", "tests/jobs/test_jobs.py", "tests/hosts"),
     "recover": ("tests/services/guard", "tests/jobs/test_jobs.py"),
     "adapt": ("tests/extensions/adapt", "tests/background"),
-    "pacing": ("tests/services/sharing", "tests/workloads/host/test_pace.py", "tests/agent/jobs/test_pace_words.py"),
+    "pacing": ("tests/extensions/pacing", "tests/workloads/host/test_pace.py", "tests/agent/jobs/test_pace_words.py"),
 }
 """Instead of those, of mutants of these plots."""
 

@@ -51,6 +51,9 @@ from emulators.devices.families import device_from_config
 from emulators.devices.server import DeviceServer
 from extensions.adapt.adapter import AdaptOptions, adapt
 from extensions.adapt.service import KIND as ADAPTER
+from extensions.pacing.coordinator import CoordinateOptions, coordinate, released
+from extensions.pacing.measure import tenants
+from extensions.pacing.service import KIND as COORDINATOR
 from optics import (
     HandsNeeded,
     Infeasible,
@@ -88,9 +91,6 @@ from orchestrator.services.schedule.left import stop_left
 from orchestrator.services.schedule.making import begin
 from orchestrator.services.schedule.process import TURNER
 from orchestrator.services.schedule.verb import TurnOptions, turn
-from orchestrator.services.sharing.coordinate import CoordinateOptions, coordinate, released
-from orchestrator.services.sharing.measure import tenants
-from orchestrator.services.sharing.process import COORDINATOR
 from orchestrator.session import Command, load_lab
 from orchestrator.settings import Settings
 from orchestrator.store import database, keys

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from markupsafe import Markup
 
-from orchestrator.telemetry.names import PAUSE
 from orchestrator.store.verbs import verb_of
+from orchestrator.telemetry.names import PAUSE
 from orchestrator.views.report import questions, traffic, turnsection, words
 from orchestrator.views.report.model import Context, Section, Table, table
 

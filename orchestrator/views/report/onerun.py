@@ -8,8 +8,8 @@ from markupsafe import Markup
 
 from optics.plain import seconds_text
 from orchestrator.experiments.rehearsal.report import kept
-from orchestrator.telemetry.palette import PHASE_COLOURS
 from orchestrator.store.verbs import verb_of
+from orchestrator.telemetry.palette import PHASE_COLOURS
 from orchestrator.views.report import figures, manyruns, questions
 from orchestrator.views.report.figures import Drawing
 from orchestrator.views.report.gather import Source

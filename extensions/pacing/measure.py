@@ -11,18 +11,18 @@ from statistics import median
 
 import numpy as np
 
+from extensions.pacing.links import Use, use
+from extensions.pacing.phases import Array, Phases, SharedLink, of_records, of_samples
 from optics import HostName, HostPort, Infeasible, Missing, TestbedError
 from optics.ranks import RankName, hosts_of
 from orchestrator.hosts import Beat, HostEvent
 from orchestrator.hosts.counters import samples
 from orchestrator.inventory.lab import Lab
 from orchestrator.jobs.record import ranks_of
-from orchestrator.plan.sharing import Use, use
 from orchestrator.plan.stored import stored_plan
 from orchestrator.session import Session
 from orchestrator.store.keys import key_of, slice_key
 from orchestrator.store.store import Store
-from planner.operate.phases import Array, Phases, SharedLink, of_records, of_samples
 
 STEP_MS = 1.0
 SAMPLED_S = 3.0

@@ -7,8 +7,8 @@ from random import Random
 
 import pytest
 
+from extensions.pacing.phases import Phases, SharedLink, align, of_records, of_samples, perimeter, period_of, score, shifts
 from planner.model.demand import Infeasible
-from planner.operate.phases import Phases, SharedLink, align, of_records, of_samples, perimeter, period_of, score, shifts
 
 
 def half(period_ms: float, busy_ms: float, rate: float = 100.0) -> Phases:

@@ -24,4 +24,4 @@ class CoordinateState(ServiceState):
         return f"{self.state}, {self.where}; {self.last}"
 
 
-COORDINATOR = Kind("coordinate", "coordinator", "shifts the jobs of", CoordinateState, ("--foreground",), "lab", "--by off")
+KIND = Kind("coordinate", "coordinator", "shifts the jobs of", CoordinateState, ("--foreground",), "lab", "--by off")

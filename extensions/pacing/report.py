@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from extensions.pacing.measure import Seen, shared
+from extensions.pacing.phases import STRETCH, SharedLink, Shifts, align, shifts
 from optics import Infeasible
 from orchestrator.results import JsonReport
-from orchestrator.services.sharing.measure import Seen, shared
-from planner.operate.phases import STRETCH, SharedLink, Shifts, align, shifts
 
 SLACK = 0.02
 """A paced period is longer than the iteration by this share of it: iterations vary, and those that are late come back."""
@@ -113,7 +113,7 @@ def answer(lab: str, seen: Sequence[Seen], grid_ms: float = 1.0, *, force: bool 
 def _best(
     links: Sequence[SharedLink], periods_ms: Mapping[str, float], grid_ms: float, *, force: bool
 ) -> tuple[Shifts, dict[str, float]]:
-    """The shifts, and the paced period of each job (ms). Raises: as `planner.operate.phases.shifts`."""
+    """The shifts, and the paced period of each job (ms). Raises: as `extensions.pacing.phases.shifts`."""
     names, longer = list(periods_ms), 1 + SLACK
     while True:
         wanted = [periods_ms[name] * longer for name in names]

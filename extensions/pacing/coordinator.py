@@ -17,13 +17,7 @@ from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Literal
 
-from optics import Infeasible, Missing, TestbedError
-from orchestrator.background.kind import StateFile
-from orchestrator.background.work import Notify, Retries, emit, ready, serving
-from orchestrator.jobs.attachments import attachment
-from orchestrator.plan.attached import planned_kind
-from orchestrator.results import JsonReport
-from orchestrator.services.sharing.measure import (
+from extensions.pacing.measure import (
     SAMPLED_S,
     Seen,
     Tenant,
@@ -34,8 +28,14 @@ from orchestrator.services.sharing.measure import (
     several,
     tenants,
 )
-from orchestrator.services.sharing.process import COORDINATOR, CoordinateState
-from orchestrator.services.sharing.report import JobPhases, PhasesReport, answer
+from extensions.pacing.report import JobPhases, PhasesReport, answer
+from extensions.pacing.service import KIND, CoordinateState
+from optics import Infeasible, Missing, TestbedError
+from orchestrator.background.kind import StateFile
+from orchestrator.background.work import Notify, Retries, emit, ready, serving
+from orchestrator.jobs.attachments import attachment
+from orchestrator.plan.attached import planned_kind
+from orchestrator.results import JsonReport
 from orchestrator.session import Command, Session, load_lab
 from orchestrator.store.keys import key_of
 from orchestrator.store.store import Store
@@ -87,7 +87,7 @@ async def job_phases(command: Command, *, grid_ms: float = 1.0, seconds: float =
     lab = load_lab(command.inventory)
     if not (found := tenants(command.store, lab)):
         raise none_runs(command.store, lab)
-    paced = COORDINATOR.running(command.settings, key_of(lab)) is not None
+    paced = KIND.running(command.settings, key_of(lab)) is not None
     async with command.opened(lab, "job phases") as session:
         await connect(session, found)
         return answer(lab.name, await measured(session, found, seconds, paced=paced), grid_ms)
@@ -101,7 +101,7 @@ async def coordinate(command: Command, *, notify: Notify, options: CoordinateOpt
     """
     lab, settings = load_lab(command.inventory), command.settings
     several(tenants(command.store, lab))
-    with serving(COORDINATOR.file(settings, key_of(lab), COORDINATOR.own(settings, options.log))) as file:
+    with serving(KIND.file(settings, key_of(lab), KIND.own(settings, options.log))) as file:
         endless = replace(command, settings=replace(settings, timeout_s=math.inf))
         async with endless.opened(lab, "coordinate") as session:
             work = Coordinator(command, session, file, notify, options)

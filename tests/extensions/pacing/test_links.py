@@ -6,11 +6,11 @@ import json
 
 import pytest
 
+from extensions.pacing.links import flows, use
 from optics import HostPort
 from optics.plan import Job, RingGroup, Send, Traffic, Transfer
 from orchestrator.inventory.lab import Lab
 from orchestrator.plan.reader import read_plan
-from orchestrator.plan.sharing import flows, use
 from tests.properties.switches import switched_lab
 
 

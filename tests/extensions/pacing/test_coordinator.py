@@ -13,25 +13,25 @@ from typing import Any, cast
 import pytest
 
 from extensions.congestion.plan import Congestion
+from extensions.pacing import coordinator as module
+from extensions.pacing import text
+from extensions.pacing.coordinator import CoordinateOptions, Coordinator
+from extensions.pacing.links import Use
+from extensions.pacing.measure import Seen, Tenant, _seen, iterations, none_runs, stepped
+from extensions.pacing.phases import Phases
+from extensions.pacing.report import FITS, PhasesReport, answer
+from extensions.pacing.service import KIND, CoordinateState
 from optics import HostPort, Infeasible, Missing, NotVerified, Unreachable
 from optics.plan import Job
 from orchestrator.background.kind import StateFile
-from orchestrator.cli import phasestext
 from orchestrator.fabric.up_state import UpState
 from orchestrator.hosts import Beat
 from orchestrator.hosts.api import RankTimes
 from orchestrator.jobs.attachments import attachment
-from orchestrator.plan.sharing import Use
-from orchestrator.services.sharing import coordinate as module
-from orchestrator.services.sharing.coordinate import CoordinateOptions, Coordinator
-from orchestrator.services.sharing.measure import Seen, Tenant, _seen, iterations, none_runs, stepped
-from orchestrator.services.sharing.process import COORDINATOR, CoordinateState
-from orchestrator.services.sharing.report import FITS, PhasesReport, answer
 from orchestrator.store.job_spec import JobSpec
 from orchestrator.store.keys import key_of, slice_key
 from orchestrator.store.records import JobRecord
 from orchestrator.store.store import Store
-from planner.operate.phases import Phases
 from tests.hosts.parts import OwnParts
 from tests.house.repository import ROOT
 from tests.kit.jobs import spec
@@ -66,7 +66,7 @@ def test_jobs_that_fit_are_shifted_into_each_others_computing() -> None:
     one, two = found.jobs
     assert one.paced_ms == two.paced_ms == 113  # 110 ms and the slack of 2 %
     assert 50 <= abs(two.shift_ms - one.shift_ms) <= 63
-    assert "score 1.00" in found.words and "######" in phasestext.text(found)
+    assert "score 1.00" in found.words and "######" in text.text(found)
 
 
 def test_jobs_that_do_not_fit_are_told_so_and_with_force_get_longer_periods() -> None:
@@ -97,7 +97,7 @@ def test_a_job_that_does_not_run_any_more_is_said_to_be_and_holds_up_no_other() 
     finished, failed, absent = ended("exited", 0), ended("exited", 75), ended("absent")
     assert (finished.error, failed.error) == ("finished", "failed") and "launched" in absent.error
     found = answer("lab", [seen("ann", 60, 50), seen("bob", 60, 50), finished])
-    assert found.fits and "finished" in phasestext.text(found)
+    assert found.fits and "finished" in text.text(found)
     alone = answer("lab", [seen("ann", 60, 50), finished])
     assert not alone.links and alone.words == "no two jobs share a link: nothing to shift"
 
@@ -146,9 +146,9 @@ def test_a_program_that_does_not_say_when_it_computes_shows_it_in_its_ports_samp
 def test_the_picture_has_an_arc_for_every_burst_on_the_circle() -> None:
     found = answer("lab", [seen("ann", 60, 50), seen("bob", 170, 50)])
     assert [job.paced_ms for job in found.jobs] == [113, 226]
-    drawn = phasestext.svg(found)
+    drawn = text.svg(found)
     assert drawn.count("<path") == 3 and "score 1.00" in drawn and "ann:job" in drawn
-    assert "no two jobs" in phasestext.svg(PhasesReport("lab", ()))
+    assert "no two jobs" in text.svg(PhasesReport("lab", ()))
 
 
 class Hosts(OwnParts):
@@ -195,7 +195,7 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(Coordinator, "look_s", lambda _: 0.0)
     session = SimpleNamespace(lab=SimpleNamespace(name="lab"), hosts=hosts)
     state = CoordinateState(pid=1)
-    with StateFile(COORDINATOR, tmp_path / "lab.json", state) as file:
+    with StateFile(KIND, tmp_path / "lab.json", state) as file:
         command = SimpleNamespace(store=None)
         given.file = file
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
+from extensions.pacing import coordinator
+from extensions.pacing.report import answer
+from extensions.pacing.service import CoordinateState
 from orchestrator.background.kind import Kind
 from orchestrator.background.state import ServiceState
-from orchestrator.services.sharing import coordinate
-from orchestrator.services.sharing.process import CoordinateState
-from orchestrator.services.sharing.report import answer
+from tests.extensions.pacing.test_coordinator import seen
 from tests.house.repository import ROOT
-from tests.services.sharing.test_coordinate import seen
 
 LAB = ("-i", str(ROOT / "inventory" / "example-lab"))
 
@@ -55,7 +55,7 @@ def test_the_phases_are_text_json_and_a_picture(cli: Any, monkeypatch: pytest.Mo
         assert (grid_ms, seconds) == (0.5, 30.0)
         return answer("lab", [seen("ann", 30, 70), seen("bob", 30, 70)], grid_ms)
 
-    monkeypatch.setattr(coordinate, "job_phases", phases)
+    monkeypatch.setattr(coordinator, "job_phases", phases)
     drawn = tmp_path / "phases.svg"
     found = cli("job", "phases", "--grid", "0.5", "--for", "30s", "--figure", str(drawn), "--json")
     assert found.code == 0 and found.json["data"]["score"] < 0.95 and found.json["data"]["jobs"][0]["name"] == "ann:job"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from orchestrator.cli.text import columns
 
 if TYPE_CHECKING:
-    from orchestrator.services.sharing.report import JobPhases, LinkPhases, PhasesReport
+    from extensions.pacing.report import JobPhases, LinkPhases, PhasesReport
 
 WIDTH = 60
 """Characters of a job's circle as text."""
