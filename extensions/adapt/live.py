@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from extensions.adapt.measurements import WHY
 from extensions.adapt.service import KIND, AdaptState
 from orchestrator.results import Json
 from orchestrator.telemetry.lineprotocol import Point
@@ -20,13 +21,6 @@ KEPT = 40
 """So many looks are shown."""
 TALL = 0.5
 """A gain of so much above 1 is drawn as high as any, where no look had more."""
-WHY = {
-    "gain": "too little gain",
-    "dark": "the dark would not fit into the computing",
-    "late": "no iteration left room",
-    "unknown": "not every rank has said what it sends",
-}
-"""Why circuits were left, in words."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,14 @@
 
 from orchestrator.measurement import COMMON_TAGS, Field, Measurement
 
+WHY = {
+    "gain": "too little gain",
+    "dark": "the dark would not fit into the computing",
+    "late": "no iteration left room",
+    "unknown": "not every rank has said what it sends",
+}
+"""Why circuits were left, in words."""
+
 MEASUREMENTS = (
     Measurement(
         "adapt",

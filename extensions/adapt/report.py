@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from extensions.adapt.live import WHY
+from extensions.adapt.measurements import WHY
 from orchestrator.telemetry.palette import PHASE_COLOURS
 from orchestrator.views.report import figures
 from orchestrator.views.report.figures import Drawing, one_figure
