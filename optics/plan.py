@@ -244,7 +244,7 @@ class Schedule:
 
     kind: what ends a slot: the time, or a phase of the job (an iteration boundary). follow: what hosts go by: their own light, or
     their clocks. late: what happens when a slot's light does not come: it is left out, or the schedule stops. pattern: as written
-    in the file, for display; the slots are what counts. congestion: of TCP; per-network has a window for circuits that come and go
+    in the file, for display; the slots are what counts. tcp: per-network has a window for circuits that come and go
     and one for the rest, one-window and not-told are the same with one window, and without word of the slots, to compare with.
     """
 
@@ -255,7 +255,7 @@ class Schedule:
     follow: Literal["light", "clock"] = "light"
     late: Literal["skip", "stop"] = "skip"
     pattern: str = ""
-    congestion: Literal["cubic", "per-network", "one-window", "not-told"] = "cubic"
+    tcp: Literal["cubic", "per-network", "one-window", "not-told"] = "cubic"
 
 
 @dataclass(frozen=True, slots=True)

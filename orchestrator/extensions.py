@@ -1,9 +1,10 @@
 """The mechanisms that are folders of `extensions/`: found by name, and imported when first asked for.
 
-A job may have *attachments* while it runs, beside its ranks: a shadow, functions of packet switches, a congestion control. What a
+A job may have *attachments* while it runs, beside its ranks: functions of packet switches, a congestion control, a process. What a
 plan knows of one is in `extensions/NAME/plan.py` (`PLANNED`), what is done with it in `operator.py` (`ATTACHMENT`). If it has
 figures, `view.py` (`VIEW`), `measurements.py` (`MEASUREMENTS`) and `panels.py` (`NUMBERS`, `panels`) say how they are shown;
-`board.py` (`PAGE`, `build`) is a dashboard of its own.
+`board.py` (`PAGE`, `build`) is a dashboard of its own. Two packages are copied to hosts, and no other part imports them: `host`,
+which is part of the agent there (`MECHANISMS`), and `rank`, which runs beside ranks.
 
 An extension may have verbs, and a *service*, which works in the background: its kind is in `service.py` (`KIND`), its verbs are in
 `command.py` (`app`; `GROUP` for those of `testbed GROUP`), and in `__init__.py`, which imports nothing, with a line each (`VERBS`).
@@ -18,11 +19,14 @@ from dataclasses import replace
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from optics.errors import StoreFailed
-from optics.plan import Job
+
+if TYPE_CHECKING:
+    from optics.plan import Job
 
 NAMES = ["switch_functions", "congestion", "shadow", "adapt", "pacing"]
 """In the order in which a job is given attachments; what it has is taken away in the same order, once its ranks have ended. The
@@ -52,8 +56,16 @@ def verbs() -> dict[str, dict[str, str]]:
     return {name: found for name, found in declared.items() if found}
 
 
+def folders(package: str) -> dict[str, Path]:
+    """The folder of this package of every extension that has one, by its name where it is copied to: folders("host")."""
+    specs = {f"extensions/{name}/{package}": find_spec(f"extensions.{name}.{package}") for name in NAMES}
+    return {name: Path(place) for name, spec in specs.items() if spec for place in spec.submodule_search_locations or ()}
+
+
 def job_of(data: Mapping[str, Any]) -> Job:
     """The job that `data` (`to_json` of one) describes. Raises: StoreFailed - it has an attachment that no extension knows."""
+    from optics.plan import Job  # takes 20 ms, which a list of the verbs need not wait for
+
     job, known = Job.of(data), {each.key: each for each in parts("plan", "PLANNED")}
     if strange := sorted(job.attached.keys() - known.keys()):
         words = f"the store has a job with {', '.join(strange)}, which no extension of this version knows"

@@ -85,7 +85,7 @@ async def adapt(command: Command, *, notify: Notify, options: AdaptOptions) -> A
     if wanted.how is None:
         raise Missing(
             f"plan {plan.name} does not say what to adapt",
-            hint='it needs job.regions, and: "adapt": {"every": 2}; docs/how-to/adapt-circuits.md',
+            hint='it needs job.regions, and: "adapt": {"every": 2}; extensions/adapt/README.md',
         )
     with serving(KIND.file(settings, key, KIND.own(settings, options.log))) as file:
         endless = replace(command, settings=replace(settings, timeout_s=math.inf))
@@ -230,7 +230,7 @@ class Adapter:
             if found.state != "running":
                 return None
             if found.error and time.monotonic() > self.began + START_S:  # its ranks may still be loading
-                hint = "testbed job status; the program moe says it: docs/how-to/adapt-circuits.md"
+                hint = "testbed job status; the program moe says it: extensions/adapt/README.md"
                 raise NotVerified(f"{first} does not say what it sends: {found.error}", hint=hint)
             if found.step > 2 * at and found.step % 2:
                 break

@@ -22,11 +22,12 @@ KINDS = {
 
 
 def kind(name: str) -> Kind[Any]:
-    """The kind of this name. Raises: StopIteration - there is none."""
-    if name not in KINDS:
-        return next(each for each in parts("service", "KIND") if each.name == name)
-    module, _, called = KINDS[name].partition(":")
-    found: Kind[Any] = getattr(import_module(module), called)
+    """The kind of this name."""
+    if name in KINDS:
+        module, _, called = KINDS[name].partition(":")
+        found: Kind[Any] = getattr(import_module(module), called)
+    else:
+        found = {each.name: each for each in parts("service", "KIND")}[name]
     return found
 
 

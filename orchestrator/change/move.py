@@ -12,7 +12,7 @@ from functools import partial
 from optics import Change, DeviceName, HostName, HostPort, Infeasible, Outcome, TestbedError, TimedOut
 from optics.plain import counted, scaled_text
 from optics.plan import FixedRoute, Plan
-from orchestrator.change.apply import SLOW_S, switch
+from orchestrator.change.apply import switch
 from orchestrator.change.context import Context
 from orchestrator.change.dark import Hold, routes_meanwhile, worthwhile
 from orchestrator.change.impact import Impact
@@ -24,7 +24,7 @@ from orchestrator.fabric.circuits import receivers
 from orchestrator.fabric.rules import Macs, Route, Rules, drain_rules, rules
 from orchestrator.hosts import Committed, Hello
 from orchestrator.plan.reader import read_plan
-from orchestrator.plan.target import Target, dark_time_scale, slowest
+from orchestrator.plan.target import SLOW_S, Target, dark_time_scale, slowest
 from orchestrator.session import Observation
 from orchestrator.store.records import CurrentPlan
 from orchestrator.verify.ladder import check_light, check_link
@@ -89,7 +89,7 @@ class Move:
             phase.detail = counts_of(goal.early) + ", in the dark"
 
     async def stage(self, wanted: Mapping[HostName, Rules]) -> None:
-        """Fill shadow tables through Ansible: the new generation, and one to drain onto if some links stay lit meanwhile."""
+        """Fill tables that no rule selects yet by Ansible: the new generation, and one to drain onto if some links stay lit."""
         context = self.context
         generations: dict[int, Mapping[HostName, Rules]] = {self.generation: wanted}
         if self.drained is not None:

@@ -35,16 +35,10 @@ def launch(call: Call) -> Result:
     app,
     "restore",
     "Launch the job that ended again, from the newest checkpoint of what followed it.",
-    examples="testbed job restore --from shadow",
+    examples="testbed job restore",
+    more="testbed up goes on from the newest checkpoint, whoever kept it.",
 )
-def restore(
-    call: Call, source: Annotated[str, typer.Option("--from", metavar="NAME", help="What kept the checkpoint: shadow.")]
-) -> Result:
-    from orchestrator.jobs.attachments import attachments
-
-    keep = [kind.key for kind in attachments() if kind.restores]
-    if source not in keep:
-        raise Usage(f"job restore: --from takes {' or '.join(keep)}, got {source!r}; from the ranks' own checkpoints: testbed up")
+def restore(call: Call) -> Result:
     return _result(call.work(engine.job_restore))
 
 

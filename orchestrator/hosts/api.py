@@ -58,7 +58,6 @@ class Hello:
     pending_s: float | None = None
     pending_to: int | None = None
     ports: Mapping[int, PortState] = field(default_factory=dict)
-    congestion_controls: tuple[str, ...] = ()
     same_clock: bool = False
     token: int = 0
     job_user: bool = True
@@ -76,7 +75,7 @@ class Provisioned:
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """A generation in a table that no rule selects yet. `congctl`: the congestion control its routes pin, None = the host's own."""
+    """A generation in a table that no rule selects yet. `congctl`: what its routes pin (ip-route(8)), None = the host's own."""
 
     generation: int
     routes: int

@@ -270,10 +270,10 @@ class ScheduleEdge(Edge):
     late: Annotated[Literal["skip", "stop"], Field(description="a slot whose light is late is left out, or ends the schedule")] = (
         "skip"
     )
-    congestion: Annotated[
+    tcp: Annotated[
         Literal["cubic", "per-network", "one-window", "not-told"],
         Field(
-            description="TCP's: per-network keeps one window for circuits that come and go and one for all else; one-window and "
+            description="per-network keeps one window for circuits that come and go and one for all else; one-window and "
             "not-told are its ablation and its control"
         ),
     ] = "cubic"
