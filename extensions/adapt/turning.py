@@ -12,8 +12,10 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 
+from extensions.adapt.plan import Region
+from extensions.adapt.region import used
 from optics import DeviceName, HostName, HostPort, Link, NotVerified, Outcome, TestbedError
-from optics.plan import Plan, Region, WantedLink
+from optics.plan import Plan, WantedLink
 from orchestrator.change.apply import apply_changes
 from orchestrator.change.context import Context
 from orchestrator.change.goal import rules_sha
@@ -23,7 +25,6 @@ from orchestrator.fabric.rules import Macs, Rules, rules
 from orchestrator.fabric.up_state import UpState
 from orchestrator.hosts import Committed, Hello
 from orchestrator.plan.target import Target, normal, target
-from orchestrator.services.adapt.region import used
 from orchestrator.store.records import CurrentPlan
 
 REVERT_S = 5.0

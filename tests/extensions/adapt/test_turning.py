@@ -10,17 +10,18 @@ from typing import Any, cast
 
 import pytest
 
+from extensions.adapt.plan import Region
+from extensions.adapt.turning import Abandoned, Standing, Turned, Turning
 from optics import HostPort, Link, TestbedError
-from optics.plan import Plan, Region
+from optics.plan import Plan
 from orchestrator.change.context import Context
 from orchestrator.fabric.rules import Route
 from orchestrator.fabric.up_state import UpState
-from orchestrator.services.adapt.turning import Abandoned, Standing, Turned, Turning
 from orchestrator.store.records import CurrentPlan
 from orchestrator.store.store import Store
 from tests.change.fleet import SLICE, Bench, Killed
 from tests.change.glasslab import SWITCH
-from tests.services.adapt.site import HOSTS, electrical, lab
+from tests.extensions.adapt.site import HOSTS, electrical, lab
 
 REGION = Region("r", HOSTS, tuple(HostPort(h, p) for h in HOSTS for p in (1, 2)), "packets")
 

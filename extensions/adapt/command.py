@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from extensions.adapt import VERBS
 from orchestrator.cli.call import Call, Result, Usage, verb
 from orchestrator.cli.service import Foreground, Log, in_background, started, stopped, worked
 from orchestrator.cli.shared import Jsonl, own_slice
@@ -16,7 +17,7 @@ app = typer.Typer()
 @verb(
     app,
     "adapt",
-    "Make the circuits of a running job's regions follow its traffic.",
+    VERBS["adapt"],
     examples="""
 testbed up -t plan.json           a plan whose job has regions, and which says: "adapt": {"every": 4}
 testbed adapt                     start it in the background, until the job ends
@@ -41,19 +42,34 @@ def adapt(
     if stop and (foreground or turns):
         raise Usage("adapt: --stop cannot be combined with --foreground or --turns", hint="testbed adapt --stop")
     if stop:
-        from orchestrator.services.adapt.process import ADAPTER
+        from extensions.adapt.service import KIND
 
-        there = ADAPTER.stop(call.settings, own_slice(call))
-        return stopped(ADAPTER, there, "" if there is None or there.unreadable else f" after {there.turns} turns")
+        there = KIND.stop(call.settings, own_slice(call))
+        return stopped(KIND, there, "" if there is None or there.unreadable else f" after {there.turns} turns")
     if in_background(call, log, bool(foreground or turns or jsonl), "--foreground, --turns or --jsonl"):
-        from orchestrator.services.adapt.process import ADAPTER
+        from extensions.adapt.service import KIND
 
-        return started(ADAPTER, ADAPTER.start(call.settings, own_slice(call)))
-    from orchestrator.services.adapt.adapt import AdaptOptions
-    from orchestrator.services.adapt.adapt import adapt as work
+        return started(KIND, KIND.start(call.settings, own_slice(call)))
+    from extensions.adapt.adapter import AdaptOptions
+    from extensions.adapt.adapter import adapt as work
 
     report = worked(call, work, jsonl, log, options=AdaptOptions(turns, str(log or "")))
     text = f"Adapted {report.plan}: {report.turns} turns, {report.skipped} looks without one, {report.failures} failures"
     if report.turn_ms is not None:
         text += f"; a turn took {report.turn_ms:.0f} ms, dark for {report.dark_ms:.0f} ms, {report.exposed_ms:.0f} ms of it exposed"
     return Result(report.to_json(), "" if jsonl else text)
+
+
+def begin(call: Call, how: object) -> list[str]:
+    """Start the adapter of an arm's plan in the background."""
+    from extensions.adapt.service import KIND
+
+    KIND.start(call.settings, own_slice(call))
+    return []
+
+
+def end(call: Call, how: object) -> None:
+    """Stop it, if it still runs."""
+    from extensions.adapt.service import KIND
+
+    KIND.stop(call.settings, own_slice(call))

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from orchestrator.services.adapt.region import Proposal
-from orchestrator.services.adapt.traffic import Bytes, skew
-from orchestrator.services.adapt.turning import Turned
+from extensions.adapt.region import Proposal
+from extensions.adapt.traffic import Bytes, skew
+from extensions.adapt.turning import Turned
 from orchestrator.telemetry.journal import Journal
 
 

@@ -27,7 +27,7 @@ class AdaptState(ServiceState):
         return f"{self.state}, {self.where}; iteration {self.iteration}: {did}; {self.last}"
 
 
-ADAPTER = Kind("adapt", "adapter", "adapts", AdaptState, ("--foreground",), moves_light=True)
+KIND = Kind("adapt", "adapter", "adapts", AdaptState, ("--foreground",), moves_light=True, halts=True)
 
 
 @dataclass(frozen=True, slots=True)

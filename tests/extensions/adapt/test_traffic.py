@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from extensions.adapt.plan import Region
+from extensions.adapt.region import proposal, split, used
+from extensions.adapt.traffic import Demand, Forecast, Pace, Sent, bytes_of, distance, pace, skew
 from optics import HostPort, Link
-from optics.plan import Region
-from orchestrator.hosts.api import Demand, Sent
-from orchestrator.services.adapt.region import proposal, split, used
-from orchestrator.services.adapt.traffic import Forecast, Pace, bytes_of, distance, pace, skew
-from tests.services.adapt.site import HOSTS, electrical, lab
+from tests.extensions.adapt.site import HOSTS, electrical, lab
 
 MS = 1_000_000
 

@@ -9,18 +9,21 @@ from typing import Any
 import numpy as np
 import pytest
 
+from extensions.adapt.circuits import proposed
+from extensions.adapt.plan import PLANNED, Adapt, Regions, regions_of
+from extensions.adapt.region import circuits_of, fabric, links_of, planes
 from optics import BadFile
-from optics.plan import Adapt, Plan, Region
+from optics.plan import Plan
 from orchestrator.inventory.lab import Lab
-from orchestrator.jobs.decision import differing
+from orchestrator.jobs.decision import Decision, decide, differing
 from orchestrator.plan.evict import without
 from orchestrator.plan.interchangeable import relabelled_text
 from orchestrator.plan.reader import read_plan
-from orchestrator.plan.regions import circuits_of, fabric, links_of, planes
 from orchestrator.plan.target import target
 from orchestrator.plan.written import document_of
 from orchestrator.results import to_json
-from planner.operate.regional import proposed
+from orchestrator.store.job_spec import JobSpec
+from orchestrator.store.records import JobRecord
 from tests.properties.switches import switched_lab
 
 HOSTS = [f"gpu0{n}" for n in range(1, 7)]
@@ -47,23 +50,27 @@ def read(lab: Lab, *regions: dict[str, Any], **more: object) -> Plan:
 
 def test_a_region_is_read_written_and_read_again(lab: Lab) -> None:
     plan = read(lab, REGION)
-    assert plan.adapt == Adapt(4, "last", 1.1, 0.05) and plan.job is not None
-    region = plan.job.regions[0]
+    found = regions_of(plan.job)
+    assert found.how == Adapt(4, "last", 1.1, 0.05)
+    region = found.regions[0]
     assert (region.name, list(map(str, region.ports)), region.fallback) == ("r", PORTS, "ideal")
-    assert Region.of(json.loads(json.dumps(to_json(region)))) == region
+    assert PLANNED.of(json.loads(json.dumps(to_json(found)))) == found
+    still = Regions(found.regions)
+    assert PLANNED.of(json.loads(json.dumps(to_json(still)))) == still
     again = read_plan(json.dumps(document_of(plan)), "again.json", lab)
-    assert again.job == plan.job and again.adapt == plan.adapt
+    assert again.job == plan.job
 
 
 def test_regions_are_no_reason_to_restart_a_job(lab: Lab) -> None:
     job = read(lab, REGION).job
-    assert job is not None and differing(replace(job, regions=()), job) == ["regions"]
+    assert job is not None and differing(replace(job, attached={}), job) == ["regions"]
+    record = JobRecord(1, "lab", "r", job.name, JobSpec(job, "j.r", "gloo"), "running", 0.0, None, "")
+    assert decide(record, replace(job, attached={}), "never") == Decision("keep")
 
 
 def test_circuits_for_a_demand_become_links_at_the_regions_ports(lab: Lab) -> None:
     plan = read(lab, REGION)
-    assert plan.job is not None
-    region = plan.job.regions[0]
+    region = regions_of(plan.job).regions[0]
     now = circuits_of(region, lab, plan.links)
     assert planes(region, lab) == ("ocs1", "ocs2") and len(now) == 6
     optical = {link for link in plan.links if not lab.electrical(link)}
@@ -78,8 +85,8 @@ def test_circuits_for_a_demand_become_links_at_the_regions_ports(lab: Lab) -> No
 
 
 def test_a_segments_rate_is_what_packets_get_unless_it_is_given(lab: Lab) -> None:
-    job = read(lab, REGION).job
-    assert job is not None and fabric(job.regions[0], lab, 20).packet_bytes_per_s == pytest.approx(60e6 / 8)
+    region = regions_of(read(lab, REGION).job).regions[0]
+    assert fabric(region, lab, 20).packet_bytes_per_s == pytest.approx(60e6 / 8)
 
 
 def test_other_hosts_take_their_places_in_a_region_and_one_that_failed_leaves_it(lab: Lab) -> None:
@@ -87,7 +94,8 @@ def test_other_hosts_take_their_places_in_a_region_and_one_that_failed_leaves_it
     swapped = json.loads(relabelled_text(text(small), {"gpu01": "gpu06", "gpu06": "gpu01"}))["job"]["regions"][0]
     assert swapped["hosts"][0] == "gpu06" and swapped["ports"][0] == "gpu06:p1"
     plan = read_plan(without(text(REGION), read(lab, REGION), lab, "gpu03"), "p", lab)
-    assert plan.job is not None and "gpu03" not in plan.job.regions[0].hosts and len(plan.job.regions[0].ports) == 10
+    region = regions_of(plan.job).regions[0]
+    assert "gpu03" not in region.hosts and len(region.ports) == 10
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from extensions.adapt.circuits import Circuits, Fabric, all_to_all_s, exact, greedy, improved, proposed
 from planner.model.demand import Infeasible
-from planner.operate.regional import Circuits, Fabric, all_to_all_s, exact, greedy, improved, proposed
 
 BOUND = {False: 1.1, True: 1.3}
 """What `proposed` says of regions up to 6 ranks, without and with split traffic; the worst of 11 000 random ones was 1.016, and

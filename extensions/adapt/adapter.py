@@ -14,9 +14,16 @@ from dataclasses import dataclass, field, replace
 from statistics import median
 
 from drivers.api import at_once
+from extensions.adapt.hosts import demand
+from extensions.adapt.plan import Adapt, Region, regions_of
+from extensions.adapt.record import Look, record_look
+from extensions.adapt.region import Proposal, proposal, split, without
+from extensions.adapt.service import KIND, AdaptReport, AdaptState
+from extensions.adapt.traffic import Bytes, Demand, Forecast, Pace, bytes_of, distance, pace
+from extensions.adapt.turning import Abandoned, Standing, Turned, Turning
 from optics import HostName, HostPort, Link, Locked, Missing, NotVerified, TestbedError
 from optics.plain import counted
-from optics.plan import Adapt, Plan, Region
+from optics.plan import Plan
 from optics.ranks import RankName, hosts_of
 from orchestrator.background.kind import StateFile
 from orchestrator.background.work import Notify, Retries, emit, ready, serving
@@ -29,16 +36,10 @@ from orchestrator.change.timeline import record_rungs
 from orchestrator.fabric.circuits import circuits
 from orchestrator.fabric.detour import dead_links, link_text
 from orchestrator.fabric.transition import per_device
-from orchestrator.hosts.api import Demand
 from orchestrator.hosts.late import START_S
 from orchestrator.jobs.record import ranks_of
 from orchestrator.plan.reader import read_plan
 from orchestrator.results import Json
-from orchestrator.services.adapt.process import ADAPTER, AdaptReport, AdaptState
-from orchestrator.services.adapt.record import Look, record_look
-from orchestrator.services.adapt.region import Proposal, proposal, split, without
-from orchestrator.services.adapt.traffic import Bytes, Forecast, Pace, bytes_of, distance, pace
-from orchestrator.services.adapt.turning import Abandoned, Standing, Turned, Turning
 from orchestrator.session import Command, load_lab
 from orchestrator.store.keys import slice_of
 from orchestrator.store.options import RunOptions
@@ -80,15 +81,16 @@ async def adapt(command: Command, *, notify: Notify, options: AdaptOptions) -> A
     if (current := command.store.current(key)) is None:
         raise Missing(f"no plan is up on {lab.name}, so there is nothing to adapt", hint="testbed up --topology PLAN")
     plan = read_plan(current.plan_text, current.plan_name, lab)
-    if plan.adapt is None or plan.job is None or not plan.job.regions:
+    wanted = regions_of(plan.job)
+    if wanted.how is None:
         raise Missing(
             f"plan {plan.name} does not say what to adapt",
             hint='it needs job.regions, and: "adapt": {"every": 2}; extensions/adapt/README.md',
         )
-    with serving(ADAPTER.file(settings, key, ADAPTER.own(settings, options.log))) as file:
+    with serving(KIND.file(settings, key, KIND.own(settings, options.log))) as file:
         endless = replace(command, settings=replace(settings, timeout_s=math.inf))
-        async with ChangeRun("adapt", lab, endless).adapting(plan, current.plan_text, RunOptions(plan_run=current.run)) as context:
-            adapter = Adapter(context, plan, plan.adapt, current, plan.job.regions, file, notify, options)
+        async with ChangeRun("adapt", lab, endless).lasting(plan, current.plan_text, RunOptions(plan_run=current.run)) as context:
+            adapter = Adapter(context, plan, wanted.how, current, wanted.regions, file, notify, options)
             try:
                 await adapter.work()
             except asyncio.CancelledError:
@@ -216,7 +218,7 @@ class Adapter:
     async def _demand(self, at: int) -> Mapping[RankName, Demand] | None:
         """What all ranks send in iteration `at` or a later one, once its gates have decided; None if the job has ended.
 
-        Raises: as `Measurements.demand`; NotVerified - its program does not say.
+        Raises: as `demand`; NotVerified - its program does not say.
         """
         if lost := sorted(set(self.members) - set(self.hosts.channels.attached())):
             for answer in (await self.hosts.channels.connect(lost)).values():
@@ -224,7 +226,7 @@ class Adapter:
                     raise answer
         first = self.ranks[0]
         while True:
-            found = (await self.hosts.measure.demand(self.job, [first], reach=2 * at + 1, within_s=WAIT_S))[first]
+            found = (await demand(self.hosts.channels, self.job, [first], reach=2 * at + 1, within_s=WAIT_S))[first]
             if found.state != "running":
                 return None
             if found.error and time.monotonic() > self.began + START_S:  # its ranks may still be loading
@@ -236,7 +238,7 @@ class Adapter:
                 await self._mend()
             at = max(at, found.step // 2)
         at = found.step // 2
-        return await self.hosts.measure.demand(self.job, self.ranks, after=max(0, at - 8), reach=2 * at + 1, within_s=WAIT_S)
+        return await demand(self.hosts.channels, self.job, self.ranks, after=max(0, at - 8), reach=2 * at + 1, within_s=WAIT_S)
 
     async def _mend(self) -> None:
         """Take circuits that have lost their light out of use: a job that waits for one would never reach its next gate."""
@@ -344,11 +346,11 @@ class Adapter:
     async def _moment(self, iteration: int, times: Pace) -> int:
         """Wait for an iteration, `iteration` or a later one, that has begun so shortly ago that a turn fits; return its number.
 
-        Raises: Abandoned - it did not come; as `Measurements.demand`.
+        Raises: Abandoned - it did not come; as `demand`.
         """
         first, reach, until = self.ranks[0], 2 * iteration, time.monotonic() + MOMENT_S
         while time.monotonic() < until:
-            found = (await self.hosts.measure.demand(self.job, [first], reach=reach, within_s=WAIT_S))[first]
+            found = (await demand(self.hosts.channels, self.job, [first], reach=reach, within_s=WAIT_S))[first]
             if found.state != "running" or self.stopping:
                 raise Abandoned("stopped on request" if self.stopping else "the job has ended")
             late_s = (time.monotonic_ns() - found.since_ns) / 1e9
@@ -362,12 +364,12 @@ class Adapter:
     async def _exposed_ms(self, turned: Turned, iteration: int) -> float:
         """How much of the turn fell into the exchanges of its iteration (ms); 0 where the ranks do not tell any more."""
         try:
-            found = await self.hosts.measure.demand(
-                self.job, self.ranks, after=iteration - 1, reach=2 * iteration + 1, within_s=WAIT_S
+            found = await demand(
+                self.hosts.channels, self.job, self.ranks, after=iteration - 1, reach=2 * iteration + 1, within_s=WAIT_S
             )
         except TestbedError:
             return 0.0
-        gates = [sent.gate_ns for demand in found.values() for sent in demand.sent if sent.iteration == iteration]
+        gates = [sent.gate_ns for each in found.values() for sent in each.sent if sent.iteration == iteration]
         return max(0.0, (turned.done_ns - min(gates)) / 1e6) if gates else 0.0
 
     async def _climb(self) -> None:

@@ -9,7 +9,6 @@ from typing import Literal, TypeAlias
 
 from optics import HostName
 from optics.ranks import RankName, host_of_rank
-from orchestrator.hosts.api import Demand
 
 Bytes: TypeAlias = Mapping[tuple[HostName, HostName], float]
 """Bytes from one host to another in one exchange; pairs without any are absent."""
@@ -17,6 +16,31 @@ WEIGHT = 0.5
 """Of the latest traffic in an exponentially weighted mean: its memory is two looks, as circuits are to follow within a few."""
 LATEST = 8
 """The job's times are medians over so many iterations."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """What a rank sends in each exchange of one iteration: `to`, bytes by rank. begin_ns, gate_ns, end_ns: when the iteration
+    began, its gate had decided, and its last exchange was over (None: not yet)."""
+
+    iteration: int
+    begin_ns: int
+    gate_ns: int
+    end_ns: int | None
+    to: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What a rank of a mixture of experts is about to send. step: twice its iteration, and one more once the gate has decided; -1:
+    nothing can be read, and `error` says why. since_ns: when the step began. state: as of JobState."""
+
+    rank: RankName
+    state: str
+    step: int
+    since_ns: int = 0
+    sent: tuple[Sent, ...] = ()
+    error: str = ""
 
 
 def bytes_of(found: Mapping[RankName, Demand], ranks: Sequence[RankName], iteration: int) -> Bytes | None:
