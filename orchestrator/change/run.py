@@ -14,7 +14,6 @@ from optics import HandsNeeded, Interlock, Interrupted, Locked, Missing, Refused
 from optics.plain import seconds_text
 from optics.plan import Plan
 from orchestrator.background.registry import stop_movers
-from orchestrator.change.apply import SLOW_S
 from orchestrator.change.confirm import Confirming, keep_change
 from orchestrator.change.context import Context
 from orchestrator.change.down import Down
@@ -30,6 +29,7 @@ from orchestrator.change.up import Up
 from orchestrator.deadline import deadline
 from orchestrator.fabric.detour import link_text
 from orchestrator.inventory.lab import Lab
+from orchestrator.plan.target import SLOW_S
 from orchestrator.processes import Daemon, spawn
 from orchestrator.session import Command, open_session
 from orchestrator.settings import Settings

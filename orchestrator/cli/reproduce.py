@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from orchestrator.cli.call import Call, Result, Usage, verb
-from orchestrator.cli.installed import examples_home
+from orchestrator.cli.installed import SCENARIO, scenarios
 from orchestrator.cli.measuring import Tenant, bounded, left_words, page_of, progress_of
 
 if TYPE_CHECKING:
@@ -22,14 +22,13 @@ if TYPE_CHECKING:
     from orchestrator.experiments.scenario.record import Record
     from orchestrator.results import Json
 
-FILE = "scenario.yaml"
 NOT_REPRODUCED = 8
 
 app = typer.Typer()
 
 
 def _names(incomplete: str) -> list[str]:
-    return [name for name in _shipped() if name.startswith(incomplete)]
+    return [name for name in scenarios() if name.startswith(incomplete)]
 
 
 @verb(
@@ -106,21 +105,16 @@ def read(path: Path) -> Scenario:
         return read_scenario(text, str(path), lambda word: text_of(path.parent / word))
 
 
-def _shipped() -> dict[str, Path]:
-    """The scenarios that come with the program, by name. Raises: Missing - the examples are not installed."""
-    return {path.parent.name: path for path in sorted((examples_home() / "examples" / "scenarios").glob(f"*/{FILE}"))}
-
-
 def _file(word: str) -> Path:
     """The file of a scenario. Raises: Usage - there is none."""
     from optics.plain import did_you_mean
 
     path = Path(word)
     if path.is_dir():
-        path = path / FILE
+        path = path / SCENARIO
     if path.is_file() or path.suffix in (".yaml", ".yml", ".json"):
         return path
-    known = _shipped()
+    known = scenarios()
     if word not in known:
         raise Usage(f"reproduce: no scenario {word}{did_you_mean(word, known)}", hint="testbed reproduce --list")
     return known[word]
@@ -130,7 +124,7 @@ def _listed(call: Call) -> Result:
     from orchestrator.cli.text import columns
     from orchestrator.experiments.scenario.record import duration, known, minutes
 
-    found = {name: read(path) for name, path in _shipped().items()}
+    found = {name: read(path) for name, path in scenarios().items()}
     before = {name: known(call.settings, s) for name, s in found.items()}
     rows = [("scenario", "label", "hosts", "takes", "found here", "question")]
     rows += [

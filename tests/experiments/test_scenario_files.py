@@ -18,9 +18,9 @@ from orchestrator.experiments.files.scenario.edges import json_schema
 from orchestrator.experiments.files.scenario.reader import read_scenario
 from orchestrator.experiments.files.scenario.values import Scenario
 from orchestrator.experiments.scenario.lab import prepare
-from tests.house.repository import ROOT
+from tests.house.repository import ROOT, scenarios
 
-SHIPPED = sorted((ROOT / "examples" / "scenarios").glob("*/scenario.yaml"))
+SHIPPED = [*scenarios().values()]
 JOB = {"name": "j", "workload": "train", "ranks": ["gpu01", "gpu02"], "args": {"iterations": 0}}
 
 

@@ -53,7 +53,7 @@ def test_every_extension_has_the_parts_that_all_have() -> None:
 def test_jobs_are_coordinated_in_the_folder_of_pacing_alone() -> None:
     packages = {"orchestrator", "agent", "workloads", "planner", "optics", "dashboards", "emulators", "optical_testbed", "drivers"}
     files = [file for file in tracked() if file.relative_to(ROOT).parts[0] in packages]
-    assert len(files) > 900 and not [file for file in files if re.search(rb"[Cc]oordinat", file.read_bytes())]
+    assert len(files) > 800 and not [file for file in files if re.search(rb"[Cc]oordinat", file.read_bytes())]
 
 
 @pytest.mark.parametrize("module", MODULES)

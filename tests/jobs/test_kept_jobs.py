@@ -14,10 +14,10 @@ import pytest
 
 from optics import HostPort, Interlock
 from optics.plan import Mode, Region, TransitionPolicy
+from orchestrator.change.job_back import turn_back
 from orchestrator.change.report import UpReport
 from orchestrator.change.rollback import Rollback
 from orchestrator.change.snapshot import Snapshot
-from orchestrator.change.turn import turn_back
 from orchestrator.change.up import Up
 from orchestrator.fabric.transition import per_device
 from orchestrator.jobs.record import spec_of

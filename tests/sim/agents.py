@@ -14,6 +14,7 @@ from tests.sim.loop import Actor, Killed, Machine, SimLoop
 from tests.sim.net import Net
 from tests.sim.seams import (
     FENCED,
+    MECHANISMS,
     VAR,
     Failure,
     Fence,
@@ -153,7 +154,7 @@ class Agent(Server):
         self.handoff = self.probes = self.ends = absent
         self.slots, self.jobs = cast(Any, Slots()), cast(Any, Jobs())
         self.samples = cast(Any, Counters())
-        self.mechanisms = []
+        self.mechanisms = [absent for _ in MECHANISMS]
 
     def load(self) -> None:
         """What the daemon does first."""

@@ -16,7 +16,7 @@ from unittest.mock import patch
 
 from agent import basics, fence
 from agent.basics import VAR, Failure, unpack
-from agent.daemon import FENCED, Server
+from agent.daemon import FENCED, MECHANISMS, Server
 from agent.fence import Fence
 from agent.jobs import beats, demand, door, handoff
 from agent.jobs import processes as job_processes
@@ -67,7 +67,7 @@ from orchestrator import session as sessions
 from orchestrator.background import kind as services
 from orchestrator.background.kind import STOP_S, StateFile
 from orchestrator.background.registry import kinds
-from orchestrator.change import apply, move, rollback
+from orchestrator.change import apply, job_back, move
 from orchestrator.change import run as changes
 from orchestrator.hosts import facts as facts_of
 from orchestrator.hosts import plays, ssh
@@ -136,6 +136,7 @@ __all__ = [
     "HOLDING",
     "JOB_MARK",
     "KEPT",
+    "MECHANISMS",
     "MOVERS",
     "NEWNEIGH",
     "NEWROUTE",
@@ -405,7 +406,7 @@ def replaced(by: StandIns) -> Iterator[None]:
             *((sessions, name, _once(getattr(sessions, name), _of_lab)) for name in ("_traits", "_options", "with_files")),
             (sessions, "with_known_hosts", _once(sessions.with_known_hosts, _of_lab)),
             (Lab, "with_traits", _once(Lab.with_traits, _of_lab)),
-            *((module, "read_plan", _once(read_plan, _of_plan)) for module in (sessions, stored, turning, move, rollback)),
+            *((module, "read_plan", _once(read_plan, _of_plan)) for module in (sessions, stored, turning, move, job_back)),
             (facts_of, "facts", _once(facts, _of_one)),
             (keys, "lab_key", _key_once),
             (ssh, "connect", by.login),

@@ -83,7 +83,7 @@ async def adapt(command: Command, *, notify: Notify, options: AdaptOptions) -> A
     if plan.adapt is None or plan.job is None or not plan.job.regions:
         raise Missing(
             f"plan {plan.name} does not say what to adapt",
-            hint='it needs job.regions, and: "adapt": {"every": 2}; docs/how-to/adapt-circuits.md',
+            hint='it needs job.regions, and: "adapt": {"every": 2}; extensions/adapt/README.md',
         )
     with serving(ADAPTER.file(settings, key, ADAPTER.own(settings, options.log))) as file:
         endless = replace(command, settings=replace(settings, timeout_s=math.inf))
@@ -228,7 +228,7 @@ class Adapter:
             if found.state != "running":
                 return None
             if found.error and time.monotonic() > self.began + START_S:  # its ranks may still be loading
-                hint = "testbed job status; the program moe says it: docs/how-to/adapt-circuits.md"
+                hint = "testbed job status; the program moe says it: extensions/adapt/README.md"
                 raise NotVerified(f"{first} does not say what it sends: {found.error}", hint=hint)
             if found.step > 2 * at and found.step % 2:
                 break
