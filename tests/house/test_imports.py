@@ -128,15 +128,20 @@ def imports(file: Path) -> Iterator[str]:
         yield from (".".join(name.split(".")[: 3 if name.startswith("extensions.") else 1]) for name in names)
 
 
-HOST_PARTS = [
-    (str(part.relative_to(ROOT)), {"agent", ".".join(part.relative_to(ROOT).parts)})
-    for part in sorted(ROOT.glob("extensions/*/host"))
-]
+HOST_PARTS = [str(part.relative_to(ROOT)) for part in sorted(ROOT.glob("extensions/*/host"))]
 """What of mechanisms is copied to hosts with the agent."""
 RANKS = {"workloads", "torch", "numpy"}
 
 
-@pytest.mark.parametrize(("folder", "own"), [("agent", {"agent"}), ("workloads", RANKS), ("extensions/*/rank", RANKS), *HOST_PARTS])
+@pytest.mark.parametrize(
+    ("folder", "own"),
+    [
+        ("agent", {"agent"}),
+        ("workloads", RANKS),
+        ("extensions/*/rank", RANKS),
+        *((part, {"agent", part.replace("/", ".")}) for part in HOST_PARTS),
+    ],
+)
 def test_what_is_copied_to_hosts_needs_nothing_but_python_there(folder: str, own: set[str], tmp_path: Path) -> None:
     known, files = sys.stdlib_module_names | own, [*ROOT.glob(f"{folder}/**/*.py")]
     foreign = {f"{file.relative_to(ROOT)}: {name}" for file in files for name in imports(file)}

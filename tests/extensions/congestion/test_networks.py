@@ -16,7 +16,7 @@ import pytest
 from agent.basics import Failure
 from extensions.congestion.host import networks, structops
 from tests.agent.space import Peer, Space
-from tests.extensions.host import loopback
+from tests.extensions.congestion import loopback
 from tests.kit.waiting import until
 
 AVAILABLE = Path("/proc/sys/net/ipv4/tcp_available_congestion_control")

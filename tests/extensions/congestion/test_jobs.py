@@ -20,7 +20,7 @@ from agent.daemon import Server
 from extensions.congestion.host import jobs as congestion
 from extensions.congestion.host import structops
 from tests.agent.space import Peer, Space
-from tests.extensions.host import loopback
+from tests.extensions.congestion import loopback
 from tests.kit.waiting import until
 
 AVAILABLE = Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
