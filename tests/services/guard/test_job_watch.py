@@ -1,5 +1,4 @@
-"""The guard and the job: restarted once for one fault, within the budget, never against a person; a death of the guard changes none
-of this."""
+"""The guard and the job: restarted once for one fault, within the budget, never against a person, even if the guard dies."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ from orchestrator.fabric.up_state import UpState
 from orchestrator.hosts import Beat
 from orchestrator.hosts.api import Hello, JobState, RankTimes
 from orchestrator.hosts.late import SAVE_S, START_S
-from orchestrator.jobs.jobs import Jobs, Pause
+from orchestrator.jobs.jobs import Jobs
 from orchestrator.plan.evict import replaced
 from orchestrator.results import Json
 from orchestrator.services.guard import jobs as watching
@@ -33,6 +32,7 @@ from orchestrator.services.guard.policy import HANG_LEAST_S, PROGRAM_LEAST_S, Bu
 from orchestrator.session import Command, Observation, Session
 from orchestrator.settings import Settings, load
 from orchestrator.store.audit import audit
+from orchestrator.store.job_spec import Pause
 from orchestrator.store.keys import key_of, slice_of
 from orchestrator.store.locks import locks_of
 from orchestrator.store.options import RunOptions
