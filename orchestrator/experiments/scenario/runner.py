@@ -13,7 +13,7 @@ from optics.errors import NotVerified, TestbedError, TimedOut, first_line
 from optics.plan import Mode
 from orchestrator.change.report import DownReport, UpReport
 from orchestrator.experiments.files.scenario.values import Arm, Scenario
-from orchestrator.experiments.scenario.record import OPEN, Record
+from orchestrator.experiments.scenario.record import OPEN, ComparisonRecord
 from orchestrator.jobs.report import ALIVE, JobStatus
 
 LEAST = 3
@@ -45,7 +45,7 @@ class Runner:
     stalls: whether a stall is a result, as in a scenario; else it is an error, as in a comparison.
     """
 
-    record: Record
+    record: ComparisonRecord
     scenario: Scenario
     verbs: Mapping[str, Verbs]
     say: Callable[[str], None]
@@ -220,7 +220,7 @@ class Runner:
                     verbs.stop()
 
 
-def leave(record: Record, verbs: Mapping[str, Verbs]) -> str:
+def leave(record: ComparisonRecord, verbs: Mapping[str, Verbs]) -> str:
     """Bring the lab to the promised state; return that state in words."""
     wanted, arms = record.data["leave"], record.data["arms"]
     if wanted in arms:
