@@ -29,6 +29,7 @@ PURE_ROOMS |= {
     f"extensions.{each.parent.name}.{each.stem}" for name in ("plan", "arm") for each in (ROOT / "extensions").glob(f"*/{name}.py")
 }
 PURE_ROOMS |= {"extensions.pacing.links", "extensions.pacing.phases"}
+PURE_ROOMS |= {f"extensions.adapt.{name}" for name in ("circuits", "region", "traffic")}
 CLOCKS_AND_DOORS = {"asyncio", "socket", "subprocess", "time", "random", "os", "logging"}
 
 
