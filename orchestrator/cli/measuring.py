@@ -41,16 +41,6 @@ class Tenant:
     def stop(self) -> JobStatus:
         return self._call.work(engine.job_stop)
 
-    def adapt(self, on: bool) -> None:
-        from orchestrator.cli.shared import own_slice
-        from orchestrator.services.adapt.process import ADAPTER
-
-        settings, slice_ = self._call.settings, own_slice(self._call)
-        if on:
-            ADAPTER.start(settings, slice_)
-        else:
-            ADAPTER.stop(settings, slice_)
-
     def begin(self, extension: str, how: Any) -> Sequence[str]:
         """Begin its service as an arm says; what there is to say of it."""
         said: Sequence[str] = module_of(extension, "command").begin(self._call, how)

@@ -24,7 +24,6 @@ from orchestrator.plan.design.replan import Rewiring
 from orchestrator.plan.report import PlanReport
 from orchestrator.queue.process import QueueReport, QueueState
 from orchestrator.queue.verb import QueueView
-from orchestrator.services.adapt.process import AdaptReport, AdaptState
 from orchestrator.services.guard.process import GuardReport, GuardState
 from orchestrator.services.schedule.process import TurnReport as SlotsReport
 from orchestrator.services.schedule.process import TurnState
@@ -104,7 +103,7 @@ SCENARIO = {"name": str, "title": str, "label": str, "claim": str, "source": lis
 }
 OTHER = {"pid": int, "inventory": str}
 WATCHED = (
-    *("lab", "plan", "run", "circuits", "devices", "job", "move", "marks", "turns", "trouble", "ranks", "slots", "adapt"),
+    *("lab", "plan", "run", "circuits", "devices", "job", "move", "marks", "turns", "trouble", "ranks", "slots"),
     *("services", "carried", "ports", "iterations", "throughput", "log"),
 )
 FABRIC: dict[str, Any] = {"hosts": list[str], "choices": int}
@@ -138,7 +137,6 @@ DATA: dict[str, Shapes] = {
     "status": (StatusReport,),
     "verify": (VerifyReport, StallReport),
     "guard": (GuardReport, {"stopped": Literal[True], "guard": GuardState}, STOPPED, {"guard": GuardState}),
-    "adapt": (AdaptReport, {"stopped": Literal[True], "adapter": AdaptState}, STOPPED, {"adapter": AdaptState}),
     "turn": (SlotsReport, {"stopped": Literal[True], "turner": TurnState | SlotsReport}, STOPPED, {"turner": TurnState}),
     "lock": ({"lock": LOCK, "behind": [LOCK]}, {"locks": [LOCK]}, {"audit": list[AuditRecord], "older": bool}),
     "unlock": ({"lock": LOCK, "stolen": bool}, TakenReport),

@@ -124,9 +124,6 @@ class Fake:
         self.since = None
         return replace(found, state="stopped")
 
-    def adapt(self, on: bool) -> None:
-        self._next(f"adapt {on}")
-
     def begin(self, extension: str, how: Any) -> list[str]:
         self._next(f"{extension} {how}")
         return [f"was {how}"]
@@ -184,7 +181,7 @@ def test_circuits_follow_the_job_in_an_arm_whose_plan_says_so_and_in_no_other(se
     runner, fake, _ = ready(settings, lab, fake=Fake(slow={"c"}))
     runner.scenario.arms["c"].setups["ann"].plan.document["adapt"] = {"every": 1}  # type: ignore[index]
     assert runner.measure()
-    of_c = ["up c", "launch", "adapt True", "adapt False", "stop"]
+    of_c = ["up c", "launch", "adapt None", "adapt None ends", "stop"]
     assert fake.said[6:16] == of_c * 2, "it is stopped before the job, a stalled one's too"
     assert sum(word.startswith("adapt") for word in fake.said) == 4
 

@@ -217,6 +217,11 @@ def test_the_tables_of_the_drivers_page_are_those_that_the_code_gives() -> None:
     assert set(own) == set(_BUILT_IN) and all(f"| `{driver}` |" in tables["evidence"] for driver in own)
 
 
+def test_the_support_matrix_has_a_row_for_every_driver() -> None:
+    (matrix,) = re.findall(r"<!-- matrix: .*?-->(.*?)<!-- end matrix -->", page("reference/drivers.md"), re.DOTALL)
+    assert re.findall(r"^\| `([^`]+)` \|", matrix, re.MULTILINE) == sorted(built_in_drivers())
+
+
 def test_every_driver_says_what_it_stands_on() -> None:
     silent = [driver for driver in built_in_drivers() if not {"identify", "read", "change"} <= evidence(driver).grades.keys()]
     assert not silent

@@ -49,6 +49,8 @@ from agent.slots import operations as slots
 from agent.slots.operations import Slots
 from emulators.devices.families import device_from_config
 from emulators.devices.server import DeviceServer
+from extensions.adapt.adapter import AdaptOptions, adapt
+from extensions.adapt.service import KIND as ADAPTER
 from extensions.pacing.coordinator import CoordinateOptions, coordinate, released
 from extensions.pacing.measure import tenants
 from extensions.pacing.service import KIND as COORDINATOR
@@ -80,8 +82,6 @@ from orchestrator.plan import stored
 from orchestrator.plan.reader import read_plan
 from orchestrator.queue.process import QUEUE
 from orchestrator.queue.verb import queue_add, queue_serve
-from orchestrator.services.adapt.adapt import AdaptOptions, adapt
-from orchestrator.services.adapt.process import ADAPTER
 from orchestrator.services.guard.guard import GuardOptions, guard
 from orchestrator.services.guard.policy import FIRST_BACKOFF_S, Budget
 from orchestrator.services.guard.process import GUARD

@@ -27,7 +27,6 @@ class Verbs(Protocol):
     def launch(self) -> JobStatus: ...
     def status(self) -> JobStatus: ...
     def stop(self) -> JobStatus: ...
-    def adapt(self, on: bool) -> None: ...
     def begin(self, extension: str, how: Any) -> Sequence[str]: ...
     def end(self, extension: str, how: Any) -> None: ...
     def rollback(self, run: str) -> UpReport | DownReport: ...
@@ -115,18 +114,14 @@ class Runner:
         try:
             for tenant in arm.setups:
                 jobs[tenant] = self._launched(slot, tenant)
-            for tenant in arm.adapting:
-                self.verbs[tenant].adapt(True)
             for name, tenant, how in arm.beside:
                 self._begin(slot, name, tenant, how)
-            if len(jobs) > 1 or arm.adapting or arm.beside or arm.turning:  # not what was made alone, or over circuits that rested
+            if len(jobs) > 1 or arm.beside or arm.turning:  # not what was made alone, or over circuits that rested
                 jobs = {tenant: self.verbs[tenant].status() for tenant in jobs}
                 for tenant, job in jobs.items():
                     slot["jobs"][tenant][0]["first"] = job.iterations + 1
             self._until(slot, arm, jobs, self.scenario.warm_up + self.scenario.iterations)
         finally:
-            for tenant in arm.adapting:
-                self.verbs[tenant].adapt(False)
             for name, tenant, how in arm.beside:
                 self.verbs[tenant].end(name, how)
             for tenant, job in jobs.items():
