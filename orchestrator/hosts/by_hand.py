@@ -67,7 +67,7 @@ def by_hand(job: Job, lab: Lab) -> ByHand:
         if kind.key in job.attached:
             kind.by_hand(job.attached[kind.key], job)
     requests = launch.requests(job, lab, RUN)
-    words = program.command(program.of(job, lab), job, resume=False) if job.program else launch.argv(job, False)
+    words = program.program_command(program.of(job, lab), job, resume=False) if job.program else launch.workload_argv(job, False)
     ranks = (RankEnvironment(int(r["env"]["RANK"]), host_of_rank(name), r["env"]) for name, r in requests.items())
     return ByHand(job.name, tuple(sorted(ranks, key=lambda each: each.rank)), tuple(words), job.uses_rings)
 

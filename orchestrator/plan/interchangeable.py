@@ -15,7 +15,7 @@ Labels: TypeAlias = Mapping[HostName, HostName]
 """Host in the plan -> host that takes its place."""
 
 
-def facts(host: HostName, lab: Lab) -> Mapping[str, object]:
+def interchange_properties(host: HostName, lab: Lab) -> Mapping[str, object]:
     """The properties in which interchangeable hosts agree."""
     it = lab.hosts[host]
     wired = {n: str(lab.fibres[HostPort(host, n)].device) for n in it.ports if HostPort(host, n) in lab.fibres}
@@ -38,7 +38,7 @@ def facts(host: HostName, lab: Lab) -> Mapping[str, object]:
 
 def difference(one: HostName, other: HostName, lab: Lab) -> str:
     """Why two hosts cannot take each other's place, empty if they can: `GPUs 8, gpu07 has 4`."""
-    first, second = facts(one, lab), facts(other, lab)
+    first, second = interchange_properties(one, lab), interchange_properties(other, lab)
     return "; ".join(f"{what} {first[what]}, {other} has {second[what]}" for what in first if first[what] != second[what])
 
 
@@ -46,7 +46,7 @@ def alike(hosts: Iterable[HostName], lab: Lab) -> tuple[tuple[HostName, ...], ..
     """The hosts grouped by equal facts; hosts without an equal are left out."""
     groups: dict[tuple[object, ...], list[HostName]] = {}
     for host in dict.fromkeys(hosts):
-        groups.setdefault(tuple(facts(host, lab).values()), []).append(host)
+        groups.setdefault(tuple(interchange_properties(host, lab).values()), []).append(host)
     return tuple(tuple(group) for group in groups.values() if len(group) > 1)
 
 
