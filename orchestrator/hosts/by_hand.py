@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from optics import HostName, Infeasible
 from optics.plan import Job
 from optics.ranks import host_of_rank
-from orchestrator.extensions import parts
+from orchestrator.extensions import extension_parts
 from orchestrator.hosts import launch, program
 from orchestrator.inventory.lab import Lab
 from orchestrator.results import JsonReport
@@ -63,7 +63,7 @@ class ByHand(JsonReport):
 
 def by_hand(job: Job, lab: Lab) -> ByHand:
     """The ranks as `launch.requests` would start them. Raises: Infeasible - they cannot be started, or not by hand."""
-    for kind in parts("plan", "PLANNED"):
+    for kind in extension_parts("plan", "PLANNED"):
         if kind.key in job.attached:
             kind.by_hand(job.attached[kind.key], job)
     requests = launch.requests(job, lab, RUN)

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 from optics import HostName, HostPort
 from optics.ranks import host_of_rank
 from orchestrator.inventory.lab import Lab
-from orchestrator.plan.attached import rewritten
+from orchestrator.plan.attached import rewrite_attachments
 
 Labels: TypeAlias = Mapping[HostName, HostName]
 """Host in the plan -> host that takes its place."""
@@ -77,7 +77,7 @@ def relabelled_text(text: str, by: Labels) -> str:
             group["rings"] = [[by.get(host, host) for host in ring] for ring in group["rings"]]
             for send in group.get("schedule", ()):
                 send |= {key: by.get(send[key], send[key]) for key in ("src", "dst", "shard")}
-        rewritten(job, lambda kind, section: kind.renamed(section, end))
+        rewrite_attachments(job, lambda kind, section: kind.renamed(section, end))
         for transfer in (job.get("traffic") or {}).get("transfers", ()):
             transfer |= {key: by.get(transfer[key], transfer[key]) for key in ("src", "dst")}
     for route in body.get("routes", ()):
