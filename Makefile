@@ -12,7 +12,7 @@ help:
 	@echo "make test                        all tests except the long ones, linters and type checks included"
 	@echo "make test-all                    all tests"
 	@echo "make lint                        ruff, mypy and the import contracts"
-	@echo "make bench [NAME=...]            measure the claims of the README"
+	@echo "make bench [NAME=...]            measure what docs/reference/benchmarks.md says"
 	@echo "make drill [NAME=...]            crashes and faults, in full (hours)"
 	@echo "make fuzz [NAME=...] [RUNS=...]  hostile input"
 	@echo "make bpf                         compile the BPF programs of hosts again (clang, llvm-strip, libbpf-dev)"

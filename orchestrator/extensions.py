@@ -2,9 +2,9 @@
 
 A job may have *attachments* while it runs, beside its ranks: functions of packet switches, a congestion control, a process. What a
 plan knows of one is in `extensions/NAME/plan.py` (`PLANNED`), what is done with it in `operator.py` (`ATTACHMENT`). If it has
-figures, `view.py` (`VIEW`), `measurements.py` (`MEASUREMENTS`) and `panels.py` (`NUMBERS`, `panels`) say how they are shown. Two
-packages are copied to hosts, and no other part imports them: `host`, which is part of the agent there (`MECHANISMS`), and `rank`,
-which runs beside ranks.
+figures, `view.py` (`VIEW`), `measurements.py` (`MEASUREMENTS`) and `panels.py` (`NUMBERS`, `panels`) say how they are shown;
+`board.py` (`PAGE`, `build`) is a dashboard of its own. Two packages are copied to hosts, and no other part imports them: `host`,
+which is part of the agent there (`MECHANISMS`), and `rank`, which runs beside ranks.
 
 An extension may have verbs, and a *service*, which works in the background: its kind is in `service.py` (`KIND`), its verbs are in
 `command.py` (`app`; `GROUP` for those of `testbed GROUP`), and in `__init__.py`, which imports nothing, with a line each (`VERBS`).
@@ -28,7 +28,7 @@ from optics.errors import StoreFailed
 if TYPE_CHECKING:
     from optics.plan import Job
 
-NAMES = ["switch_functions", "congestion", "shadow", "pacing"]
+NAMES = ["switch_functions", "congestion", "shadow", "adapt", "pacing"]
 """In the order in which a job is given attachments; what it has is taken away in the same order, once its ranks have ended. The
 services of an arm begin and end in this order, too."""
 

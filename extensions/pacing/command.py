@@ -36,7 +36,7 @@ testbed coordinate --by together    once: the next iterations of all jobs begin 
     more="""
 Phases are taken from the ranks' own records and from samples of their hosts' ports; see them: testbed job phases. Jobs with a best
 score below 0.95 do not fit: that is said, and they are left alone. Nobody waits longer than a period, or 20 s after the coordinator
-has died. docs/how-to/share-links.md
+has died. extensions/pacing/README.md
 """,
 )
 def coordinate(

@@ -16,7 +16,6 @@ from orchestrator.settings import Settings
 KINDS = {
     "guard": "orchestrator.services.guard.process:GUARD",
     "turn": "orchestrator.services.schedule.process:TURNER",
-    "adapt": "orchestrator.services.adapt.process:ADAPTER",
     "queue": "orchestrator.queue.process:QUEUE",
     "serve metrics": "orchestrator.views.metrics.process:EXPORTER",
 }

@@ -27,15 +27,12 @@ from orchestrator.change.context import Context
 from orchestrator.fabric.lightpath import route, routes
 from orchestrator.fabric.transition import Transition
 from orchestrator.hosts.failures import one_error
-from orchestrator.plan.target import switching_s
+from orchestrator.plan.target import SLOW_S, switching_s
 from orchestrator.store.run import Step
 
 T = TypeVar("T")
 Before: TypeAlias = Callable[[], Awaitable[None]]
 """What is done at the last moment, when all devices are ready and none was sent anything."""
-
-SLOW_S = 5.0
-"""A change that takes devices longer than this (s) is a robot's: milliseconds do not matter, and the deadline is extended."""
 
 
 async def finish(work: Awaitable[T]) -> T:

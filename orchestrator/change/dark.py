@@ -12,13 +12,13 @@ from collections.abc import Collection, Mapping, Sequence
 from optics import HostName, HostPort, Infeasible, Link, TestbedError
 from optics.plain import counted
 from optics.plan import FixedRoute, Ring, TransitionPolicy
-from orchestrator.change.apply import SLOW_S
 from orchestrator.change.port_counters import quiet
 from orchestrator.fabric.rules import Macs, Route, Rules, drain_rules, rules
 from orchestrator.hosts import Held, Hosts
 from orchestrator.hosts.render import RTO_MIN_MS
 from orchestrator.inventory.lab import Lab
 from orchestrator.jobs.decision import LEAST_DARK_S
+from orchestrator.plan.target import SLOW_S
 from orchestrator.telemetry.recorder import Recorder
 
 SHORTEST_S = 2 * RTO_MIN_MS / 1e3

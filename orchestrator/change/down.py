@@ -14,7 +14,7 @@ from optics import (
 from optics.plain import counted
 from optics.words import short, sort_key
 from orchestrator.change.agents import with_agents
-from orchestrator.change.apply import SLOW_S, apply_changes
+from orchestrator.change.apply import apply_changes
 from orchestrator.change.context import Context
 from orchestrator.change.report import DownReport
 from orchestrator.change.snapshot import Snapshot, before_of, change_back, found, held_data, hosts_of
@@ -24,7 +24,7 @@ from orchestrator.fabric.move_order import in_order
 from orchestrator.fabric.transition import Transition, per_device
 from orchestrator.hosts import Hello
 from orchestrator.jobs.record import hosts_of_job
-from orchestrator.plan.target import diff, slowest
+from orchestrator.plan.target import SLOW_S, diff, slowest
 from orchestrator.session import Observation
 
 

@@ -10,12 +10,12 @@ from typing import TypeAlias
 from drivers.api import CircuitSwitch
 from optics import Change, ChangeFailed, Circuit, Db, DeviceName, Locked, Outcome, Setting, SpectralRoute, TestbedError, TimedOut
 from optics.plan import Plan
-from orchestrator.change.apply import SLOW_S, apply_changes
+from orchestrator.change.apply import apply_changes
 from orchestrator.change.context import Context
 from orchestrator.change.report import CircuitPower, EqualiseReport
 from orchestrator.fabric.lightpath import Held, route
 from orchestrator.inventory.lab import Lab
-from orchestrator.plan.target import Target, switching_s
+from orchestrator.plan.target import SLOW_S, Target, switching_s
 from orchestrator.verify.power import LOS_DBM, Reading, measure
 
 ROUNDS = 5

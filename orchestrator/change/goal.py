@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from optics import CrossConnect, HostName, Interlock, SpectralRoute, TestbedError
 from orchestrator.fabric.circuits import settings
 from orchestrator.fabric.lightpath import Held, among
 from orchestrator.fabric.rules import Rules
+from orchestrator.hosts import Hello
 from orchestrator.inventory.lab import Lab
 from orchestrator.plan.target import Target
 from orchestrator.store.records import CurrentPlan
@@ -49,3 +50,19 @@ def lacking(current: CurrentPlan | None, lab: Lab, held: Held) -> bool:
     except TestbedError:  # the inventory changed since
         return False
     return any(among(wanted, held[device]) != wanted for device, wanted in up.items() if device in held)
+
+
+def followed(
+    current: CurrentPlan | None, own: Collection[int], hellos: Mapping[HostName, Hello], wanted: Mapping[HostName, Rules], sha: str
+) -> bool:
+    """Whether every host runs the plan that is up with exactly these rules, and has no revert pending.
+
+    own: the owner's generations; sha: as `rules_sha` of `wanted`.
+    """
+    if current is None or current.up.rules_sha != sha:
+        return False
+    return all(
+        (hello.active == current.generation if host in wanted else hello.active not in own)
+        and (hello.pending_s is None or hello.active not in own)
+        for host, hello in hellos.items()
+    )

@@ -12,7 +12,7 @@ from functools import partial
 from optics import Change, DeviceName, HostName, HostPort, Infeasible, Outcome, TestbedError, TimedOut
 from optics.plain import counted, scaled_text
 from optics.plan import FixedRoute, Plan
-from orchestrator.change.apply import SLOW_S, switch
+from orchestrator.change.apply import switch
 from orchestrator.change.context import Context
 from orchestrator.change.dark import Hold, routes_meanwhile, worthwhile
 from orchestrator.change.impact import Impact
@@ -24,7 +24,7 @@ from orchestrator.fabric.circuits import receivers
 from orchestrator.fabric.rules import Macs, Route, Rules, drain_rules, rules
 from orchestrator.hosts import Committed, Hello
 from orchestrator.plan.reader import read_plan
-from orchestrator.plan.target import Target, dark_time_scale, slowest
+from orchestrator.plan.target import SLOW_S, Target, dark_time_scale, slowest
 from orchestrator.session import Observation
 from orchestrator.store.records import CurrentPlan
 from orchestrator.verify.ladder import check_light, check_link

@@ -9,8 +9,9 @@ from dataclasses import replace
 from optics import HandsNeeded, Link, Locked, TestbedError
 from orchestrator.change.context import Context
 from orchestrator.change.goal import goal_hosts
+from orchestrator.change.job_back import resume_job
 from orchestrator.change.report import EqualiseReport
-from orchestrator.change.rollback import Rollback, resume_job
+from orchestrator.change.rollback import Rollback
 from orchestrator.change.snapshot import NONE, Snapshot, change_back
 from orchestrator.change.turn import Turn
 from orchestrator.change.up import Up

@@ -9,22 +9,18 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 from drivers.watch import late_s
 from optics import (
     Change,
     DeviceName,
-    HandsNeeded,
     HostName,
     Infeasible,
     Interlock,
-    Interrupted,
     Locked,
     Refused,
-    RolledBack,
     Setting,
     TestbedError,
     TimedOut,
@@ -32,22 +28,20 @@ from optics import (
 )
 from optics.errors import first_line
 from optics.plain import counted
-from optics.plan import Plan, TransitionPolicy
+from optics.plan import TransitionPolicy
 from optics.words import short, sort_key
 from orchestrator.change.agents import with_agents
 from orchestrator.change.apply import apply_changes
 from orchestrator.change.context import Context
+from orchestrator.change.job_back import plan_of, resume_job, turn_back
 from orchestrator.change.snapshot import NONE, Snapshot, change_back, differences
-from orchestrator.change.turn import Turn, turn_back
+from orchestrator.change.turn import Turn
+from orchestrator.change.verdict import Undone
 from orchestrator.fabric.lightpath import among
 from orchestrator.fabric.move_order import in_order
 from orchestrator.fabric.rules import Rules, rules
 from orchestrator.fabric.transition import per_device
 from orchestrator.hosts import Hello
-from orchestrator.inventory.lab import Lab
-from orchestrator.jobs.keep import apart
-from orchestrator.jobs.report import JobStatus
-from orchestrator.plan.reader import read_plan
 from orchestrator.plan.stored import stored_plan
 from orchestrator.plan.target import switching_s
 
@@ -62,60 +56,6 @@ JOB_TAKES = 12
 """To bring the job back may take so many iterations: the failed move ends, then the ranks connect, change over, and once more."""
 SLACK_S = 60.0
 """Time (s) in addition to what devices and links need; a second interrupt ends it at once."""
-
-
-@dataclass(frozen=True, slots=True)
-class Undone:
-    """left: manual repairs, one each; empty: everything is as before, and `evidence` says what was read to verify it."""
-
-    left: tuple[str, ...]
-    evidence: str
-
-
-def verdict(context: Context, error: BaseException, undone: Undone, *, moved: bool) -> TestbedError:
-    """The error to raise for a change that failed with `error`. moved: something was changed before the rollback."""
-    limit, stopped = context.limit, isinstance(error, asyncio.CancelledError)
-    late = stopped and limit is not None and limit.passed
-    words = limit.words() if late and limit is not None else "interrupted" if stopped else _words(error)
-    hint = error.hint if isinstance(error, TestbedError) else ""
-    if undone.left:
-        again = f"once it is repaired: testbed rollback {context.run.id}"
-        text = f"{words}\nnot everything could be rolled back; manual repair is needed:"
-        return HandsNeeded(text, undone.left, hint=f"{hint + '; ' if hint else ''}{again}")
-    context.run.unchanged = True
-    if stopped and not late:
-        return Interrupted(f"interrupted; rolled back, everything is as before: {undone.evidence}")
-    if not moved and isinstance(error, TestbedError) and error.exit_code != HandsNeeded.exit_code:
-        return error
-    return RolledBack(f"{words}\nrolled back, everything is as before: {undone.evidence}", hint=hint)
-
-
-def _words(error: BaseException) -> str:
-    return str(error) if isinstance(error, TestbedError) else f"a fault of this program: {type(error).__name__}: {error}"
-
-
-def _plan_of(to: Snapshot, lab: Lab) -> Plan | None:
-    """The plan that was up, with all its slots; None if none was, or if the inventory changed since."""
-    if to.current is not None:
-        with suppress(TestbedError):
-            return read_plan(to.current.plan_text, to.current.plan_name, lab)
-    return None
-
-
-async def resume_job(context: Context, to: Snapshot, notes: list[str], unfit: str = "") -> JobStatus | None:
-    """Resume the job that ran in the state `to`, unless it is known why it cannot be launched, which is added to `notes`.
-
-    unfit: why, if that is known already. An `up` that died may have cut a job before it replaced it: its ranks would wait for
-    each other in vain. Raises: as `Jobs.resume_previous`.
-    """
-    jobs, record, plan = context.jobs, None if to.job is None else context.store.job(to.job), _plan_of(to, context.session.lab)
-    if record is not None and record.state != "finished" and plan is not None and (words := apart(record, plan)):
-        runs = await jobs.running()
-        unfit = unfit if runs is not None and runs.id == record.id else unfit or words
-    if unfit:
-        notes.append(f"its job is not resumed: {unfit}; once it can be: testbed job launch")
-    number = None if unfit else to.job
-    return await jobs.resume_previous(context.run.id, number, to.wanted, context.recorder, sample=context.sample_hz > 0)
 
 
 class Rollback:
@@ -306,7 +246,7 @@ class Rollback:
 
     def _policy(self) -> TransitionPolicy:
         """How the job is to change over, by the plan of the previous state."""
-        plan = _plan_of(self.to, self.context.session.lab)
+        plan = plan_of(self.to, self.context.session.lab)
         return TransitionPolicy() if plan is None else plan.transition
 
     # --- devices

@@ -14,7 +14,6 @@ from optics import HandsNeeded, Interlock, Interrupted, Locked, Missing, Refused
 from optics.plain import seconds_text
 from optics.plan import Plan
 from orchestrator.background.registry import stop_movers
-from orchestrator.change.apply import SLOW_S
 from orchestrator.change.confirm import Confirming, keep_change
 from orchestrator.change.context import Context
 from orchestrator.change.down import Down
@@ -30,6 +29,7 @@ from orchestrator.change.up import Up
 from orchestrator.deadline import deadline
 from orchestrator.fabric.detour import link_text
 from orchestrator.inventory.lab import Lab
+from orchestrator.plan.target import SLOW_S
 from orchestrator.processes import Daemon, spawn
 from orchestrator.session import Command, open_session
 from orchestrator.settings import Settings
@@ -193,8 +193,8 @@ class ChangeRun:
             return DownReport(context.run.id, self.lab.name, nothing_to_do=True, notes=(note,), verb=self.verb, of=dead[0])
 
     @asynccontextmanager
-    async def adapting(self, plan: Plan, text: str, options: RunOptions) -> AsyncIterator[Context]:
-        """What an adapter works with, for as long as it runs; what earlier runs left unfinished is then done with."""
+    async def lasting(self, plan: Plan, text: str, options: RunOptions) -> AsyncIterator[Context]:
+        """What a service works with that changes light again and again; what earlier runs left unfinished is then done with."""
         async with self._running(plan.name, options, plan=plan, text=text) as context:
             yield context
             self._resolve(context)

@@ -31,9 +31,10 @@ from orchestrator.change.apply import Before, apply_changes
 from orchestrator.change.context import Context
 from orchestrator.change.dark import EMPTY_S, EXCESS_S
 from orchestrator.change.port_counters import quiet
-from orchestrator.change.rollback import Rollback, verdict
+from orchestrator.change.rollback import Rollback
 from orchestrator.change.snapshot import Snapshot, differences, found, held_data
 from orchestrator.change.stall_link import Subject, choose
+from orchestrator.change.verdict import verdict
 from orchestrator.fabric.circuits import settings
 from orchestrator.fabric.detour import link_text
 from orchestrator.fabric.lightpath import among

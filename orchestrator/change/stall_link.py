@@ -7,13 +7,12 @@ from dataclasses import dataclass
 
 from optics import Change, Circuit, DeviceName, HostName, HostPort, Infeasible, Link, LinkKind, Setting, Traits
 from optics.plain import seconds_text
-from orchestrator.change.apply import SLOW_S
 from orchestrator.fabric.detour import link_text
 from orchestrator.fabric.lightpath import Held, among
 from orchestrator.fabric.rules import Route, Rules, hops
 from orchestrator.fabric.transition import per_device
 from orchestrator.inventory.lab import Lab
-from orchestrator.plan.target import switching_s
+from orchestrator.plan.target import SLOW_S, switching_s
 
 
 @dataclass(frozen=True, slots=True)

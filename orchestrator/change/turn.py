@@ -6,23 +6,20 @@ import asyncio
 import time
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 from optics import Infeasible, Locked, Refused, TestbedError
 from optics.plan import Job, TransitionPolicy
 from orchestrator.change.context import Context
 from orchestrator.change.report import JobChange
-from orchestrator.change.snapshot import Snapshot
-from orchestrator.change.standstill import Standstill, standstill, stood_parts
+from orchestrator.change.standstill import Standstill, stood_parts
 from orchestrator.change.timeline import Figures
+from orchestrator.change.turn_cost import measured, note
 from orchestrator.hosts.launch import layout
-from orchestrator.jobs.attachments import adjust
 from orchestrator.jobs.attempt import GO_TAKES, LOOK_S, MOST_S, Attempt
 from orchestrator.jobs.decision import Decision, Live, cut_off, decide, differing, pauses
-from orchestrator.jobs.iterations import ahead_ns_of, bring_home, ends_of, last_before, turned_at
-from orchestrator.jobs.record import boundary, counts_collectives, launched, ranks_of
+from orchestrator.jobs.record import boundary
 from orchestrator.plan.target import Target, expected_dark_ms
-from orchestrator.results import to_json
 from orchestrator.store.generations import generation_owners
 from orchestrator.store.job_spec import JobSpec
 from orchestrator.store.lock_queue import clock
@@ -34,8 +31,6 @@ EARLIER_S = 2.0
 """How long (s) ranks get to connect to their agent again, after it was replaced."""
 DROP_TAKES = 2
 """So many iterations may end before all ranks report the end of a move that was dropped: they look at the end of one."""
-SETTLED, SETTLED_S = 4, 5.0
-"""The new iteration time is the median of at least so many iterations; they are waited for this long (s)."""
 
 
 class Turn:
@@ -309,7 +304,10 @@ class Turn:
         attempt, record = self.attempt, self.record
         if attempt is None or record is None or not self.begun_ns:
             return None
-        stood = await self._standstill(record, attempt.move, times_sent_ns or self.begun_ns) if self.done else Standstill()
+        stood, context = Standstill(), self.context
+        if self.done:
+            runs, journal, since_ns = context.run_dir.parent, context.recorder.journal, times_sent_ns or self.begun_ns
+            stood, self.after = await measured(context.session, record, runs, journal, attempt.move, since_ns, self.after)
         parts = figures.dark_ms, figures.commit_ms
         stalls = [s.stall_ms for s in attempt.states.values() if s.stall_ms is not None]
         mode = "hold" if self.holding else "drain" if self.drained and times_sent_ns else "ride"
@@ -327,52 +325,8 @@ class Turn:
             prepare_ms=self.prepare_ms,
             note=self.trouble,
         )
-        self._journal(found, attempt, record)
+        note(context.recorder, found, attempt, done=self.done, begun_ns=self.begun_ns)
         return found
-
-    async def _standstill(self, record: JobRecord, move: int, since_ns: int) -> Standstill:
-        """From the iterations of rank 0; empty where they cannot be fetched, which is no reason to fail the change."""
-        journal, ranks = self.context.recorder.journal, ranks_of(record, self.lab)
-        run_dir = self.context.run_dir.parent / record.run
-        until, found = time.monotonic() + SETTLED_S, Standstill()
-        if journal is None or not ranks:
-            return found
-        session, name = self.context.session, record.spec.on_hosts
-        try:
-            ahead_ns = await ahead_ns_of(session, ranks[0]) + journal.anchor_ns
-            at_ns = await turned_at(session, name, ranks[0], move) if counts_collectives(record) else None
-            while True:
-                records = await bring_home(session, name, record, run_dir)
-                if at_ns is not None:
-                    self.after = last_before(records, at_ns)
-                found = standstill(records, ends_of(records, ahead_ns), since_ns, self.after)
-                if sum(int(r["iter"]) > self.after + 1 for r in records) >= SETTLED or time.monotonic() > until:
-                    return found
-                await asyncio.sleep(LOOK_S)
-        except (TestbedError, KeyError):
-            return found
-
-    def _journal(self, found: JobChange, attempt: Attempt, record: JobRecord) -> None:
-        recorder = self.context.recorder
-        if recorder.journal is None:
-            return
-        figures = {k: v for k, v in cast(dict[str, Any], to_json(found)).items() if k not in ("mode", "note")}
-        tags = {"job": record.name, "mode": found.mode, "ok": str(int(self.done))}
-        recorder.journal.point("turn", tags, {"reconfig_id": recorder.reconfig_id, **figures}, self.begun_ns)
-        for state in attempt.states.values():
-            recorder.journal.point(
-                "turn_rank",
-                {"job": record.name, "rank": str(state.rank), "host": state.host},
-                {
-                    "move": attempt.move,
-                    "state": state.state,
-                    "iteration": state.iteration,
-                    "took_ms": attempt.took_ms.get(state.rank),
-                    "held_ms": state.held_ms,
-                    "stall_ms": state.stall_ms,
-                },
-                self.begun_ns,
-            )
 
     # --- parts
 
@@ -415,19 +369,3 @@ class Turn:
         assert self.record is not None
         self.record = replace(self.record, spec=spec)
         self.context.store.set_job_spec(self.record.id, spec)
-
-
-async def turn_back(context: Context, to: Snapshot, policy: TransitionPolicy) -> list[str]:
-    """Have the running job use the rings that it had in the state `to`, if it is still that job; no light is moved.
-
-    policy: of the plan of that state. Return what there is to say about it. Raises: Locked; Missing - a host of it is not in the
-    inventory any more. What else keeps it from that is left to a restart.
-    """
-    record = await context.jobs.running()
-    if record is None or record.id != to.job:
-        return []
-    turn = Turn(context, policy, "never" if policy.live == "never" else "prefer")
-    await turn.choose(record, launched(record, context.session.lab, to.wanted))
-    turn.notes += await adjust(context.session, turn.decision, record, turn.job)
-    await turn.finish()
-    return turn.notes

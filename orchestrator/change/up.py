@@ -4,46 +4,37 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import replace
 
-from optics import (
-    HostName,
-    Infeasible,
-    Interlock,
-    Interrupted,
-    Link,
-    Locked,
-    NotVerified,
-    StoreFailed,
-    TestbedError,
-)
+from optics import HostName, Infeasible, Interlock, Interrupted, Link, Locked, NotVerified, StoreFailed, TestbedError
 from optics.plain import counted
 from optics.plan import Plan
 from orchestrator.change.confirm import Confirming, up_to_the_operator
 from orchestrator.change.context import Context
 from orchestrator.change.equalise import equalise_plan
-from orchestrator.change.goal import as_saved, goal_hosts, lacking, rules_sha, settings_word
+from orchestrator.change.goal import as_saved, followed, goal_hosts, lacking, rules_sha, settings_word
 from orchestrator.change.impact import Impact
 from orchestrator.change.left_as_is import stopped, unrecorded
 from orchestrator.change.move import Move
+from orchestrator.change.observe import observe, unneeded
 from orchestrator.change.port_counters import sampled_ports
 from orchestrator.change.report import EqualiseReport, UpReport
-from orchestrator.change.rollback import Rollback, verdict
+from orchestrator.change.rollback import Rollback
 from orchestrator.change.snapshot import Snapshot, found, held_data
 from orchestrator.change.timeline import Figures, Timeline, record_rungs, record_timeline
 from orchestrator.change.turn import Turn
-from orchestrator.change.unfinished import announce
 from orchestrator.change.uplinks import told
+from orchestrator.change.verdict import verdict
 from orchestrator.fabric.lightpath import Held
-from orchestrator.fabric.rules import Rules, rules
+from orchestrator.fabric.rules import rules
 from orchestrator.fabric.transition import per_device
 from orchestrator.fabric.up_state import UpState
-from orchestrator.hosts import Hello
 from orchestrator.jobs import attachments
 from orchestrator.jobs.decision import LIVE
 from orchestrator.jobs.keep import as_asked, ended, together
 from orchestrator.jobs.report import JobStatus
+from orchestrator.jobs.resumption import resumed
 from orchestrator.plan.attached import check_placed
 from orchestrator.plan.target import Target, dark_time_scale, diff, expected_dark_ms, fingerprint, target
 from orchestrator.session import Observation, check_ports
@@ -81,10 +72,12 @@ class Up:
     async def carry_out(self) -> UpReport:
         """Carry it out. Raises: as `orchestrator.verbs.change.up`."""
         context, recorder = self.context, self.context.recorder
-        seen = await self._observe()
+        # Another plan is likely to need its routes staged.
+        staging = self.current is None or self.current.plan_sha != self.plan.sha256
+        seen = await observe(context, self.notes, staging=staging)
         with recorder.phase("plan") as phase:
             goal, seen = await self._reserved(seen)
-            self._all_there(goal, seen)
+            self.notes += unneeded(context, self.plan, goal, self.current, seen)
             self.move.rerouted = context.rerouted(goal.links, seen.hellos)
             await context.allowed(goal.change.changes, seen.settings, self.move.rerouted)
             await context.jobs.write_off(context.options.lost, context.options.broken)
@@ -99,7 +92,7 @@ class Up:
             sha = rules_sha(wanted)
             kept, removed, made = (sum(map(len, h.values())) for h in (goal.change.kept, goal.change.removed, goal.change.made))
             phase.detail = f"{counted(len(goal.links), 'link')}: {kept} {settings_word(goal)} kept, {removed} broken, {made} made"
-        if not goal.moving and self._hosts_follow(seen.hellos, wanted, sha):
+        if not goal.moving and followed(self.current, context.own_generations(), seen.hellos, wanted, sha):
             return await self._nothing_to_do(goal, seen, wanted, sha, launch_job=launch_job)
         self.move.prepare(goal, seen, macs)
         generation = self.move.generation
@@ -194,7 +187,7 @@ class Up:
 
     async def _resumed(self, times: Timeline) -> tuple[int, int]:
         since = times.sent_ns or times.crossed_ns
-        return await self.context.jobs.resumed(self.context.recorder, times.crossed_ns, since, self.before.job)
+        return await resumed(self.context.jobs, self.context.recorder, times.crossed_ns, since, self.before.job)
 
     async def _found(self, goal: Target, seen: Observation, wanted: Collection[HostName]) -> None:
         """Journal the present state and the target; nothing was changed before."""
@@ -261,15 +254,6 @@ class Up:
             self.notes += [f"adopted {line}" for line in found]
             self.taken_over = "; ".join(found)
 
-    def _all_there(self, goal: Target, seen: Observation) -> None:
-        """Note silent devices and hosts that are not needed. Raises: Unreachable and the like - names all that are needed."""
-        owned = {s.ingress.device for s in self.context.store.owned(self.context.slice)}
-        old = self.current.up.links if self.current else ()
-        hosts = goal_hosts(goal) | {p.host for link in old for p in (link.a, link.b)}
-        hosts.update(self.plan.job.needed if self.plan.job else ())
-        needed = {d for d, held in goal.wanted.items() if held} | owned | hosts.difference(self.context.options.lost)
-        self.notes += seen.needing(needed, self.plan.spares)
-
     async def _choose(self, goal: Target, *, launch: bool, dark: bool) -> None:
         """See that the devices have the ports, and decide what becomes of the running job.
 
@@ -294,41 +278,6 @@ class Up:
 
     async def _equalise(self, goal: Target, held: Held) -> EqualiseReport | None:
         return await equalise_plan(self.context, self.plan, goal, held)
-
-    async def _observe(self) -> Observation:
-        """Ask all devices and hosts; install the agent through Ansible where hosts lack it or have an older one."""
-        recorder, session = self.context.recorder, self.context.session
-        if self.current is None or self.current.plan_sha != self.plan.sha256:  # routes are likely to be staged
-            self.hosts.routes.expect_play()
-        with recorder.phase("observe") as phase:
-            seen = await session.observe()
-            phase.detail = f"{counted(len(seen.settings), 'device')}, {counted(len(seen.hellos), 'host')}"
-        locked = set(self.context.hosts())
-        if stale := [host for host in self.hosts.channels.unready() if host in locked]:
-            with recorder.phase("provision", f"{counted(len(stale), 'host')}, through Ansible") as phase:
-                phase.detail = f"{counted(len(await self.hosts.provision(stale)), 'host')}, through Ansible"
-                seen = replace(seen, hellos=dict(self.hosts.channels.hellos))
-        self.notes += announce(self.context, seen)
-        own = self.context.own_generations()  # an earlier change may have left a host behind that did not answer then
-        left = (h for h, hello in seen.hellos.items() if hello.active in own)
-        self.context.lock_hosts(left, self.notes, "routes of an earlier plan stay")
-        await self.hosts.channels.fence(self.context.run.token, self.context.hosts())
-        there = (h for h in self.context.hosts() if h in seen.hellos)
-        if waited := [h for h in there if seen.hellos[h].pending_s is not None]:  # they may have gone back before that
-            seen = replace(seen, hellos={**seen.hellos, **await self.hosts.channels.greet(waited)})
-        return seen
-
-    def _hosts_follow(self, hellos: Mapping[HostName, Hello], wanted: Mapping[HostName, Rules], sha: str) -> bool:
-        """Whether every host runs the generation with exactly these rules, and has no revert pending."""
-        known = self.current
-        if known is None or known.up.rules_sha != sha:
-            return False
-        own = self.context.own_generations()
-        return all(
-            (hello.active == known.generation if host in wanted else hello.active not in own)
-            and (hello.pending_s is None or hello.active not in own)
-            for host, hello in hellos.items()
-        )
 
     async def _nothing_to_do(
         self, goal: Target, seen: Observation, wanted: Collection[HostName], sha: str, *, launch_job: bool

@@ -33,9 +33,6 @@ VERBS: Mapping[str, Mapping[str, str]] = {
     "guard": {
         "guard": "Watch the current plan; reroute traffic around circuits that lose light; recover its job.",
     },
-    "adapt": {
-        "adapt": "Make the circuits of a running job's regions follow its traffic.",
-    },
     "turn": {
         "turn": "Turn the slots of the plan that is up.",
     },

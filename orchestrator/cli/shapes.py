@@ -14,8 +14,8 @@ from pydantic import WithJsonSchema
 
 from orchestrator.change.report import ConfirmReport, DownReport, PrewireReport, UpReport, WatchReport
 from orchestrator.cli.design import SHORT
-from orchestrator.experiments.rehearsal.report import Beside, RehearsalReport
-from orchestrator.experiments.scenario.interval import Verdict
+from orchestrator.experiments.rehearsal.report import ComparedFigure, RehearsalReport
+from orchestrator.experiments.scenario.interval import ArmComparison
 from orchestrator.extensions import parts
 from orchestrator.hosts.by_hand import ByHand
 from orchestrator.jobs.report import JobLogs, JobStatus
@@ -24,7 +24,6 @@ from orchestrator.plan.design.replan import Rewiring
 from orchestrator.plan.report import PlanReport
 from orchestrator.queue.process import QueueReport, QueueState
 from orchestrator.queue.verb import QueueView
-from orchestrator.services.adapt.process import AdaptReport, AdaptState
 from orchestrator.services.guard.process import GuardReport, GuardState
 from orchestrator.services.schedule.process import TurnReport as SlotsReport
 from orchestrator.services.schedule.process import TurnState
@@ -85,7 +84,7 @@ DESIGN: dict[str, Any] = {
     "exported?": list[str],
     "not_exported?": list[str],
 }
-UP: dict[str, Any] = fields(UpReport) | {"rehearsed?": fields(RehearsalReport), "beside?": list[Beside]}
+UP: dict[str, Any] = fields(UpReport) | {"rehearsed?": fields(RehearsalReport), "beside?": list[ComparedFigure]}
 SCOPE = {"everything": bool, "hosts": list[str], "devices": list[str], "ports": list[tuple[str, str]], "owners": list[str]}
 LOCK = fields(Lock, "process", "seq", "asked", "ended", scope=SCOPE, words=str)
 STEP = fields(StepRecord)
@@ -94,7 +93,7 @@ RESULTS: dict[str, Any] = {"name": str, "folder": str, "parquet": str, "database
 FIGURE = fields(Figure, off=float | None)
 PROBABILITY = {"failures": int, "static": float, "static_exact": str, "reconfigurable": float, "reconfigurable_exact": str}
 ANSWER = {"what": str, "sql": str, "columns": list[str], "rows": list[list[Any]]}
-VERDICT = fields(Verdict, sure=bool)
+VERDICT = fields(ArmComparison, sure=bool)
 SCENARIO = {"name": str, "title": str, "label": str, "claim": str, "source": list[str], "arms": list[str]} | {
     "hosts": int | None,
     "seconds": float,
@@ -104,7 +103,7 @@ SCENARIO = {"name": str, "title": str, "label": str, "claim": str, "source": lis
 }
 OTHER = {"pid": int, "inventory": str}
 WATCHED = (
-    *("lab", "plan", "run", "circuits", "devices", "job", "move", "marks", "turns", "trouble", "ranks", "slots", "adapt"),
+    *("lab", "plan", "run", "circuits", "devices", "job", "move", "marks", "turns", "trouble", "ranks", "slots"),
     *("services", "carried", "ports", "iterations", "throughput", "log"),
 )
 FABRIC: dict[str, Any] = {"hosts": list[str], "choices": int}
@@ -138,7 +137,6 @@ DATA: dict[str, Shapes] = {
     "status": (StatusReport,),
     "verify": (VerifyReport, StallReport),
     "guard": (GuardReport, {"stopped": Literal[True], "guard": GuardState}, STOPPED, {"guard": GuardState}),
-    "adapt": (AdaptReport, {"stopped": Literal[True], "adapter": AdaptState}, STOPPED, {"adapter": AdaptState}),
     "turn": (SlotsReport, {"stopped": Literal[True], "turner": TurnState | SlotsReport}, STOPPED, {"turner": TurnState}),
     "lock": ({"lock": LOCK, "behind": [LOCK]}, {"locks": [LOCK]}, {"audit": list[AuditRecord], "older": bool}),
     "unlock": ({"lock": LOCK, "stolen": bool}, TakenReport),
@@ -223,7 +221,7 @@ DATA: dict[str, Shapes] = {
             "parts": list[Bar],
             "reconfigs": list[dict[str, Any]],
             "jobs": list[Iterations],
-            "beside": list[Beside],
+            "beside": list[ComparedFigure],
             "steps": [STEP],
             "journal": str,
             "trouble": list[str],

@@ -230,8 +230,6 @@ def slot_lines(picture: Picture, width: int, *, unicode: bool) -> list[Text]:
             for index in range(count):
                 strip.append(marks[index != slots.slot], "cyan" if index == slots.slot else "bright_black")
             found.append(strip)
-    if words := picture.adapting.words():
-        found.append(Text(f"{'adapt':<10}{printable(words, keep='')}"))
     return [*found, *(Text(f"{name:<10}{printable(words, keep='')}") for name, words in picture.services.words())]
 
 

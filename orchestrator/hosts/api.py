@@ -245,31 +245,6 @@ class Beat:
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
-    """What a rank sends in each exchange of one iteration: `to`, bytes by rank. begin_ns, gate_ns, end_ns: when the iteration
-    began, its gate had decided, and its last exchange was over (None: not yet)."""
-
-    iteration: int
-    begin_ns: int
-    gate_ns: int
-    end_ns: int | None
-    to: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Demand:
-    """What a rank of a mixture of experts is about to send. step: twice its iteration, and one more once the gate has decided; -1:
-    nothing can be read, and `error` says why. since_ns: when the step began. state: as of JobState."""
-
-    rank: RankName
-    state: str
-    step: int
-    since_ns: int = 0
-    sent: tuple[Sent, ...] = ()
-    error: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class RankLoad:
     """The processes of a rank. state: as in proc(5), `T` only if all are stopped. beat: why its beat cannot be read, if so."""
 

@@ -10,7 +10,7 @@ import json
 import tarfile
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import agent
@@ -130,7 +130,10 @@ def _files(of: Mapping[str, Path], *endings: str) -> tuple[tuple[str, bytes], ..
 @lru_cache(maxsize=1)
 def workload_files() -> tuple[tuple[str, bytes], ...]:
     """The files of the directory that is in the jobs' PYTHONPATH."""
-    return (*_files({"workloads": Path(workloads.__path__[0]), **folders("rank")}, ".py"), *TORCH_BACKEND)
+    beside = folders("rank")
+    above = sorted({f"{package}/__init__.py" for name in beside for package in map(str, PurePath(name).parents) if package != "."})
+    # without these, another package of that name that is installed on the host would be taken, wherever that is
+    return (*_files({"workloads": Path(workloads.__path__[0]), **beside}, ".py"), *((name, b"") for name in above), *TORCH_BACKEND)
 
 
 @lru_cache(maxsize=1)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import itertools
 import statistics
 import time
 from collections.abc import Collection, Sequence
@@ -26,24 +25,14 @@ from orchestrator.jobs import beats as job_beats
 from orchestrator.jobs import ports as job_ports
 from orchestrator.jobs.attachments import Launch, Look
 from orchestrator.jobs.attempt import Attempt
-from orchestrator.jobs.iterations import LATEST, ahead_ns_of, bring_home, ends_before, ends_of, median_ms, saves, sent
+from orchestrator.jobs.iterations import LATEST, bring_home, median_ms, saves, sent
 from orchestrator.jobs.keep import is_same
+from orchestrator.jobs.pauses import paused
 from orchestrator.jobs.progress import unseen
 from orchestrator.jobs.rank_records import Sound
-from orchestrator.jobs.record import (
-    hosts_of_job,
-    launched,
-    launching,
-    new_hosts,
-    ranks_of,
-    runs,
-    spec_of,
-    state_of,
-    stopping,
-)
+from orchestrator.jobs.record import hosts_of_job, launched, launching, new_hosts, ranks_of, runs, spec_of, state_of, stopping
 from orchestrator.jobs.report import ALIVE, JobStatus
 from orchestrator.session import Session
-from orchestrator.store.job_spec import Pause
 from orchestrator.store.keys import lab_of
 from orchestrator.store.records import JobRecord
 from orchestrator.store.store import Store
@@ -57,8 +46,6 @@ GRACE_S = 15.0
 BROKEN_GRACE_S = 1.0
 """The same of a job that has lost a rank or hangs, whose others cannot finish an iteration."""
 POLL_S = 0.25
-RESUME_S, LONGEST_RESUME_S, RESUME_LOOK_S = 1.0, 5.0, 0.05
-"""How long (s) a change waits for its job to resume: for three iterations, within these bounds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +86,7 @@ class Jobs:
             ended = state not in ALIVE
             await job_ports.bring_home(self.session, name, record.run, self._run_dir(record), ranks, launched.ended, ended=ended)
         if state == "running" and record.pause is not None:
-            state, detail = await self._paused(record, name, ranks)
+            state, detail = await paused(self.session, self.store, lab_of(self.slice), record)
         elif state == "running":
             detail = record.detail
         if not records and not detail and ranks:
@@ -141,28 +128,6 @@ class Jobs:
             bad_records=records.bad,
             bad_record=records.why,
         )
-
-    async def _paused(self, record: JobRecord, name: str, ranks: tuple[RankName, ...]) -> tuple[str, str]:
-        """The state of a job that was paused, and until when; one that goes on is recorded as running."""
-        pause = record.pause
-        assert pause is not None
-        states = await self.session.hosts.turns.states(name, ranks)
-        if any(s.state == "held" and s.move == pause.move for s in states):
-            return "paused", f"until {time.strftime('%H:%M:%S', time.localtime(pause.until))}; to go on: testbed job resume"
-        now = self.store.job(record.id) or record  # it may have turned meanwhile
-        self.store.set_job_spec(record.id, dataclasses.replace(now.spec, pause=None))
-        words = self._ended_early(pause)
-        self.store.set_job(record.id, "running", words)
-        return "running", words
-
-    def _ended_early(self, pause: Pause) -> str:
-        """Why a pause ended before its time: hosts end what an older run asked for when a newer one begins; empty if it did not."""
-        if time.time() >= pause.until:
-            return ""
-        silent = ("sample", "job pause")  # beside slots a pause has their turner's token, older than its own run's
-        later = [run for run in self.store.history(lab_of(self.slice), 0) if run.token > pause.token and run.verb not in silent]
-        by = f"run {later[-1].id} ({later[-1].verb}) took over its hosts" if later else "a rank or a host ended it"
-        return f"its pause until {time.strftime('%H:%M:%S', time.localtime(pause.until))} ended early: {by}"
 
     async def running(self) -> JobRecord | None:
         """The job that runs now, as its ranks report; one whose ranks cannot be asked counts as running."""
@@ -415,35 +380,3 @@ class Jobs:
             status = await self.stop(record, "down")
             phase.detail = f"{record.name} stopped" + (f" after {status.iterations} iterations" if status.iterations else "")
         return record.name
-
-    async def resumed(self, recorder: Recorder, after_ns: int, since_ns: int, was: int | None) -> tuple[int, int]:
-        """When the job ended its first iteration after `after_ns`, and the longest gap between two ends of iterations until then.
-
-        Monotonic ns, corrected by the clock of rank 0's host; 0 if no job runs, or no iteration ends within seconds.
-        since_ns: gaps before this time do not count. was: the job that ran before, whose iterations count too.
-        """
-        record, journal = self.store.latest_job(self.slice), recorder.journal
-        if record is None or record.ended is not None or journal is None or not after_ns:
-            return 0, 0
-        ranks = ranks_of(record, self.session.lab)
-        patience_s, begun, usual_ms = RESUME_S, time.monotonic(), 0.0
-        try:
-            ahead_ns = await ahead_ns_of(self.session, ranks[0]) if ranks else 0
-            while ranks:
-                found = await bring_home(self.session, record.spec.on_hosts, record, self._run_dir(record))
-                ends = ends_of(found, ahead_ns + journal.anchor_ns)
-                for r, at in zip(found[-LATEST:], ends[-LATEST:], strict=True):
-                    if at > after_ns:
-                        recorder.add("resume", after_ns, at, f"{record.name}: first packet to the end of iteration {r['iter']}")
-                        if was is not None and was != record.id:
-                            ends += await ends_before(self.session, self.store.job(was), self.runs_dir, journal.anchor_ns)
-                        pairs = itertools.pairwise(sorted(end for end in ends if end <= at))
-                        return at, max((end - before for before, end in pairs if end > since_ns), default=0)
-                usual_ms = median_ms(found) or usual_ms
-                patience_s = max(RESUME_S, min(3 * usual_ms / 1e3, LONGEST_RESUME_S))
-                if time.monotonic() - begun > patience_s:
-                    break
-                await asyncio.sleep(RESUME_LOOK_S)
-        except (TestbedError, KeyError):
-            pass  # how soon a job resumed is no reason to fail the change
-        return 0, 0

@@ -31,6 +31,9 @@ from orchestrator.plan.avoid import choose
 from orchestrator.plan.avoid import without as bare
 from orchestrator.plan.report import CircuitRow, DeviceDiff
 
+SLOW_S = 5.0
+"""A change that takes devices longer than this (s) is a robot's: milliseconds do not matter, and the deadline is extended."""
+
 
 @dataclass(frozen=True, slots=True)
 class Target:

@@ -45,6 +45,7 @@ from orchestrator.store.records import RunRecord
 from orchestrator.store.runs import latest_begun, latest_change
 from orchestrator.store.store import Store
 from orchestrator.store.tagouts import Tagouts
+from orchestrator.store.verbs import verb_of
 from orchestrator.telemetry.recorder import Recorder
 from orchestrator.verbs import job as job_verbs
 from orchestrator.verbs.devices import devices, devices_power
@@ -300,8 +301,8 @@ async def resume(command: Command, run: str) -> UpReport | DownReport | PrewireR
             return _slots_said(await change.restore(options), command, lab)
         case "turn":
             raise Missing(f"run {record.id} turned slots; it is not resumed, another goes on", hint="testbed turn")
-        case "stall" | "adapt":  # neither is continued: circuits and routes become what they were before it
-            return await rollback(command, record.id)
+    if verb_of(record.verb).undone:
+        return await rollback(command, record.id)
     raise Missing(f"run {record.id} ({record.verb}) cannot be resumed", hint="testbed status")
 
 

@@ -18,8 +18,17 @@ from orchestrator.change.report import DownReport, UpReport
 from orchestrator.experiments.files.scenario.reader import read_scenario
 from orchestrator.experiments.files.scenario.values import Compared, Scenario
 from orchestrator.experiments.scenario.interval import Interval
-from orchestrator.experiments.scenario.judging import Finding, compared_of, judge, reproduced
-from orchestrator.experiments.scenario.record import Known, Record, begin, check, duration, known, minutes, order
+from orchestrator.experiments.scenario.judging import JudgedComparison, compared_of, judge_comparison, reproduced
+from orchestrator.experiments.scenario.record import (
+    ComparisonRecord,
+    Known,
+    begin_comparison,
+    check_arms,
+    expected_duration_s,
+    known,
+    minutes,
+    order,
+)
 from orchestrator.experiments.scenario.runner import Runner, leave
 from orchestrator.inventory.lab import Lab
 from orchestrator.jobs.report import JobStatus
@@ -115,9 +124,6 @@ class Fake:
         self.since = None
         return replace(found, state="stopped")
 
-    def adapt(self, on: bool) -> None:
-        self._next(f"adapt {on}")
-
     def begin(self, extension: str, how: Any) -> list[str]:
         self._next(f"{extension} {how}")
         return [f"was {how}"]
@@ -146,9 +152,9 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
     return load({})
 
 
-def ready(settings: Settings, lab: Lab, text: str = STAY, *, fake: Fake | None = None) -> tuple[Runner, Fake, Record]:
+def ready(settings: Settings, lab: Lab, text: str = STAY, *, fake: Fake | None = None) -> tuple[Runner, Fake, ComparisonRecord]:
     found, fake = scenario(text), fake or Fake()
-    record = begin(settings, lab, found, kind="reproduce", leave="before")
+    record = begin_comparison(settings, lab, found, kind="reproduce", leave="before")
     return Runner(record, found, {"ann": fake}, lambda words: None, None, True, fake.sleep, lambda: fake.now), fake, record
 
 
@@ -175,7 +181,7 @@ def test_circuits_follow_the_job_in_an_arm_whose_plan_says_so_and_in_no_other(se
     runner, fake, _ = ready(settings, lab, fake=Fake(slow={"c"}))
     runner.scenario.arms["c"].setups["ann"].plan.document["adapt"] = {"every": 1}  # type: ignore[index]
     assert runner.measure()
-    of_c = ["up c", "launch", "adapt True", "adapt False", "stop"]
+    of_c = ["up c", "launch", "adapt None", "adapt None ends", "stop"]
     assert fake.said[6:16] == of_c * 2, "it is stopped before the job, a stalled one's too"
     assert sum(word.startswith("adapt") for word in fake.said) == 4
 
@@ -260,7 +266,7 @@ def test_two_tenants_start_together_and_what_one_made_alone_does_not_count(setti
     found = scenario(
         STAY.replace("{ann: {plan: a.json}}", "{ann: {plan: a.json}, bob: {plan: a.json}}").replace("of: b", "of: b, tenant: bob")
     )
-    record = begin(settings, lab, found, kind="reproduce", leave="down")
+    record = begin_comparison(settings, lab, found, kind="reproduce", leave="down")
     ann, bob = Fake(), Fake()
 
     def sleep(seconds: float) -> None:
@@ -290,7 +296,7 @@ def test_arms_that_are_coordinated_begin_together_and_differ_in_the_shift_alone(
         "{a: {}, b: {plan: b.json}, c: {plan: c.json, watchdog_s: 30}}", "{a: {coordinate: together}, b: {coordinate: shift}}"
     )
     found = scenario(text.replace("[plan.links]", "[coordinate]").replace("of: b", "of: b, tenant: bob"))
-    record = begin(settings, lab, found, kind="reproduce", leave="down")
+    record = begin_comparison(settings, lab, found, kind="reproduce", leave="down")
     ann, bob = Fake(), Fake()
 
     def sleep(seconds: float) -> None:
@@ -308,12 +314,14 @@ def test_a_plan_that_does_not_fit_the_lab_is_refused_with_its_place_before_anyth
     bad = {**PLANS["b.json"], "links": [{"a": "gpu01:p1", "b": "gpu99:p1"}]}
     found = read_scenario(STAY, "s.yaml", lambda name: json.dumps(bad if name == "b.json" else PLANS[name], indent=1))
     with pytest.raises(ValueError, match=r"b\.json:\d+:\d+: links\[0\]\.b: .*gpu99"):
-        check(lab, found)
+        check_arms(lab, found)
 
 
 def test_a_job_that_ends_is_refused_where_it_must_run_through_a_change(settings: Settings, lab: Lab) -> None:
     with pytest.raises(ValueError, match="it must run through every change"):
-        check(lab, scenario(CHANGE.replace("{plan: a.json}", "{plan: a.json, args: {iterations: 40}}").replace("[then]", "[then]")))
+        check_arms(
+            lab, scenario(CHANGE.replace("{plan: a.json}", "{plan: a.json, args: {iterations: 40}}").replace("[then]", "[then]"))
+        )
 
 
 RATIO = Compared("x", "iteration_ms", "b", "a", "ann", 0.9, 1.1)
@@ -321,7 +329,7 @@ RATIO = Compared("x", "iteration_ms", "b", "a", "ann", 0.9, 1.1)
 
 def judged(of: list[list[float]], over: list[list[float]], states: str = "done", compared: Compared = RATIO) -> Any:
     samples = {("b", "ann", "iteration_ms", 0): of, ("a", "ann", "iteration_ms", 0): over}
-    return judge(compared, samples, {"a": ["done"] * 2, "b": ["done", states]})
+    return judge_comparison(compared, samples, {"a": ["done"] * 2, "b": ["done", states]})
 
 
 def test_a_comparison_holds_if_its_whole_interval_is_inside_the_band() -> None:
@@ -372,7 +380,7 @@ def test_a_verdict_has_as_many_digits_as_show_its_reason(
 ) -> None:
     one = Compared("x", "iteration_ms", "a", "b", "ann", *band)
     holds = (band[0] is None or found[1] >= band[0]) and (band[1] is None or found[2] <= band[1])
-    words = Finding(one, Interval(*found), holds, "" if holds else "the interval is not inside the band").words
+    words = JudgedComparison(one, Interval(*found), holds, "" if holds else "the interval is not inside the band").words
     low, high = (float(part) for part in words.partition("95 % ")[2].partition(")")[0].split(" to "))
     assert holds == ((band[0] is None or low >= band[0]) and (band[1] is None or high <= band[1])), words
     assert [float(n) for n in re.findall(r"[0-9.]+", shown)] == [float(n) for n in re.findall(r"[0-9.]+", words.partition(",")[0])]
@@ -380,8 +388,8 @@ def test_a_verdict_has_as_many_digits_as_show_its_reason(
 
 def test_earlier_records_tell_how_long_a_scenario_takes_and_what_was_found(lab: Lab, settings: Settings) -> None:
     small = scenario()
-    assert known(settings, small) == Known() and duration(small, Known()) == 2 * (120.0 + 120.0 + 30.0)
-    record = begin(settings, lab, small, kind="reproduce", leave="down")
+    assert known(settings, small) == Known() and expected_duration_s(small, Known()) == 2 * (120.0 + 120.0 + 30.0)
+    record = begin_comparison(settings, lab, small, kind="reproduce", leave="down")
     record.slots[0].update(state="done", seconds=30.0)
     record.slots[1].update(state="failed", seconds=500.0)
     record.save()
@@ -390,5 +398,5 @@ def test_earlier_records_tell_how_long_a_scenario_takes_and_what_was_found(lab: 
     record.save()
     found = known(settings, small)
     assert (found.outcome, found.each_s) == ("not reproduced", 30.0) and found.day
-    assert duration(small, found) == 180.0 and [*map(minutes, (30.0, 180.0))] == ["30 s", "3 min"]
+    assert expected_duration_s(small, found) == 180.0 and [*map(minutes, (30.0, 180.0))] == ["30 s", "3 min"]
     assert known(settings, replace(small, sha256="other")) == Known("", "", 30.0)

@@ -29,6 +29,7 @@ PURE_ROOMS |= {
     f"extensions.{each.parent.name}.{each.stem}" for name in ("plan", "arm") for each in (ROOT / "extensions").glob(f"*/{name}.py")
 }
 PURE_ROOMS |= {"extensions.pacing.links", "extensions.pacing.phases"}
+PURE_ROOMS |= {f"extensions.adapt.{name}" for name in ("circuits", "region", "traffic")}
 CLOCKS_AND_DOORS = {"asyncio", "socket", "subprocess", "time", "random", "os", "logging"}
 
 
@@ -127,15 +128,20 @@ def imports(file: Path) -> Iterator[str]:
         yield from (".".join(name.split(".")[: 3 if name.startswith("extensions.") else 1]) for name in names)
 
 
-HOST_PARTS = [
-    (str(part.relative_to(ROOT)), {"agent", ".".join(part.relative_to(ROOT).parts)})
-    for part in sorted(ROOT.glob("extensions/*/host"))
-]
+HOST_PARTS = [str(part.relative_to(ROOT)) for part in sorted(ROOT.glob("extensions/*/host"))]
 """What of mechanisms is copied to hosts with the agent."""
 RANKS = {"workloads", "torch", "numpy"}
 
 
-@pytest.mark.parametrize(("folder", "own"), [("agent", {"agent"}), ("workloads", RANKS), ("extensions/*/rank", RANKS), *HOST_PARTS])
+@pytest.mark.parametrize(
+    ("folder", "own"),
+    [
+        ("agent", {"agent"}),
+        ("workloads", RANKS),
+        ("extensions/*/rank", RANKS),
+        *((part, {"agent", part.replace("/", ".")}) for part in HOST_PARTS),
+    ],
+)
 def test_what_is_copied_to_hosts_needs_nothing_but_python_there(folder: str, own: set[str], tmp_path: Path) -> None:
     known, files = sys.stdlib_module_names | own, [*ROOT.glob(f"{folder}/**/*.py")]
     foreign = {f"{file.relative_to(ROOT)}: {name}" for file in files for name in imports(file)}
@@ -157,13 +163,13 @@ def newer_than_hosts_promise(folder: Path) -> list[str]:
 
 
 def test_the_agent_is_written_in_the_python_that_hosts_promise(tmp_path: Path) -> None:
-    assert not [file for folder in ("agent", *HOST_PARTS) for file in newer_than_hosts_promise(ROOT / folder)]
+    assert not [file for folder in ("agent", *(part for part, _ in HOST_PARTS)) for file in newer_than_hosts_promise(ROOT / folder)]
     (tmp_path / "planted.py").write_text("match 1:\n    case 1:\n        pass\n")
     assert newer_than_hosts_promise(tmp_path) == ["planted.py"]
 
 
 def test_the_agent_imports_no_types_at_run_time() -> None:
-    files = (file for folder in ("agent", *HOST_PARTS) for file in (ROOT / folder).rglob("*.py"))
+    files = (file for folder in ("agent", *(part for part, _ in HOST_PARTS)) for file in (ROOT / folder).rglob("*.py"))
     files = (file for file in files if file.stem not in ("__init__", "__main__", "shapes"))
     modules = ", ".join(".".join(file.relative_to(ROOT).with_suffix("").parts) for file in files)
     code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); import {modules}; print('agent.shapes' in sys.modules)"

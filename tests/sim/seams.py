@@ -49,6 +49,8 @@ from agent.slots import operations as slots
 from agent.slots.operations import Slots
 from emulators.devices.families import device_from_config
 from emulators.devices.server import DeviceServer
+from extensions.adapt.adapter import AdaptOptions, adapt
+from extensions.adapt.service import KIND as ADAPTER
 from extensions.pacing.coordinator import CoordinateOptions, coordinate, released
 from extensions.pacing.measure import tenants
 from extensions.pacing.service import KIND as COORDINATOR
@@ -67,7 +69,7 @@ from orchestrator import session as sessions
 from orchestrator.background import kind as services
 from orchestrator.background.kind import STOP_S, StateFile
 from orchestrator.background.registry import kinds
-from orchestrator.change import apply, move, rollback
+from orchestrator.change import apply, job_back, move
 from orchestrator.change import run as changes
 from orchestrator.hosts import facts as facts_of
 from orchestrator.hosts import plays, ssh
@@ -80,8 +82,6 @@ from orchestrator.plan import stored
 from orchestrator.plan.reader import read_plan
 from orchestrator.queue.process import QUEUE
 from orchestrator.queue.verb import queue_add, queue_serve
-from orchestrator.services.adapt.adapt import AdaptOptions, adapt
-from orchestrator.services.adapt.process import ADAPTER
 from orchestrator.services.guard.guard import GuardOptions, guard
 from orchestrator.services.guard.policy import FIRST_BACKOFF_S, Budget
 from orchestrator.services.guard.process import GUARD
@@ -406,7 +406,7 @@ def replaced(by: StandIns) -> Iterator[None]:
             *((sessions, name, _once(getattr(sessions, name), _of_lab)) for name in ("_traits", "_options", "with_files")),
             (sessions, "with_known_hosts", _once(sessions.with_known_hosts, _of_lab)),
             (Lab, "with_traits", _once(Lab.with_traits, _of_lab)),
-            *((module, "read_plan", _once(read_plan, _of_plan)) for module in (sessions, stored, turning, move, rollback)),
+            *((module, "read_plan", _once(read_plan, _of_plan)) for module in (sessions, stored, turning, move, job_back)),
             (facts_of, "facts", _once(facts, _of_one)),
             (keys, "lab_key", _key_once),
             (ssh, "connect", by.login),

@@ -44,7 +44,7 @@ SO_ATTACH_FILTER = 26
 PR_SET_NAME = 15
 KEPT = RUN + "/taps.json"
 WITHIN_S, LONGEST_S = 35.0, 3600.0  # until the shadow answers, where the operator says nothing else; and at most
-SILENT_S = 60  # a shadow whose host does not answer for so long is gone, as workloads/shadow/peers.py has it
+SILENT_S = 60  # a shadow whose host does not answer for so long is gone, as extensions/shadow/rank/peers.py has it
 ROLE = b"tap".ljust(8)
 NUMBER, PROOF = 16, 32
 HEAD = struct.Struct("!III")
@@ -109,7 +109,7 @@ def proof(key: bytes, who: bytes, first: bytes, second: bytes) -> bytes:
 
 
 def meet(address: str, port: int, key: bytes, within_s: float) -> socket.socket:
-    """Connect to the shadow; both show that they know the key (workloads/shadow/peers.py). Raises: OSError - it is not there.
+    """Connect to the shadow; both show that they know the key (extensions/shadow/rank/peers.py). Raises: OSError - it is not there.
 
     within_s: a shadow listens, then imports torch, then answers, on a busy machine minutes later; if it dies meanwhile, that closes
     the connection.

@@ -13,7 +13,7 @@ from optics.errors import NotVerified, TestbedError, TimedOut, first_line
 from optics.plan import Mode
 from orchestrator.change.report import DownReport, UpReport
 from orchestrator.experiments.files.scenario.values import Arm, Scenario
-from orchestrator.experiments.scenario.record import OPEN, Record
+from orchestrator.experiments.scenario.record import OPEN, ComparisonRecord
 from orchestrator.jobs.report import ALIVE, JobStatus
 
 LEAST = 3
@@ -27,7 +27,6 @@ class Verbs(Protocol):
     def launch(self) -> JobStatus: ...
     def status(self) -> JobStatus: ...
     def stop(self) -> JobStatus: ...
-    def adapt(self, on: bool) -> None: ...
     def begin(self, extension: str, how: Any) -> Sequence[str]: ...
     def end(self, extension: str, how: Any) -> None: ...
     def rollback(self, run: str) -> UpReport | DownReport: ...
@@ -46,7 +45,7 @@ class Runner:
     stalls: whether a stall is a result, as in a scenario; else it is an error, as in a comparison.
     """
 
-    record: Record
+    record: ComparisonRecord
     scenario: Scenario
     verbs: Mapping[str, Verbs]
     say: Callable[[str], None]
@@ -115,18 +114,14 @@ class Runner:
         try:
             for tenant in arm.setups:
                 jobs[tenant] = self._launched(slot, tenant)
-            for tenant in arm.adapting:
-                self.verbs[tenant].adapt(True)
             for name, tenant, how in arm.beside:
                 self._begin(slot, name, tenant, how)
-            if len(jobs) > 1 or arm.adapting or arm.beside or arm.turning:  # not what was made alone, or over circuits that rested
+            if len(jobs) > 1 or arm.beside or arm.turning:  # not what was made alone, or over circuits that rested
                 jobs = {tenant: self.verbs[tenant].status() for tenant in jobs}
                 for tenant, job in jobs.items():
                     slot["jobs"][tenant][0]["first"] = job.iterations + 1
             self._until(slot, arm, jobs, self.scenario.warm_up + self.scenario.iterations)
         finally:
-            for tenant in arm.adapting:
-                self.verbs[tenant].adapt(False)
             for name, tenant, how in arm.beside:
                 self.verbs[tenant].end(name, how)
             for tenant, job in jobs.items():
@@ -225,7 +220,7 @@ class Runner:
                     verbs.stop()
 
 
-def leave(record: Record, verbs: Mapping[str, Verbs]) -> str:
+def leave(record: ComparisonRecord, verbs: Mapping[str, Verbs]) -> str:
     """Bring the lab to the promised state; return that state in words."""
     wanted, arms = record.data["leave"], record.data["arms"]
     if wanted in arms:

@@ -36,7 +36,7 @@ def dask_setup(worker: object) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def run(task: Mapping[str, Any], version: str) -> Outcome:
+def run_trial(task: Mapping[str, Any], version: str) -> Outcome:
     """Run the task of a trial; its error is part of the outcome. version: of the program that asks.
 
     Raises: Refused - this worker, which joined after the others were asked, runs another version.
@@ -62,9 +62,9 @@ def _kinds(task: Mapping[str, Any]) -> tuple[Callable[[Mapping[str, Any]], Value
     """What a trial does, and what it waits for on this machine."""
     if task["kind"] == "prediction":
         return predict, nullcontext()
-    from orchestrator.experiments.sweep.onlab import change_of_devices, on_lab, turn
+    from orchestrator.experiments.sweep.onlab import change_of_devices, lab_lock, on_lab
 
-    return (change_of_devices, nullcontext()) if task["kind"] == "devices" else (on_lab, turn(task["lab"]))
+    return (change_of_devices, nullcontext()) if task["kind"] == "devices" else (on_lab, lab_lock(task["lab"]))
 
 
 def impossible(tasks: Iterable[Mapping[str, Any]]) -> list[str]:
@@ -116,14 +116,14 @@ def _lab(text: str) -> Lab:
     """The lab of a task, as values: generated, or read from the files that came with it. Raises: BadFile."""
     from json import loads
 
-    from orchestrator.experiments.scenario.lab import prepare
+    from orchestrator.experiments.scenario.lab import prepare_lab
     from orchestrator.experiments.sweep.onlab import own_folder, wanted_of
     from orchestrator.session import load_lab
 
     lab = loads(text)
     with own_folder() as place:  # one of those that a killed worker's campaign, or the next one, clears
         if "wanted" in lab:
-            return load_lab(prepare(place / "lab", wanted_of(lab["wanted"])))
+            return load_lab(prepare_lab(place / "lab", wanted_of(lab["wanted"])))
         for file, content in lab["files"].items():
             (place / file).write_text(content, encoding="utf-8")
         return load_lab(place)

@@ -49,7 +49,7 @@ def write(campaign: Campaign, say: Callable[[str], None] = lambda what: None) ->
         if campaign.single:
             ranksection.section(c, campaign.sources[0])
             carriedsection.section(c, campaign.sources[0])
-            slotsection.sections(c, campaign.sources[0])
+            slotsection.section(c, campaign.sources[0])
             for view in service_views():
                 view.section(c, campaign.sources[0])
         everyrun.verification(c)

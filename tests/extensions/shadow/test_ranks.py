@@ -33,7 +33,7 @@ from workloads.transport.buffers import Buffer
 RINGS = [[0, 1, 2], [2, 1, 0]]
 TAP = """
 import os, sys
-from agent.jobs import tap
+from extensions.shadow.host import tap
 port, key, lanes = int(sys.argv[1]), bytes.fromhex(sys.argv[2]), sys.argv[3:]
 tap.work([("lo", 1)], tap.program(lanes), ("127.0.0.1", port, key, tap.WITHIN_S), os.dup(1))
 """
@@ -196,8 +196,11 @@ def test_a_job_goes_on_without_a_shadow_that_is_not_there_or_does_not_know_the_k
 
 
 def test_a_shadow_starts_from_what_a_host_has_and_refuses_what_it_cannot_read(tmp_path: Path) -> None:
+    """And not from another package of that name, of another version say, that is installed there."""
+    (tmp_path / "site" / "extensions").mkdir(parents=True)
+    (tmp_path / "site" / "extensions" / "__init__.py").touch()
     for said in ("", '{"address": "127.0.0.1"}'):
-        env = {"PYTHONPATH": str(installed()), "TESTBED_OBSERVER_SHADOW": said}
+        env = {"PYTHONPATH": f"{installed()}:{tmp_path / 'site'}", "TESTBED_OBSERVER_SHADOW": said}
         words = [sys.executable, "-S", "-m", "extensions.shadow.rank"]
         done = subprocess.run(words, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=60)
         assert done.returncode == 2 and "TESTBED_OBSERVER_SHADOW: not a JSON object with address, port and key" in done.stderr

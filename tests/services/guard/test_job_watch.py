@@ -1,5 +1,4 @@
-"""The guard and the job: restarted once for one fault, within the budget, never against a person; a death of the guard changes none
-of this."""
+"""The guard and the job: restarted once for one fault, within the budget, never against a person, even if the guard dies."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ from orchestrator.fabric.up_state import UpState
 from orchestrator.hosts import Beat
 from orchestrator.hosts.api import Hello, JobState, RankTimes
 from orchestrator.hosts.late import SAVE_S, START_S
-from orchestrator.jobs.jobs import Jobs, Pause
+from orchestrator.jobs.jobs import Jobs
 from orchestrator.plan.evict import replaced
 from orchestrator.results import Json
 from orchestrator.services.guard import jobs as watching
@@ -33,6 +32,7 @@ from orchestrator.services.guard.policy import HANG_LEAST_S, PROGRAM_LEAST_S, Bu
 from orchestrator.session import Command, Observation, Session
 from orchestrator.settings import Settings, load
 from orchestrator.store.audit import audit
+from orchestrator.store.job_spec import Pause
 from orchestrator.store.keys import key_of, slice_of
 from orchestrator.store.locks import locks_of
 from orchestrator.store.options import RunOptions
@@ -721,7 +721,7 @@ async def test_an_adapter_stands_still_while_a_job_is_recovered_and_goes_on_afte
     done: list[str] = []
 
     class Mover:
-        there = True
+        halts, there = True, True
 
         def running(self, *_: object) -> ServiceState | None:
             return ServiceState(1, log="events.jsonl") if self.there else None
@@ -734,7 +734,7 @@ async def test_an_adapter_stands_still_while_a_job_is_recovered_and_goes_on_afte
             done.append(f"start {log} {record.state if record else ''}")
 
     mover = Mover()
-    monkeypatch.setattr(watching, "kind", lambda name, kind=watching.kind: {"adapt": mover}.get(name) or kind(name))
+    monkeypatch.setattr(watching, "kinds", lambda: [mover, watching.kind("turn")])
     await bench.launch()
     assert await bench.look() == "none" and done == []
     bench.end(gpu02="killed")

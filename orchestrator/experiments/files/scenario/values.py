@@ -134,11 +134,6 @@ class Arm:
         return any(setup.plan.document.get("schedule") for setup in self.setups.values())
 
     @property
-    def adapting(self) -> tuple[str, ...]:
-        """The tenants whose plans say how circuits follow their jobs: `testbed adapt` runs beside these."""
-        return tuple(tenant for tenant, setup in self.setups.items() if setup.plan.document.get("adapt"))
-
-    @property
     def beside(self) -> tuple[tuple[str, str, Any], ...]:
         """The extensions whose services run beside its jobs, in order, each with a tenant that begins it, and how."""
         return tuple(

@@ -56,20 +56,3 @@ export function services(root, told) {
     return [words, strip];
   }));
 }
-
-// One bar a look: the predicted gain above 1; filled where circuits turned.
-export function looks(root, words, told) {
-  root.hidden = words.hidden = !told;
-  if (!told) return;
-  words.textContent = told.words;
-  words.classList.toggle("bad", told.looks.at(-1).what === "failed");
-  const most = Math.max(0.5, ...told.looks.map((look) => (look.gain ?? 1) - 1));
-  root.replaceChildren(...told.looks.map((look) => {
-    const place = box("look"), bar = box("bar", place);
-    place.dataset.what = look.what;
-    bar.style.height = `${Math.max(6, (100 * ((look.gain ?? 1) - 1)) / most)}%`;
-    bar.textContent = MARKS[look.what] ?? "";
-    place.title = look.words + (look.skew ? `, skew ${look.skew.toFixed(1)}` : "") + (look.now_ms ? `, exchange ${ms(look.now_ms)} to ${ms(look.then_ms)}` : "");
-    return place;
-  }));
-}
