@@ -17,7 +17,7 @@ from orchestrator.experiments.files.scenario.documents import differing, undecla
 from orchestrator.experiments.files.scenario.edges import json_schema
 from orchestrator.experiments.files.scenario.reader import read_scenario
 from orchestrator.experiments.files.scenario.values import Scenario
-from orchestrator.experiments.scenario.lab import prepare
+from orchestrator.experiments.scenario.lab import prepare_lab
 from tests.house.repository import ROOT, scenarios
 
 SHIPPED = [*scenarios().values()]
@@ -213,7 +213,7 @@ def test_a_shipped_scenario_is_named_like_its_folder_fits_the_schema_and_has_its
 def test_the_emulators_bear_the_lines_of_a_scenario_that_ships(path: Path, tmp_path: Path) -> None:
     found = read_scenario(path.read_text(), str(path), lambda word: (path.parent / word).read_text())
     assert found.lab is not None
-    assert read_config(prepare(tmp_path / "lab", found.lab)).lines, "the lab starts: nothing is refused"
+    assert read_config(prepare_lab(tmp_path / "lab", found.lab)).lines, "the lab starts: nothing is refused"
 
 
 def test_jobs_are_coordinated_only_where_two_tenants_have_one_and_stay_on_their_plans() -> None:

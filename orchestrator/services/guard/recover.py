@@ -15,7 +15,7 @@ from orchestrator.change.report import UpReport
 from orchestrator.change.run import ChangeRun
 from orchestrator.deadline import deadline
 from orchestrator.hosts import Hello
-from orchestrator.hosts.launch import rehearse, resumable
+from orchestrator.hosts.launch import check_launch, resumable
 from orchestrator.inventory.lab import Lab
 from orchestrator.jobs.attachments import check
 from orchestrator.jobs.jobs import Jobs
@@ -169,7 +169,7 @@ def rewritten(current: CurrentPlan, lab: Lab, hosts: Mapping[HostName, HostName]
         text = without(text, read_plan(text, current.plan_name, lab), lab, host)
     made = read_plan(text, current.plan_name, lab)
     if made.job is not None:
-        rehearse(made.job, lab)
+        check_launch(made.job, lab)
     record = store.get(current.run)
     return avoiding(made, record.avoid if record is not None else (), lab), text
 

@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from markupsafe import Markup
 
 from optics.plain import seconds_text
-from orchestrator.experiments.rehearsal.report import kept
+from orchestrator.experiments.rehearsal.report import load_comparison
 from orchestrator.store.verbs import verb_of
 from orchestrator.telemetry.palette import PHASE_COLOURS
 from orchestrator.views.report import figures, manyruns, questions
@@ -72,7 +72,7 @@ def one_run(c: Context, source: Source) -> None:
 
 def _rehearsed(c: Context, source: Source) -> None:
     """What the rehearsal of this change had shown, beside what was measured."""
-    if not (rows := kept(source.folder)):
+    if not (rows := load_comparison(source.folder)):
         return
     section = Section("rehearsed", "Rehearsed and measured")
     section.intro = "The change was made on an emulated twin of the lab first. Figures of the twin beside those of the lab."
