@@ -12,10 +12,10 @@ help:
 	@echo "make test                        all tests except the long ones, linters and type checks included"
 	@echo "make test-all                    all tests"
 	@echo "make lint                        ruff, mypy and the import contracts"
-	@echo "make bench [NAME=...]            measure the claims of the README"
+	@echo "make bench [NAME=...]            measure what docs/reference/benchmarks.md says"
 	@echo "make drill [NAME=...]            crashes and faults, in full (hours)"
 	@echo "make fuzz [NAME=...] [RUNS=...]  hostile input"
-	@echo "make bpf                         compile the BPF programs of the agent again (clang, llvm-strip, libbpf-dev)"
+	@echo "make bpf                         compile the BPF programs of hosts again (clang, llvm-strip, libbpf-dev)"
 	@echo "make setup                       the virtual environment; make clean removes it and all caches"
 
 setup: $(VENV)/.ready
@@ -56,7 +56,7 @@ lint: setup
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
-	@$(BIN)/mypy --python-version 3.10 -p agent
+	@$(BIN)/mypy --python-version 3.10 $(addprefix -p ,agent $(subst /,.,$(wildcard extensions/*/host)))
 	@$(BIN)/lint-imports
 
 bench: setup
@@ -70,8 +70,8 @@ drill: setup
 CLANG ?= clang-14
 STRIP ?= llvm-strip-14
 bpf:
-	cd agent/bpf && for name in networks progress; do \
-	  $(CLANG) -target bpf -mcpu=v3 -O2 -g -Wall -Werror -c $$name.bpf.c -o $$name.bpf.o && $(STRIP) -g $$name.bpf.o || exit 1; done
+	for code in extensions/*/host/bpf/*.bpf.c; do (cd $${code%/*} && name=$$(basename $$code .c) && \
+	  $(CLANG) -target bpf -mcpu=v3 -O2 -g -Wall -Werror -c $$name.c -o $$name.o && $(STRIP) -g $$name.o) || exit 1; done
 
 fuzz: setup
 	@$(BIN)/python -c 'import atheris' 2>/dev/null || $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[fuzz]'

@@ -89,9 +89,9 @@ def fault(device: Opened) -> Iterator[Callable[..., int]]:
 
 def _check_packages() -> None:
     """Fail the test if another package hides one of this project on sys.path."""
-    from optical_testbed_home import HOME, shadowed
+    from optical_testbed_home import HOME, hidden_packages
 
-    if hidden := shadowed():
+    if hidden := hidden_packages():
         words = ", ".join(f"`{name}` is {place}" for name, place in hidden.items())
         fix = f"rename it, or run these tests from another directory with --import-mode=importlib; wanted {HOME}"
         pytest.fail(f"packages of optical-testbed are hidden by others of the same name: {words}; {fix}", pytrace=False)

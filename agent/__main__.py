@@ -13,8 +13,7 @@ supervises the jobs of this host.
     install < facts.json       provision, then start
     call < request.json        one request to the daemon; of a list, one after the other
     collect JOB                one job's directory as a compressed archive
-    networks                   whether this host can have a congestion control for two networks: registers one for a moment
-    congestion                 the same of the one whose window grows with a job's progress
+    try                        whether this host can have what mechanisms do: each tries it for a moment
     gpus SECONDS               prints what NVML says of this host's GPUs; ends at once where there are none
     attach                     hands stdin and stdout to the daemon: the operator's persistent channel
 

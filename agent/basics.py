@@ -18,6 +18,7 @@ VAR = os.environ.get("TESTBED_VAR", "/var/lib/testbed")  # survives a reboot: fa
 RUN = os.environ.get("TESTBED_RUN", "/run/testbed")  # does not: what the kernel holds would be gone as well
 SOCKET = RUN + "/committer.sock"
 FOLDER = os.path.dirname(os.path.abspath(__file__))
+HOME = os.path.dirname(FOLDER)  # what else the archive has is there, too
 PROGRAM = FOLDER + "/__main__.py"  # run by its path: `python3 -m` would import runpy, and an attach cannot afford it
 
 
@@ -137,14 +138,24 @@ def directories() -> None:
             os.chmod(path, mode)
 
 
+def host_parts() -> list[str]:
+    """The folders below HOME with what mechanisms do on hosts: extensions/NAME/host."""
+    try:
+        names = sorted(os.listdir(HOME + "/extensions"))
+    except OSError:
+        return []
+    return [part for part in (f"extensions/{name}/host" for name in names) if os.path.isdir(f"{HOME}/{part}")]
+
+
 def own_sha() -> str:
-    """Return what identifies this very agent: a digest of its files, by name."""
+    """Return what identifies this very agent: a digest of its files and of those of the mechanisms, by name."""
     import hashlib
 
     digest = hashlib.sha256()
-    files = (os.path.relpath(f"{folder}/{name}", FOLDER) for folder, _, names in os.walk(FOLDER) for name in names)
+    folders = (each for part in (os.path.basename(FOLDER), *host_parts()) for each in os.walk(f"{HOME}/{part}"))
+    files = (os.path.relpath(f"{folder}/{name}", HOME) for folder, _, names in folders for name in names)
     for name in sorted(each for each in files if each.endswith((".py", ".o"))):
-        with open(f"{FOLDER}/{name}", "rb") as f:
+        with open(f"{HOME}/{name}", "rb") as f:
             digest.update(name.encode() + b"\0" + f.read())
     return digest.hexdigest()
 

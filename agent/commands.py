@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from agent.shapes import Json
 
-COMMANDS = ("boot", "call", "collect", "congestion", "install", "networks", "provision", "start", "status", "stop")
+COMMANDS = ("boot", "call", "collect", "install", "provision", "start", "status", "stop", "try")
 
 
 def given(argv: list[str]) -> Any:
@@ -42,14 +42,10 @@ def replies(command: str, argv: list[str]) -> list[Json]:
             own = shares.run(command, name)
             done[0].update({key: True for key in ("started", "stopped") if own.get(key)})
         return done
-    if command == "networks":
-        from agent.tcp import networks
+    if command == "try":
+        from agent.mechanism import tried
 
-        return [networks.tried()]
-    if command == "congestion":
-        from agent.tcp import congestion
-
-        return [congestion.tried()]
+        return tried()
     if command == "collect":
         return [collect(argv[2] if len(argv) > 2 else "")]
     from agent.calls import alive, call

@@ -15,13 +15,12 @@ import time
 
 from agent.basics import SOCKET, VAR, VERSION, Failure, bad, directories, integer, number, own_sha, read, read_json, unpack
 from agent.client import Client
-from agent.fence import Fence
+from agent.fence import OWN, Fence
 from agent.host.slices import chosen
 from agent.jobs import beats, files
 from agent.jobs.demand import demand
 from agent.jobs.handoff import Handoff
-from agent.jobs.processes import Jobs, job_name
-from agent.jobs.tap import Taps
+from agent.jobs.processes import Jobs
 from agent.measure import keeping
 from agent.measure.ends import FibreEnds
 from agent.measure.flows import Flows
@@ -30,19 +29,23 @@ from agent.measure.load import load
 from agent.measure.probes import Probes
 from agent.measure.samples import Counters
 from agent.measure.traffic import Traffic
+from agent.mechanism import found
 from agent.netlink import GETLINK, NEWLINK, Rtnl, link_values, links
 from agent.routes.generations import Generations
 from agent.slots.operations import Slots
-from agent.tcp.congestion import Congestions
-from agent.tcp.networks import Networks
+from agent.tcp.controls import available
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from agent.mechanism import Mechanism
     from agent.shapes import Answer, Json, Link
 
 
+MECHANISMS = found()
+"""Imported before the watchdog makes a daemon: one that is made again is of one version, though the files were replaced."""
+FENCED = OWN.union(*(kind.FENCED for kind in MECHANISMS))
 LONGEST_NS = 3_600_000_000_000  # between two looks at the timers: epoll_wait(2) takes 24 days at most
 
 
@@ -72,7 +75,7 @@ class Server:
         # Named with their types where modules know them by shapes.Daemon alone: each is made before the others are.
         self.generations: Generations = Generations(self, self.nl)
         self.generations.load()
-        self.fence: Fence = Fence(self.overtaken)
+        self.fence: Fence = Fence(self.overtaken, FENCED)
         self.samples = Counters(self)
         self.probes = Probes(self)
         self.generations.crossed = self.probes.cross
@@ -82,13 +85,13 @@ class Server:
         self.handoff: Handoff = Handoff(self)
         self.generations.activated = lambda generation: self.guard(self.handoff.activated, generation)
         self.generations.abandoned = lambda generation: self.guard(self.handoff.abandoned, generation)
-        self.networks = Networks(self)
-        self.generations.changed = lambda: self.guard(self.networks.follow)
         self.slots: Slots = Slots(self)
         self.jobs: Jobs = Jobs(self)
-        self.congestions: Congestions = Congestions(self)
-        self.taps = Taps(self)
         self.flows: Flows = Flows(self)
+        self.mechanisms: list[Mechanism] = [kind(self) for kind in MECHANISMS]
+        self.generations.changed = self.changed
+        for mechanism in self.mechanisms:
+            self.generations.controls.update(mechanism.controls)
         self.reload()
 
     # -- loop
@@ -284,7 +287,7 @@ class Server:
             "t_ns": time.monotonic_ns(),
             "ports": ports,
             "token": self.fence.highest or 0,
-            "congctl": read("/proc/sys/net/ipv4/tcp_available_congestion_control").split(),
+            "congctl": available(),
             **self.generations.summary(),
         }
 
@@ -303,6 +306,11 @@ class Server:
         self.generations.disarm()
         self.guard(self.handoff.overtaken)
         self.guard(self.slots.overtaken)
+
+    def changed(self) -> None:
+        """The kernel's rule selects another generation."""
+        for mechanism in self.mechanisms:
+            self.guard(mechanism.follow)
 
     def watch(self, request: Json, client: Client) -> Json:
         """Send this client what happens from now on; carriers only if it asks for `links`, for they come in storms."""
@@ -335,8 +343,8 @@ def _clear(server: Server, request: Json, *_: object) -> Json:
         raise bad("generations: a list of whole numbers is needed")
     if only is None or server.generations.active in only or server.generations.staged.keys() <= set(only):
         server.slots.overtaken()
-        server.networks.drop()
-        server.congestions.clear()
+        for mechanism in server.mechanisms:
+            mechanism.clear()
     return server.generations.clear(only)
 
 
@@ -374,12 +382,6 @@ OPERATIONS: dict[str, Callable[[Server, Json, Client, Answer], Json | None]] = {
     "job.turns": lambda server, request, *_: server.handoff.turns(request),
     "pace": lambda server, request, *_: server.handoff.pace(request),
     "pace.stop": lambda server, request, *_: server.handoff.unpace(request),
-    "networks": lambda server, *_: server.networks.status(),
-    "networks.load": lambda server, request, *_: server.networks.load(request),
-    "networks.drop": lambda server, *_: server.networks.drop(),
-    "congestion": lambda server, request, *_: server.congestions.set(request),
-    "congestion.ready": lambda server, request, *_: server.congestions.ready(request),
-    "congestions": lambda server, request, *_: server.congestions.status(request),
     "slots": lambda server, *_: server.slots.status(),
     "slots.load": lambda server, request, *_: server.slots.load(request),
     "slots.tick": lambda server, request, *_: server.slots.tick(request),
@@ -387,9 +389,18 @@ OPERATIONS: dict[str, Callable[[Server, Json, Client, Answer], Json | None]] = {
     "slots.stop": lambda server, *_: server.slots.stop(),
     "job.tail": lambda server, request, *_: server.jobs.tail(request),
     "job.secret": lambda server, request, *_: server.jobs.secret(request),
-    "tap": lambda server, request, _, answer: server.taps.start(request, answer),
-    "tap.stop": lambda server, request, *_: server.taps.stop(job_name(request)),
-    "taps": lambda server, *_: {"taps": server.taps.pids()},
     "beats": lambda server, request, *_: beats.beats(server, request),
     "demand": lambda server, request, _, answer: demand(server, request, answer),
 }
+
+
+def _of_mechanisms() -> dict[str, Callable[[Server, Json, Client, Answer], Json | None]]:
+    def of(
+        place: int, act: Callable[[Mechanism, Json, Answer], Json | None]
+    ) -> Callable[[Server, Json, Client, Answer], Json | None]:
+        return lambda server, request, _, answer: act(server.mechanisms[place], request, answer)
+
+    return {name: of(place, act) for place, kind in enumerate(MECHANISMS) for name, act in kind.OPERATIONS.items()}
+
+
+OPERATIONS.update(_of_mechanisms())

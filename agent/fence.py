@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from agent.shapes import Json
 
 FILE = VAR + "/fence.json"
-FENCED = frozenset(("fence", "stage", "commit", "confirm", "revert", "clear", "arm", "disarm"))
-FENCED |= {"job.start", "job.stop", "job.prepare", "job.hold", "job.go", "job.drop", "job.files", "slots.load", "slots.tick"}
-FENCED |= {"slots.turn", "slots.stop", "networks.load", "networks.drop", "job.secret", "tap", "tap.stop", "congestion"}
-"""Operations that change something; reading is open to every run."""
+OWN = frozenset(("fence", "stage", "commit", "confirm", "revert", "clear", "arm", "disarm"))
+OWN |= {"job.start", "job.stop", "job.prepare", "job.hold", "job.go", "job.drop", "job.files", "job.secret"}
+OWN |= {"slots.load", "slots.tick", "slots.turn", "slots.stop"}
+"""The daemon's own operations that change something; mechanisms name theirs. Reading is open to every run."""
 
 
 class Fence:
@@ -26,11 +26,11 @@ class Fence:
 
     The highest is kept over restarts of this program and of the host, power cuts included. A request without a token comes from a
     user of the host itself, and passes. `overtaken()` is called when a newer run comes: what an older one armed or prepared must
-    not happen then.
+    not happen then. fenced: the operations that change something.
     """
 
-    def __init__(self, overtaken: Callable[[], object]) -> None:
-        self.overtaken = overtaken
+    def __init__(self, overtaken: Callable[[], object], fenced: frozenset[str] = OWN) -> None:
+        self.overtaken, self.fenced = overtaken, fenced
         self.highest = self._kept()
 
     def _kept(self) -> int | None:
@@ -47,7 +47,7 @@ class Fence:
 
     def check(self, operation: str, request: Json) -> None:
         """Raises: Failure, overtaken - the request is of a run older than one seen here."""
-        if operation not in FENCED or request.get("token") is None:
+        if operation not in self.fenced or request.get("token") is None:
             return
         token = integer(request, "token", 1)
         if self.highest is None and operation != "fence":  # a run sends that when it has got its lock; an overtaken one does not

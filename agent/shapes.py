@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypedDict, TypeVar
 
 T = TypeVar("T")
@@ -12,6 +12,8 @@ Answer = Callable[[Json], None]
 """Sends the reply to a request that is answered later."""
 Attempt = Callable[[Callable[[], "Json | None"]], None]
 """Answers a request later with what a function returns, or with why it failed."""
+Operations = Mapping[str, Callable[[Any, Json, Answer], "Json | None"]]
+"""Of a mechanism, by name: what is called with the mechanism, the request, and what sends an answer that comes later."""
 Message = tuple[int, int, bytes]
 """A netlink request: type, flags, body."""
 Ancillary = list[tuple[int, int, bytes]]
@@ -110,12 +112,12 @@ class Jobs(Protocol):
     def user(self, wanted: object = None) -> object: ...
 
 
-class Congestions(Protocol):
-    """The congestion controls that jobs wish. Raises: Failure - this host cannot have the one wished."""
+class Mechanism(Protocol):
+    """What a mechanism has to do with jobs (mechanism.py). Raises: Failure - this host cannot have what is wished."""
 
     def wish(self, request: Json) -> Json | None: ...
-    def begin(self, name: str, wanted: Json) -> Json: ...
-    def end(self, name: str) -> None: ...
+    def begin(self, name: str, wanted: Json) -> object: ...
+    def end(self, name: str) -> object: ...
 
 
 class Sockets(Protocol):
@@ -169,7 +171,7 @@ class Daemon(Ports, Protocol):
     @property
     def jobs(self) -> Jobs: ...
     @property
-    def congestions(self) -> Congestions: ...
+    def mechanisms(self) -> Sequence[Mechanism]: ...
     @property
     def handoff(self) -> Handoffs: ...
     @property

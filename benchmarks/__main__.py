@@ -1,6 +1,7 @@
 """Run the benchmarks: `python -m benchmarks [all | NAME...]`; each prints its figures and ends with one JSON line.
 
-Some measure another checkout in turn with this one: `python -m benchmarks NAME --against PATH`.
+Some measure another checkout in turn with this one: `python -m benchmarks NAME --against PATH`. `--record` keeps the figures in
+`benchmarks/records/` and on the page docs/reference/benchmarks.md.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+
+from benchmarks import figures
 
 HERE = Path(__file__).parent
 NAMES = (
@@ -65,7 +68,8 @@ AGAINST = ("cli_start", "up_total", "dark_window")
 
 def main() -> int:
     """Run what was asked, one after the other, and close with a table of value, limit and verdict."""
-    words = sys.argv[1:]
+    words = [word for word in sys.argv[1:] if word != "--record"]
+    kept = len(words) < len(sys.argv) - 1
     at = words.index("--against") if "--against" in words else len(words)
     wanted, other = words[:at] or ["all"], [str(Path(word).resolve()) if number else word for number, word in enumerate(words[at:])]
     names = list(NAMES) if wanted == ["all"] else wanted
@@ -79,7 +83,7 @@ def main() -> int:
     for name in names:
         print(f"== {name}", flush=True)
         command = [sys.executable, str(HERE / f"{name}.py"), *other]
-        last = ""
+        about, last = figures.here(), ""
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=HERE.parent) as running:
             for last in running.stdout or ():
                 print(last, end="", flush=True)
@@ -87,6 +91,9 @@ def main() -> int:
             results.append(json.loads(last))
         except ValueError:
             results.append({"name": name, "value": None, "unit": "", "limit": None, "ratio": None, "pass": False})
+            continue
+        if kept:
+            figures.record(name, results[-1], about)
     if len(results) > 1:
         print("== summary")
         for r in results:

@@ -34,7 +34,7 @@ from conformance.truth import NoTruth, Truth
 from orchestrator.experiments.scenario import interval
 from orchestrator.telemetry.reader import read
 
-SCENARIO = ROOT / "examples" / "scenarios" / "mixnet-moe"
+SCENARIO = ROOT / "extensions" / "adapt" / "scenarios" / "mixnet-moe"
 BUDGET_S = {"scenario": 850.0, "turns": 300.0}
 """A part has so long (s), and is stopped then: what was measured until then counts."""
 DRIFT, COMPUTE_MS = 12, 150.0  # of the scenario's plans

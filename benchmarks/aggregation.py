@@ -9,7 +9,7 @@ copy of every packet at the hosts' ports tells what was sent again, which is cou
 
 Sums: the reference is computed here from the packets alone. What each worker sent of a chunk is added in int32, and must be what
 each worker got, bit by bit. Then the whole training is repeated in this process, with gradients of four ranks summed as integers
-at the scale that docs/how-to/use-packet-switches.md has: its weights must be those that the ranks ended with.
+at the scale that extensions/switch_functions/README.md has: its weights must be those that the ranks ended with.
 The figure is how far bytes of switch over ring are off the arithmetic's ratio.
 """
 

@@ -132,6 +132,7 @@ def main() -> int:
         gloo_mbps=round(gloos, 1),
         spread=round(max(spread(values) for values in rates.values()), 4),
         loss=losses,
+        loss_apart=round(apart, 6),
         iteration_ms={name: round(value, 1) for name, value in took_ms.items()},
         size="32M",
         ranks=12,

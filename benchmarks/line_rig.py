@@ -5,7 +5,7 @@ flight are those of the original. Six days of 180 ms of the packet network and o
 night in which the queue (16 packets) is served by nobody. Arms:
 
 cubic     the kernel's
-one       the project's congestion control (agent/bpf/networks.bpf.c), told of the networks, with one window: the ablation
+one       the project's (extensions/congestion/host/bpf/networks.bpf.c), told of the networks, with one window: the ablation
 two       the same with a window for each network
 unsaid    the same, never told of the networks: the control
 
@@ -32,10 +32,10 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from agent.tcp.networks import Registered
 from benchmarks.harness import undisturbed
 from emulators.fabric import linux
 from emulators.fabric.line import NIGHT, Line, Network
+from extensions.congestion.host.networks import Registered
 
 ARMS = ("cubic", "one", "two", "unsaid")
 ORDER = (0, 0, 0, 0, 0, 0, 1)  # the network of each day

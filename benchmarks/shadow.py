@@ -1,17 +1,17 @@
 """A job with a shadow against the same job without, and with a checkpoint every iteration; what kills of its ranks then cost.
 
     python benchmarks/shadow.py [time | kills]
-Five hosts, four of them with ranks that train a perceptron of 399 370 parameters over one ring. Arms by turns in one run: none; tap
-(`job.shadow`); sync, a checkpoint every iteration; async, the same in a thread, which is only reported. An iteration is from the
-end of the one before to its own; ratios of medians with their intervals. Links of 500 Mb/s, as in examples/scenarios/checkmate:
-links here are dilated a hundredfold and disks, which are memory, are not, so at the usual 250 Mb/s a checkpoint is a smaller part
-of an iteration, whatever a shadow does. The ratios there are reported, too.
+Five hosts, four of them with ranks that train a perceptron of 399 370 parameters over one ring. Arms by turns in one run: none;
+tap (`job.shadow`); sync, a checkpoint every iteration; async, the same in a thread, which is only reported. An iteration is
+from the end of the one before to its own; ratios of medians with their intervals. Links of 500 Mb/s, as in
+extensions/shadow/scenarios/checkmate: links here are dilated a hundredfold and disks, which are memory, are not, so at the
+usual 250 Mb/s a checkpoint is a smaller part of an iteration, whatever a shadow does. The ratios there are reported, too.
 
 Equal: share of iterations that the shadow says it followed. That it is never different without saying so is looked at here: the
 file that the shadow leaves is held, bit by bit, against the checkpoint of the same iteration that the ranks wrote: at the end of
 each job with a tap, and after each kill. To have one there, the ranks of the jobs that are killed write one every iteration.
 
-Kills: SIGKILL to a random rank at a random moment, then `testbed job restore --from shadow`. Lost are the iterations that rank 0
+Kills: SIGKILL to a random rank at a random moment, then `testbed job restore`. Lost are the iterations that rank 0
 had noted beyond the one it goes on from. Baseline: a job without a shadow, with a checkpoint every 20 iterations, killed at moments
 drawn one from each twentieth of that period, and `testbed up` again.
 """
@@ -176,7 +176,7 @@ def shadowed(lab: BenchLab, torch: Any, chance: random.Random, seen: Followed) -
         last, _ = kill(lab, "kills", host)
         kept = seen.add(lab, torch, "kills")
         try:
-            begun = int(lab.call("job", "restore", "--from", "shadow")["resumed_from"])
+            begun = int(lab.call("job", "restore")["resumed_from"])
         except RuntimeError as error:
             print(f"  kill {number} of {host}: not restored: {error}", flush=True)
             losses.append(last)

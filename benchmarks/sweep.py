@@ -18,7 +18,7 @@ from orchestrator.experiments.files.sweep.reader import read_campaign
 from orchestrator.experiments.files.sweep.values import Campaign
 from orchestrator.experiments.sweep import record
 from orchestrator.experiments.sweep.campaign import carry_out
-from orchestrator.experiments.sweep.cluster import checked, connected
+from orchestrator.experiments.sweep.cluster import concurrent_trials, dask_client
 from orchestrator.experiments.sweep.version import of_program
 from orchestrator.settings import load
 
@@ -41,10 +41,10 @@ def campaign() -> Campaign:
 
 def measured(wanted: Campaign, workers: int, folder: Path) -> tuple[float, float, list[object]]:
     """The share added, the time to start the workers (s), and the values of all trials."""
-    kept = record.begin(load({"state_dir": str(folder)}), wanted, of_program(), resume=False)
+    kept = record.begin_campaign(load({"state_dir": str(folder)}), wanted, of_program(), resume=False)
     began = time.monotonic()
-    with connected("local", workers, folder / "dask", folder) as client:
-        slots = checked(client, [""])
+    with dask_client("local", workers, folder / "dask", folder) as client:
+        slots = concurrent_trials(client, [""])
         started = time.monotonic()
         carry_out(client, wanted, kept, wanted.trials, slots, lambda _: None)
         took = time.monotonic() - started

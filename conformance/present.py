@@ -12,8 +12,7 @@ from conformance.run import Report, Standing, Verdict
 from drivers.registry import driver_class, evidence
 from optics import Traits
 
-GRADES = ("REAL", "DOC", "CODE", "assumed")
-MATRIX_HEAD = ("devices", "driver", "reached by", "promises kept", "abilities confirmed", "evidence", "on hardware")
+MATRIX_HEAD = ("driver", "promises kept", "abilities confirmed")
 
 
 class NoMarkers(ValueError):
@@ -80,25 +79,14 @@ def standings(report: Report) -> list[tuple[str, str, str]]:
 
 
 def matrix_row(report: Report) -> tuple[str, ...]:
-    """The driver's row of the support matrix: what this run confirmed, and the evidence behind the driver."""
-    about = evidence(report.driver)
+    """The driver's row of the support matrix: what this run confirmed."""
     core = [name for name, capability in CAPABILITIES.items() if capability.core]
     good = [name for name in core if report.standing(name) is Standing.CONFIRMED]
     lacking = [name for name in core if name not in good]
     kept = f"all {len(core)}" if not lacking else f"{len(good)} of {len(core)}, not: {', '.join(lacking)}"
     able = [name for name in report.declared if not CAPABILITIES[name].core]
     words = [name if report.standing(name) is Standing.CONFIRMED else f"{name} ({report.standing(name)})" for name in able]
-    graded = [(grade, [name for name, given in about.grades.items() if given == grade]) for grade in GRADES]
-    proof = "; ".join(f"{grade}: {', '.join(names)}" for grade, names in graded if names)
-    return (
-        about.family,
-        f"`{report.driver}`",
-        ", ".join(about.schemes),
-        kept,
-        ", ".join(words) or "-",
-        proof or "not stated",
-        ", ".join(about.hardware) or "never tried",
-    )
+    return f"`{report.driver}`", kept, ", ".join(words) or "-"
 
 
 def matrix(reports: Iterable[Report]) -> str:

@@ -11,6 +11,7 @@ from grafana_foundation_sdk.models import common as kinds
 from grafana_foundation_sdk.models import dashboard as models
 
 from dashboards.influx import HERE, SOURCE, Influx, Marks, Notes, values_of
+from orchestrator.extensions import parts
 from orchestrator.telemetry.palette import MARK, PHASE_COLOURS, TURN
 
 NOTHING = "nothing in this time range"
@@ -134,15 +135,20 @@ UIDS = {
     "testbed-reconfiguration": "Reconfiguration analysis",
     "testbed-fabric": "Fabric health",
     "testbed-training": "Training",
-    "testbed-turning": "Slots and adapting",
+    "testbed-turning": "Slots",
     "testbed-traffic": "The job's traffic",
 }
+
+
+def titles() -> dict[str, str]:
+    """Of every page by its name, those of extensions last."""
+    return UIDS | dict(parts("board", "PAGE"))
 
 
 def dashboard(uid: str, what: str, variables: Sequence[board.QueryVariable], *, since: str, refresh: str) -> board.Dashboard:
     """An empty dashboard with what all have: variables, marks where the light moved and jobs turned, operators' notes, links."""
     built = (
-        board.Dashboard(UIDS[uid])
+        board.Dashboard(titles()[uid])
         .uid(uid)
         .description(what)
         .tags(["testbed", "generated"])
@@ -192,7 +198,7 @@ def dashboard(uid: str, what: str, variables: Sequence[board.QueryVariable], *, 
         .enable(True)
         .target(Notes("testbed-note"))
     )
-    for other, title in UIDS.items():
+    for other, title in titles().items():
         if other != uid:
             built.link(
                 board.DashboardLink(title)

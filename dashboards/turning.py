@@ -1,4 +1,4 @@
-"""Slots and adapting: circuits that keep moving while jobs use them."""
+"""Slots: circuits that keep moving while jobs use them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from orchestrator.telemetry.palette import PHASE_COLOURS
 
 OURS = f"{HERE} AND {DEVICE}"
 HOSTS = f"{HERE} AND {HOST}"
-WHAT = "\"what\" = '{}'"
 
 
 def over(what: str, field: str, name: str, where: str, *by: str, ref: str = "A", word: str = "") -> Influx:
@@ -52,22 +51,6 @@ def slots_table() -> barchart.Panel:
     return panel.override_by_name("dark", colour(PHASE_COLOURS["dark"])).override_by_name("late", colour(PHASE_COLOURS["pause"]))
 
 
-def outcomes() -> barchart.Panel:
-    """What came of the looks."""
-    return dress(
-        bars("what", kinds.VizOrientation.AUTO).show_value(kinds.VisibilityMode.AUTO),
-        "What came of the looks",
-        "How many looks at the job's traffic changed its circuits, left them, or were taken back, from adapt. Many that failed: "
-        "`testbed status` and the events of the adapter say why.",
-        "short",
-        table(f'SELECT count("iteration") AS "looks" FROM "adapt" WHERE {HERE} GROUP BY "what"'),
-        w=8,
-        h=8,
-        nothing="no adapter ran",
-        transform=[NO_TIME],
-    )
-
-
 def curve(title: str, what: str, unit: str, *queries: Influx, w: int = 12, nothing: str = "no slots turned") -> timeseries.Panel:
     """Curves of one panel."""
     return lines(title, what, unit, *queries, w=w).no_value(nothing)
@@ -76,7 +59,7 @@ def curve(title: str, what: str, unit: str, *queries: Influx, w: int = 12, nothi
 def build() -> board.Dashboard:
     built = dashboard(
         "testbed-turning",
-        "Schedules whose slots turn, and circuits that follow a job's traffic: duty, darkness, lateness, gain.",
+        "Schedules whose slots turn: duty, darkness, lateness.",
         [
             variable("run", "Run", "slot", "run", of_runs=False, newest=True),
             variable("device", "Device", "slot", "device"),
@@ -85,7 +68,6 @@ def build() -> board.Dashboard:
         since="15m",
         refresh="5s",
     )
-    turned = f"{HERE} AND {WHAT.format('turned')}"
     for title, what, unit, query in (
         ("Duty", "The share of light of the latest 100 slots, from slot.", "percentunit", pick('last("duty")', "slot", OURS)),
         (
@@ -113,20 +95,13 @@ def build() -> board.Dashboard:
             pick('max("edge_error_ms")', "slot_host", HOSTS),
         ),
         (
-            "Turns of an adapter",
-            "Circuits that were changed for traffic, from adapt.",
-            "short",
-            pick('count("iteration")', "adapt", turned),
-        ),
-        ("Gain, median", "Of these turns, as predicted, from adapt.", "none", pick('percentile("gain", 50)', "adapt", turned)),
-        (
-            "Exposed, largest",
-            "Of a turn, what fell into the job's exchanges, from adapt. It is to be hidden in computing.",
+            "Dark at a host, longest",
+            "From the first carrier lost to the last of the new slot, from slot_host.",
             "ms",
-            pick('max("exposed_ms")', "adapt", turned),
+            pick('max("dark_ms")', "slot_host", HOSTS),
         ),
     ):
-        built.with_panel(number(title, what, unit, query, w=3))
+        built.with_panel(number(title, what, unit, query, w=4))
     for panel in (
         curve(
             "Duty over time",
@@ -159,33 +134,6 @@ def build() -> board.Dashboard:
             "From the first carrier lost to the last of the new slot, the longest in each interval, from slot_host.",
             "ms",
             over("max", "dark_ms", "slot_host", HOSTS, "host"),
-        ),
-        curve(
-            "Gain of turns",
-            "The largest predicted in each interval, from adapt: an exchange over the circuits of then, divided by that "
-            "over the new ones. Near 1: turns hardly pay.",
-            "none",
-            over("max", "gain", "adapt", turned, word="gain"),
-            w=16,
-            nothing="no circuits turned",
-        ),
-        outcomes(),
-        curve(
-            "Exchange, predicted",
-            "Of each look, over the circuits of then and over the proposed ones, from adapt. Alike: nothing is to be gained.",
-            "ms",
-            over("mean", "now_ms", "adapt", HERE, ref="A", word="circuits of then"),
-            over("mean", "then_ms", "adapt", HERE, ref="B", word="proposed"),
-            nothing="no adapter ran",
-        ),
-        curve(
-            "What a turn of an adapter took",
-            "From the first host's drain to the last commit, of it dark, and what fell into exchanges, from adapt.",
-            "ms",
-            over("max", "turn_ms", "adapt", turned, ref="A", word="turn"),
-            over("max", "dark_ms", "adapt", turned, ref="B", word="dark"),
-            over("max", "exposed_ms", "adapt", turned, ref="C", word="exposed"),
-            nothing="no circuits turned",
         ),
     ):
         built.with_panel(panel)

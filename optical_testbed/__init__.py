@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from optical_testbed_home import HOME, PACKAGES, OwnFirst, environment, own_first, shadowed
+from optical_testbed_home import HOME, PACKAGES, OwnFirst, environment, hidden_packages, own_first
 
 if TYPE_CHECKING:
     from optical_testbed.campaign import Campaign
@@ -73,8 +73,8 @@ __all__ = [
     "Untrusted",
     "Usage",
     "environment",
+    "hidden_packages",
     "own_first",
-    "shadowed",
 ]
 
 _OF_THE_API = {

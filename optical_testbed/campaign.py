@@ -31,11 +31,11 @@ class Campaign:
 
     def __init__(self, file: str | PathLike[str], *, settings: Mapping[str, object] | None = None) -> None:
         """Read a campaign file. settings: by their names in testbed.toml. Raises: BadFile - everything wrong with it."""
-        from orchestrator.experiments.sweep.verb import read
+        from orchestrator.experiments.sweep.verb import load_campaign
 
         self._file = Path(file)
         self._settings: Settings = load(None, settings, None, None, None)
-        self._campaign: Read = read(self._file)
+        self._campaign: Read = load_campaign(self._file)
 
     def __len__(self) -> int:
         """The number of trials."""
@@ -84,10 +84,10 @@ class Campaign:
         Each has `key`, `labels` (its parameters), `state` (`done` or `failed`), `attempts`, `errors`, `values` (what was measured,
         by name), `worker`, `began` (Unix time, s), `seconds` and `version`.
         """
-        from orchestrator.experiments.sweep.record import Record
+        from orchestrator.experiments.sweep.record import CampaignRecord
 
         trials = [{"key": trial.key, "labels": trial.labels} for trial in self._campaign.trials]
-        return tuple(Record(self.folder, {"trials": trials}).results())
+        return tuple(CampaignRecord(self.folder, {"trials": trials}).results())
 
     def frame(self) -> pandas.DataFrame:
         """The results as a DataFrame: a row for each trial, a column for each parameter and value, and `state`.

@@ -55,7 +55,7 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": path, "PYTHONSAFEPATH": "1"}
 
 
-def shadowed() -> dict[str, str]:
+def hidden_packages() -> dict[str, str]:
     """Packages of the project that `import` would find elsewhere, and where."""
     found = {}
     for name in PACKAGES:

@@ -94,24 +94,6 @@ class Traffic:
 
 
 @dataclass(frozen=True, slots=True)
-class Region:
-    """Ports of a job's hosts whose circuits follow the traffic between these hosts.
-
-    fallback: a packet switch (one of the plan's segments) that joins all of `hosts`, and carries their traffic while circuits move.
-    """
-
-    name: str
-    hosts: tuple[HostName, ...]
-    ports: tuple[HostPort, ...]
-    fallback: str
-
-    @classmethod
-    def of(cls, data: Mapping[str, Any]) -> Region:
-        """The region that `data` (`to_json` of one) describes."""
-        return cls(data["name"], tuple(data["hosts"]), tuple(HostPort(**port) for port in data["ports"]), data["fallback"])
-
-
-@dataclass(frozen=True, slots=True)
 class Job:
     """The program that runs on the hosts. `ranks[i]` names rank i; each ring is an order of all hosts, each of which it enters and
     leaves once, whatever the number of ranks there. The ranks of a host follow each other.
@@ -123,8 +105,6 @@ class Job:
     decide its weights, None if it keeps no checkpoints. Its backend is the declared one, `args` has the declared defaults.
 
     evicted: ranks of the same training whose place another has now, or none (empty); it goes on from the checkpoints of the rest.
-
-    regions: hosts whose circuits follow their traffic while it runs (`testbed adapt`); no port is in two of them.
 
     attached: what it has beside its ranks while it runs, by kind (orchestrator/extensions.py). aside: hosts that only these need.
     """
@@ -142,7 +122,6 @@ class Job:
     version: str = ""
     training: Mapping[str, int | float | str | bool] | None = None
     evicted: Mapping[RankName, RankName] = field(default_factory=dict)
-    regions: tuple[Region, ...] = ()
     attached: Mapping[str, Any] = field(default_factory=dict)
     aside: tuple[HostName, ...] = ()
 
@@ -153,7 +132,6 @@ class Job:
             "ranks": tuple(data["ranks"]),
             "rings": tuple(map(tuple, data["rings"])),
             "traffic": Traffic.of(data["traffic"]) if data["traffic"] else None,
-            "regions": tuple(map(Region.of, data["regions"])),
             "aside": tuple(data["aside"]),
         }
         return cls(**{**data, **read})
@@ -266,7 +244,7 @@ class Schedule:
 
     kind: what ends a slot: the time, or a phase of the job (an iteration boundary). follow: what hosts go by: their own light, or
     their clocks. late: what happens when a slot's light does not come: it is left out, or the schedule stops. pattern: as written
-    in the file, for display; the slots are what counts. congestion: of TCP; per-network has a window for circuits that come and go
+    in the file, for display; the slots are what counts. tcp: per-network has a window for circuits that come and go
     and one for the rest, one-window and not-told are the same with one window, and without word of the slots, to compare with.
     """
 
@@ -277,21 +255,7 @@ class Schedule:
     follow: Literal["light", "clock"] = "light"
     late: Literal["skip", "stop"] = "skip"
     pattern: str = ""
-    congestion: Literal["cubic", "per-network", "one-window", "not-told"] = "cubic"
-
-
-@dataclass(frozen=True, slots=True)
-class Adapt:
-    """How the circuits of the job's regions follow its traffic: looked at after every `every` iterations.
-
-    predict: the next traffic is the last seen, or an exponentially weighted mean. gain: predicted time on the circuits of now over
-    that on the proposed ones, below which nothing is changed. dark_share: of an iteration, that a change may stop the job at most.
-    """
-
-    every: int
-    predict: Literal["last", "ewma"] = "last"
-    gain: float = 1.1
-    dark_share: float = 0.05
+    tcp: Literal["cubic", "per-network", "one-window", "not-told"] = "cubic"
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,7 +264,7 @@ class Plan:
 
     interchangeable: groups of equal hosts that may be exchanged. segments: names of packet switches, whose pairs of ports
     are among the links. spares: hosts outside of it that may take the place of one that fails, in this order.
-    schedule: links that come and go beside `links`. adapt: how the job's regions follow its traffic.
+    schedule: links that come and go beside `links`.
     """
 
     name: str
@@ -317,7 +281,6 @@ class Plan:
     segments: tuple[str, ...] = ()
     spares: tuple[HostName, ...] = ()
     schedule: Schedule | None = None
-    adapt: Adapt | None = None
 
     @property
     def rings(self) -> tuple[tuple[HostName, ...], ...]:
@@ -347,7 +310,6 @@ class Plan:
             acceptance=replace(self.acceptance, all_pairs=self.acceptance.all_pairs and whole),
             job=None,
             schedule=None,
-            adapt=None,
             interchangeable=(),  # hosts exchanged in one slot would have to be in all
         )
 

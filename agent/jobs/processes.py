@@ -20,6 +20,7 @@ import stat
 import subprocess
 import sys
 import time
+from functools import partial
 
 from agent.basics import VAR, Failure, bad, integer, number, read, read_json, refused, write
 from agent.host.shares import confine
@@ -28,7 +29,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from agent.shapes import Answer, Attempt, Daemon, Json
+    from agent.shapes import Answer, Attempt, Daemon, Json, Mechanism
 
 TAIL_LIMIT = 256 << 10
 JOB_NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")
@@ -193,14 +194,14 @@ class Jobs:
             raise bad("env: a mapping of words to words is needed")
         self.refuse_running(request, where)
         user = self.user(request.get("user"))
-        self.server.congestions.wish(request)
+        self.wishes(request)
         self.swept(lambda: attempt(lambda: self.launch(request, where, user)), self.left(where))
 
     def launch(self, request: Json, where: str, user: pwd.struct_passwd | None) -> Json:
         """Start a job whose request is right. Raises: Failure - a newer run came or one was started meanwhile; no such program."""
         self.server.fence.check("job.start", request)
         self.refuse_running(request, where)
-        congestion = self.server.congestions.wish(request)
+        wishes = self.wishes(request)
         argv, env = request["argv"], request.get("env", {})
         if request["name"] in self.watched:  # it ended a moment ago
             self.ended(request["name"])
@@ -255,9 +256,14 @@ class Jobs:
         spec = {"pid": child.pid, "born": start_time(child.pid), "started_ns": time.monotonic_ns(), "argv": argv}
         write(noted + ".json", json.dumps(spec))
         self.watch(request["name"])
-        if congestion is not None:
-            self.server.congestions.begin(request["name"], congestion)
+        for mechanism, wanted in wishes:
+            mechanism.begin(request["name"], wanted)
         return {"name": request["name"], "pid": child.pid, "directory": where}
+
+    def wishes(self, request: Json) -> list[tuple[Mechanism, Json]]:
+        """What a job that is to start wishes of each mechanism. Raises: Failure - this host cannot have it."""
+        wishes = ((mechanism, mechanism.wish(request)) for mechanism in self.server.mechanisms)
+        return [(mechanism, wanted) for mechanism, wanted in wishes if wanted is not None]
 
     def refuse_running(self, request: Json, where: str) -> None:
         if (found := self.state(where))["state"] == "running":
@@ -348,7 +354,8 @@ class Jobs:
         os.close(fd)
         self.server.guard(lambda: self.server.handoff.close(name))
         self.server.guard(lambda: self.server.slots.notices.close(name))
-        self.server.guard(lambda: self.server.congestions.end(name))
+        for mechanism in self.server.mechanisms:
+            self.server.guard(partial(mechanism.end, name))
         child = self.children.pop(name, None)
         if child is not None:
             child.wait()

@@ -24,8 +24,8 @@ from agent.netlink import (
     routes_of,
 )
 from agent.routes.prefixes import expanded, first_and_bits
+from agent.tcp.controls import control_here
 from agent.tcp.kick import Kick
-from agent.tcp.networks import congestion_control
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -56,6 +56,7 @@ class Generations:
         self.lanes: Callable[[], list[str]] = lambda: server.facts.get("lanes", [])
         self.crossed: Callable[[int, list[str]], None] = lambda generation, addresses: None
         self.changed: Callable[[], None] = lambda: None  # what the kernel's rule selects
+        self.controls: dict[str, str] = {}  # what `congctl` may name, and what the kernel calls it here
         # What jobs prepared for a generation waits for these: it became active; it was left, or will not become active by itself.
         self.activated: Callable[[int], None] = lambda generation: None
         self.abandoned: Callable[[int], None] = lambda generation: None
@@ -185,7 +186,7 @@ class Generations:
         for other in [g for g in self.staged if g != generation and self.table(g) == table]:
             self.drop(other)
         index = {"": 0, **{name: v["ifindex"] for name, v in self.interfaces.items()}}
-        chosen = congestion_control(request.get("congctl"))
+        chosen = control_here(request.get("congctl"), self.controls)
         metrics = metrics_attribute(request.get("rto_min_ms"), chosen)
         try:
             for row in routes:

@@ -1,1 +1,1 @@
-"""TCP connections of this host: congestion control, and pushes after a hold."""
+"""TCP connections of this host: what the kernel has for them, and pushes after a hold."""

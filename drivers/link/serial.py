@@ -12,7 +12,7 @@ from drivers.link.blocking import BlockingLink
 from optics import Missing, Unreachable
 
 BACK_S = 1.0
-"""A line that was there before may be missing for so long (s): a USB adapter comes back under its name when it resets."""
+"""A line that was there before may be missing for so long (s): a USB converter comes back under its name when it resets."""
 
 
 class SerialLink(BlockingLink):

@@ -32,7 +32,7 @@ BEGUN_S = 60.0
 """An agent that answers has begun a process within this time (s), however busy its machine is."""
 RECORDS = "shadow.jsonl"
 Restore = Literal["", "shadow", "newest"]
-"""What ranks begin from: their own checkpoints; the shadow's; whichever of both is newer (workloads/shadow/peers.py)."""
+"""What ranks begin from: their own checkpoints; the shadow's; whichever of both is newer (rank/peers.py)."""
 Says = Callable[[str], object]
 """Told what is waited for."""
 
@@ -60,7 +60,7 @@ class ShadowHosts:
                 raise
             return error.line
         try:
-            secret = {rank: {"name": on_host(name, rank), "env": {"TESTBED_SHADOW": met}} for rank in job.ranks}
+            secret = {rank: {"name": on_host(name, rank), "env": {"TESTBED_OBSERVER_SHADOW": met}} for rank in job.ranks}
             await self.channels.ask(secret if restore else {job.ranks[0]: secret[job.ranks[0]]}, "job.secret")
         except BaseException:
             await self._give_up(name, shadow.host, tapped(job, self.channels.lab))
@@ -78,9 +78,9 @@ class ShadowHosts:
         env = {
             "PYTHONPATH": f"/var/lib/testbed/workloads/{workload_digest()}",
             "PYTHONUNBUFFERED": "1",
-            "TESTBED_SHADOW": met,
+            "TESTBED_OBSERVER_SHADOW": met,
         }
-        argv = ["python3", "-m", "workloads.shadow"]
+        argv = ["python3", "-m", "extensions.shadow.rank"]
         about = {"name": name, "argv": argv, "env": env, "checkpoints": job_name(job.name, identity(job))}
         if host not in self.channels.attached() and isinstance(error := (await self.channels.connect([host]))[host], TestbedError):
             raise error

@@ -34,7 +34,8 @@ class Kind(Generic[S]):
 
     noun: what messages call it. does: what one of them does with what there is one for (`of`). state: the class of its states.
     options: with which the command does the work itself. moves_light: it holds the lab meanwhile, so that whoever is to change the
-    lab stops it first. stop_s: how long (s) it may take to end.
+    lab stops it first. halts: the guard stops it while it recovers a job, and starts it again. stop_s: how long (s) it may take to
+    end.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Kind(Generic[S]):
     of: Literal["plan", "lab", "server"] = "plan"
     stops: str = "--stop"
     moves_light: bool = False
+    halts: bool = False
     stop_s: float = STOP_S
 
     def path(self, settings: Settings, key: str) -> Path:

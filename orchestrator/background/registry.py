@@ -5,16 +5,17 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from importlib import import_module
+from itertools import chain
 from typing import Any
 
 from orchestrator.background.kind import Kind
+from orchestrator.background.state import S
+from orchestrator.extensions import parts
 from orchestrator.settings import Settings
 
 KINDS = {
     "guard": "orchestrator.services.guard.process:GUARD",
     "turn": "orchestrator.services.schedule.process:TURNER",
-    "adapt": "orchestrator.services.adapt.process:ADAPTER",
-    "coordinate": "orchestrator.services.sharing.process:COORDINATOR",
     "queue": "orchestrator.queue.process:QUEUE",
     "serve metrics": "orchestrator.views.metrics.process:EXPORTER",
 }
@@ -22,20 +23,27 @@ KINDS = {
 
 def kind(name: str) -> Kind[Any]:
     """The kind of this name."""
-    module, _, called = KINDS[name].partition(":")
-    found: Kind[Any] = getattr(import_module(module), called)
+    if name in KINDS:
+        module, _, called = KINDS[name].partition(":")
+        found: Kind[Any] = getattr(import_module(module), called)
+    else:
+        found = {each.name: each for each in parts("service", "KIND")}[name]
     return found
 
 
 def kinds() -> Iterator[Kind[Any]]:
-    """All of them."""
-    return map(kind, KINDS)
+    """All of them, those of extensions last."""
+    return chain(map(kind, KINDS), parts("service", "KIND"))
+
+
+def state(kind: Kind[S], settings: Settings, key: str, lab: str) -> S | None:
+    """What the file of this kind says, for this plan (the slice of its owner) and lab; None if it never ran."""
+    return kind.read(kind.path(settings, lab if kind.of == "lab" else key))
 
 
 def states(settings: Settings, key: str, lab: str) -> dict[str, Any]:
-    """What the file of each kind says, for this plan (the slice of its owner) and lab, by name; without those that never ran."""
-    read = ((each.name, each.read(each.path(settings, lab if each.of == "lab" else key))) for each in kinds())
-    return {name: state for name, state in read if state is not None}
+    """As `state`, of each kind, by name; without those that never ran."""
+    return {each.name: there for each in kinds() if (there := state(each, settings, key, lab)) is not None}
 
 
 def stop_movers(settings: Settings, key: str) -> list[str]:

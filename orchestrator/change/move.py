@@ -89,7 +89,7 @@ class Move:
             phase.detail = counts_of(goal.early) + ", in the dark"
 
     async def stage(self, wanted: Mapping[HostName, Rules]) -> None:
-        """Fill shadow tables through Ansible: the new generation, and one to drain onto if some links stay lit meanwhile."""
+        """Fill tables that no rule selects yet by Ansible: the new generation, and one to drain onto if some links stay lit."""
         context = self.context
         generations: dict[int, Mapping[HostName, Rules]] = {self.generation: wanted}
         if self.drained is not None:

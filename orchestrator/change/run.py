@@ -193,8 +193,8 @@ class ChangeRun:
             return DownReport(context.run.id, self.lab.name, nothing_to_do=True, notes=(note,), verb=self.verb, of=dead[0])
 
     @asynccontextmanager
-    async def adapting(self, plan: Plan, text: str, options: RunOptions) -> AsyncIterator[Context]:
-        """What an adapter works with, for as long as it runs; what earlier runs left unfinished is then done with."""
+    async def lasting(self, plan: Plan, text: str, options: RunOptions) -> AsyncIterator[Context]:
+        """What a service works with that changes light again and again; what earlier runs left unfinished is then done with."""
         async with self._running(plan.name, options, plan=plan, text=text) as context:
             yield context
             self._resolve(context)

@@ -20,6 +20,7 @@ from optics.errors import HandsNeeded, Missing, TestbedError, Unreachable
 from optics.errors import Usage as Usage  # of every verb
 from optics.plain import printable
 from orchestrator.cli.tones import coloured
+from orchestrator.extensions import verbs as verbs_of_extensions
 from orchestrator.verbs.invoke import GRACE_S, bounded, invoked, start_lab
 
 if TYPE_CHECKING:
@@ -37,9 +38,12 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 API = "testbed/v1"
-_LAB_VERBS = (
-    "adapt|compare|confirm|coordinate|design|devices|doctor|down|driver|exec|guard|job|lab|lock|plan|prewire|queue|rehearse|reproduce|restore|resume|rollback|serve|shell|status|"
-    "tagout|turn|ui|unlock|up|verify|watch"
+_LAB_VERBS = "|".join(
+    (
+        "compare|confirm|design|devices|doctor|down|driver|exec|guard|job|lab|lock|plan|prewire|queue|rehearse|reproduce|restore",
+        "resume|rollback|serve|shell|status|tagout|turn|ui|unlock|up|verify|watch",
+        *(verb for found in verbs_of_extensions().values() for verb in found),
+    )
 )
 _COMMAND = re.compile(rf"\btestbed (?=(?:{_LAB_VERBS})\b)((?:(?!\btestbed )[^;`\n])*)")
 """A command in a text, up to where it may end."""

@@ -13,7 +13,7 @@ from orchestrator.cli.shared import one_of, own_slice, seconds
 
 if TYPE_CHECKING:
     from orchestrator.experiments.files.scenario.values import Scenario
-    from orchestrator.experiments.scenario.record import Record
+    from orchestrator.experiments.scenario.record import ComparisonRecord
 
 app = typer.Typer()
 
@@ -64,7 +64,7 @@ def compare(
             raise Usage("compare: --predicted examines one run and measures nothing; give no plans and no --resume")
         return designmore.predicted(call, predicted)
     from orchestrator.experiments.scenario import compare as c
-    from orchestrator.experiments.scenario.record import again, begin
+    from orchestrator.experiments.scenario.record import again, begin_comparison
     from orchestrator.session import load_lab
 
     within_s = None if within is None else seconds("--within", within, "30m")
@@ -87,12 +87,12 @@ def compare(
         lab = load_lab(call.settings.inventory)
         scenario = c.scenario_of(plans, job=job, repeats=repeats, iterations=iterations, watchdog_s=watchdog_s)
         _ask(call, len(plans) * repeats)
-        kept = begin(call.settings, lab, scenario, kind="compare", leave=leave)
+        kept = begin_comparison(call.settings, lab, scenario, kind="compare", leave=leave)
     call.note(f"compare    {kept.name}: {' '.join(s['arm'].upper() for s in kept.slots)}")
     return _measured(call, kept, scenario, within_s, out)
 
 
-def _measured(call: Call, kept: Record, scenario: Scenario, within_s: float | None, out: Path | None) -> Result:
+def _measured(call: Call, kept: ComparisonRecord, scenario: Scenario, within_s: float | None, out: Path | None) -> Result:
     """Make the missing measurements, leave the lab as chosen, write the report. Raises: as the verbs do, with how to continue."""
     from orchestrator.experiments.scenario.runner import Runner, leave
 
@@ -104,7 +104,7 @@ def _measured(call: Call, kept: Record, scenario: Scenario, within_s: float | No
     return _result(call, kept, whole, leave(kept, verbs), out)
 
 
-def _result(call: Call, kept: Record, whole: bool, left: str, out: Path | None) -> Result:
+def _result(call: Call, kept: ComparisonRecord, whole: bool, left: str, out: Path | None) -> Result:
     from orchestrator.experiments.scenario.interval import LEVEL
     from orchestrator.results import path_text, to_json
     from orchestrator.views.report.measured import verdicts

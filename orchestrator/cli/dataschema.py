@@ -14,7 +14,7 @@ from pydantic.json_schema import GenerateJsonSchema
 from typing_extensions import TypedDict
 
 from orchestrator.cli.call import API
-from orchestrator.cli.shapes import DATA, PLAN_FILE, Shapes, fields
+from orchestrator.cli.shapes import PLAN_FILE, Shapes, data, fields
 from orchestrator.plan.edges import json_schema as plan_schema
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
@@ -43,7 +43,7 @@ def json_schema() -> dict[str, Any]:
     `$defs` has the data of each verb under its words (`job-status`), of failures under `error`.
     """
     forms: dict[int, Any] = {}
-    adapters = [(key(verb), "serialization", _adapter(verb, shapes, forms)) for verb, shapes in {**DATA, "error": ERRORS}.items()]
+    adapters = [(key(verb), "serialization", _adapter(verb, shapes, forms)) for verb, shapes in {**data(), "error": ERRORS}.items()]
     made, found = TypeAdapter.json_schemas(adapters, schema_generator=_Schema)  # type: ignore[arg-type]
     plan = plan_schema()
     parts = {f"plan-{name.removesuffix('Edge')}": part for name, part in plan.pop("$defs").items()}

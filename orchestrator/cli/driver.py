@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from orchestrator.inventory.lab import Lab
     from orchestrator.store.store import Store
 
-README, DRIVERS_PAGE = "README.md", "docs/reference/drivers.md"
+DRIVERS_PAGE = "docs/reference/drivers.md"
 
 
 app = typer.Typer(name="driver", help="List, check and develop drivers.", no_args_is_help=True, rich_markup_mode=None)
@@ -99,7 +99,7 @@ def conform(
     app,
     "matrix",
     "Check all drivers against their emulators; print the support matrix.",
-    examples=f"testbed driver matrix\ntestbed driver matrix --update {README}",
+    examples=f"testbed driver matrix\ntestbed driver matrix --update {DRIVERS_PAGE}",
 )
 def matrix(
     call: Call,

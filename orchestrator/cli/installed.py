@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, cast
@@ -13,6 +14,7 @@ import typer
 from optics.errors import TestbedError
 from orchestrator.cli.call import Call, Result, Usage, verb
 
+SCENARIO = "scenario.yaml"
 _KINDS = (".json", ".py", ".yaml", ".yml", ".md", ".svg", ".toml", ".ipynb", ".txt")
 
 
@@ -35,37 +37,52 @@ def examples_home() -> Path:
     raise Missing("the examples are not installed", hint="pip install --force-reinstall --no-deps optical-testbed")
 
 
+def _shipped() -> dict[Path, Path]:
+    """The examples and the scenarios of all extensions: each file's path in the repository, and where it is. Raises: Missing."""
+    import optical_testbed_home
+
+    trees = ((examples_home(), "examples/**/*"), (optical_testbed_home.HOME, "extensions/*/scenarios/**/*"))
+    found = ((path.relative_to(home), path) for home, pattern in trees for path in home.glob(pattern) if path.is_file())
+    return {name: path for name, path in sorted(found) if "__pycache__" not in name.parts and name.suffix in _KINDS}
+
+
+def scenarios() -> dict[str, Path]:
+    """The scenario files that come with the program, by name. Raises: Missing - the examples are not installed."""
+    found = [path for path in _shipped().values() if path.name == SCENARIO]
+    return {path.parent.name: path for path in sorted(found, key=lambda path: path.parent.name)}
+
+
 def with_pages(text: str) -> str:
     """The text; a page of the documentation that is not below this directory is named by where it is installed."""
-    if "docs/" not in text:
+    if ".md" not in text:
         return text
     from contextlib import suppress
 
+    import optical_testbed_home
+
     def place(page: re.Match[str]) -> str:
-        return page[0] if Path(page[0]).is_file() or not (home / page[0]).parent.is_dir() else str(home / page[0])
+        there = (optical_testbed_home.HOME if page[0].startswith("extensions/") else home) / page[0]
+        return page[0] if Path(page[0]).is_file() or not there.parent.is_dir() else str(there)
 
     with suppress(TestbedError):
         home = examples_home()
-        return re.sub(r"(?<![\w/])docs/[\w/.-]+\.md", place, text)
+        return re.sub(r"(?<![\w/])(?:docs/[\w/.-]+|extensions/\w+/README)\.md", place, text)
     return text
 
 
-def _copy(home: Path, to: Path) -> list[Path]:
-    """Copy the examples into an empty or new directory. Raises: Usage - there is something."""
+def _copy(files: Mapping[Path, Path], to: Path) -> None:
+    """Copy files, by their paths below it, into an empty or new directory. Raises: Usage - there is something."""
     import shutil
 
-    found = [path for path in sorted((home / "examples").rglob("*")) if path.is_file()]
-    wanted = [path for path in found if "__pycache__" not in path.parts and path.suffix in _KINDS]
     try:
         if to.exists() and (not to.is_dir() or any(to.iterdir())):
             raise Usage(f"{to}: exists and is not an empty directory", hint="choose another one; nothing was written")
-        for path in wanted:
-            target = to / path.relative_to(home)
+        for name, path in files.items():
+            target = to / name
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, target)
     except OSError as error:
         raise Usage(f"{to}: {error.strerror}", hint="choose another directory: testbed examples --copy DIR") from error
-    return [path.relative_to(home) for path in wanted]
 
 
 app = typer.Typer()
@@ -91,17 +108,16 @@ def examples(
     call: Call,
     copy: Annotated[Path | None, typer.Option("--copy", metavar="DIR", help="Copy them into this new or empty directory.")] = None,
 ) -> Result:
-    home = examples_home()
+    shipped = _shipped()
     if copy is not None:
-        files = [str(path) for path in _copy(home, copy)]
+        _copy(shipped, copy)
+        files = [str(name) for name in shipped]
         hint = f"cd {copy} && testbed up --topology examples/topoopt-12.json"
         return Result({"folder": str(copy), "files": [*files]}, f"Copied {len(files)} files to {copy}", hint=hint)
-    found = sorted(
-        str(path.relative_to(home))
-        for kind in ("*.json", "*.ipynb", "*/*.yaml", "*/*/*.yaml", "*/*.yml")
-        for path in (home / "examples").glob(kind)
-    )
-    return Result({"folder": str(home / "examples"), "files": [*found]}, "\n".join(found), hint="testbed examples --copy DIR")
+    plans = [name for name in shipped if name.suffix == ".json" and name.parent.name == "examples"]
+    found = [str(name) for name in shipped if name in plans or name.suffix in (".ipynb", ".yaml", ".yml")]
+    hint = "testbed examples --copy DIR"
+    return Result({"folder": str(examples_home() / "examples"), "files": [*found]}, "\n".join(found), hint=hint)
 
 
 @verb(
@@ -136,11 +152,11 @@ def _data_schema(call: Call, verb: str) -> dict[str, object]:
     """Raises: Usage - no verb has this name."""
     from optics.plain import did_you_mean
     from orchestrator.cli.dataschema import json_schema, schema_of
-    from orchestrator.cli.shapes import DATA
+    from orchestrator.cli.shapes import data
 
     whole = json_schema()
-    if verb and verb not in DATA:
-        raise Usage(f"schema: there is no verb {verb}{did_you_mean(verb, DATA)}", hint="testbed schema data: those of all verbs")
+    if verb and verb not in (known := data()):
+        raise Usage(f"schema: there is no verb {verb}{did_you_mean(verb, known)}", hint="testbed schema data: those of all verbs")
     return schema_of(verb, whole) if verb else whole
 
 

@@ -9,6 +9,7 @@ import typer
 
 from orchestrator.cli.call import Call, Result, Usage, engine, verb
 from orchestrator.cli.completing import hosts
+from orchestrator.cli.listing import added
 from orchestrator.cli.shared import Wait, seconds, write_file
 from orchestrator.jobs.report import JobStatus
 
@@ -34,16 +35,10 @@ def launch(call: Call) -> Result:
     app,
     "restore",
     "Launch the job that ended again, from the newest checkpoint of what followed it.",
-    examples="testbed job restore --from shadow",
+    examples="testbed job restore",
+    more="testbed up goes on from the newest checkpoint, whoever kept it.",
 )
-def restore(
-    call: Call, source: Annotated[str, typer.Option("--from", metavar="NAME", help="What kept the checkpoint: shadow.")]
-) -> Result:
-    from orchestrator.jobs.attachments import attachments
-
-    keep = [kind.key for kind in attachments() if kind.restores]
-    if source not in keep:
-        raise Usage(f"job restore: --from takes {' or '.join(keep)}, got {source!r}; from the ranks' own checkpoints: testbed up")
+def restore(call: Call) -> Result:
     return _result(call.work(engine.job_restore))
 
 
@@ -206,31 +201,5 @@ def profile(
     )
 
 
-@verb(
-    app,
-    "phases",
-    "Show when each job of the lab computes and sends, and how jobs that share links fit.",
-    examples="""
-testbed job phases                        of all owners' running jobs
-testbed job phases --figure phases.svg    also as a picture: a circle for each shared link
-testbed job phases --for 30s              sample longer, for jobs with long iterations
-""",
-    more="""
-Reads only. Times are those that jobs would have with their links to themselves; the shifts are those with which they collide least.
-testbed coordinate applies them.
-""",
-)
-def phases(
-    call: Call,
-    figure: Annotated[Path | None, typer.Option("--figure", metavar="FILE", help="Write the circles as SVG.")] = None,
-    grid: Annotated[float, typer.Option("--grid", metavar="MS", min=0.1, help="Shifts and periods are multiples of this.")] = 1.0,
-    for_: Annotated[str, typer.Option("--for", metavar="TIME", help="How long ports are sampled.")] = "3s",
-) -> Result:
-    from orchestrator.cli import phasestext
-    from orchestrator.services.sharing.coordinate import job_phases
-
-    report = call.work(job_phases, grid_ms=grid, seconds=seconds("--for", for_, "3s"))
-    if figure is not None:
-        write_file(figure, phasestext.svg(report))
-    hint = report.hint or ("testbed coordinate" if report.fits else "")
-    return Result(report.to_json(), phasestext.text(report), hint=hint)
+for more in added("job"):
+    app.add_typer(more)

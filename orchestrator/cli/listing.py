@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from typer.core import TyperGroup
+
+from orchestrator.extensions import module_of
+from orchestrator.extensions import verbs as of_extensions
 
 VERBS: Mapping[str, Mapping[str, str]] = {
     "change": {
@@ -30,14 +33,12 @@ VERBS: Mapping[str, Mapping[str, str]] = {
     "guard": {
         "guard": "Watch the current plan; reroute traffic around circuits that lose light; recover its job.",
     },
-    "adapt": {
-        "adapt": "Make the circuits of a running job's regions follow its traffic.",
-    },
     "turn": {
         "turn": "Turn the slots of the plan that is up.",
     },
-    "coordinate": {
-        "coordinate": "Shift jobs that share links, so that one sends while the others compute.",
+    **{
+        f"extensions.{name}.command": {verb: summary for verb, summary in verbs.items() if " " not in verb}
+        for name, verbs in of_extensions().items()
     },
     "locks": {
         "lock": "List locks, or reserve hosts, ports, devices or the whole lab.",
@@ -107,7 +108,14 @@ VERBS: Mapping[str, Mapping[str, str]] = {
         "version": "Print the versions of testbed and its dependencies.",
     },
 }
-"""The verbs by module with their summaries, in the order of `testbed --help`."""
+"""The verbs by module with their summaries, in the order of `testbed --help`; a module without its package is of this one."""
+
+
+def added(group: str) -> Iterator[Any]:
+    """The apps of the verbs that extensions have in `testbed GROUP`."""
+    for name, verbs in of_extensions().items():
+        if any(verb.startswith(f"{group} ") for verb in verbs):
+            yield getattr(module_of(name, "command"), group)
 
 
 class Listing(TyperGroup):

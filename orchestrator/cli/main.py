@@ -98,7 +98,7 @@ def app(only: str | None = None) -> typer.Typer:
             print(ctx.get_help())
 
     for module in modules:
-        root.add_typer(import_module(f"orchestrator.cli.{module}").app)
+        root.add_typer(import_module(module if "." in module else f"orchestrator.cli.{module}").app)
     return root
 
 

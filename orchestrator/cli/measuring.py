@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any
 
 from optics.errors import HandsNeeded, Interrupted, TestbedError
 from orchestrator.cli.call import Call, engine
+from orchestrator.extensions import module_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from optics.plan import Mode
     from orchestrator.change.report import DownReport, UpReport
     from orchestrator.experiments.scenario.judging import Samples
-    from orchestrator.experiments.scenario.record import Record
+    from orchestrator.experiments.scenario.record import ComparisonRecord
     from orchestrator.jobs.report import JobStatus
 
 
@@ -40,27 +41,14 @@ class Tenant:
     def stop(self) -> JobStatus:
         return self._call.work(engine.job_stop)
 
-    def adapt(self, on: bool) -> None:
-        from orchestrator.cli.shared import own_slice
-        from orchestrator.services.adapt.process import ADAPTER
+    def begin(self, extension: str, how: Any) -> Sequence[str]:
+        """Begin its service as an arm says; what there is to say of it."""
+        said: Sequence[str] = module_of(extension, "command").begin(self._call, how)
+        return said
 
-        settings, slice_ = self._call.settings, own_slice(self._call)
-        if on:
-            ADAPTER.start(settings, slice_)
-        else:
-            ADAPTER.stop(settings, slice_)
-
-    def coordinate(self, by: Literal["together", "shift", "off"]) -> str:
-        from orchestrator.cli.coordinate import begun, ended
-
-        if by == "off":
-            return ended(self._call)[0]
-        if by == "shift":
-            return begun(self._call).last
-        from orchestrator.services.sharing.coordinate import CoordinateOptions
-        from orchestrator.services.sharing.coordinate import coordinate as work
-
-        return self._call.work(work, notify=lambda _: None, options=CoordinateOptions(by)).last
+    def end(self, extension: str, how: Any) -> None:
+        """End what `begin` began. It may not run any more, or not have begun."""
+        module_of(extension, "command").end(self._call, how)
 
     def rollback(self, run: str) -> UpReport | DownReport:
         return self._call.work(engine.rollback, run)
@@ -69,13 +57,13 @@ class Tenant:
         return self._call.work(engine.down)
 
 
-def progress_of(kept: Record) -> str:
+def progress_of(kept: ComparisonRecord) -> str:
     """How many measurements there are: `4 of 6 measurements`."""
     return f"{len(kept.slots) - len(kept.waiting)} of {len(kept.slots)} measurements"
 
 
 @contextmanager
-def bounded(kept: Record, verbs: Mapping[str, Tenant], again: str, *, leaves: bool) -> Iterator[None]:
+def bounded(kept: ComparisonRecord, verbs: Mapping[str, Tenant], again: str, *, leaves: bool) -> Iterator[None]:
     """Measure inside this block: what was measured is kept whatever ends it, and the message says so.
 
     again: the command that continues. leaves: whether the lab is brought to the promised state also after an interrupt.
@@ -98,7 +86,7 @@ def bounded(kept: Record, verbs: Mapping[str, Tenant], again: str, *, leaves: bo
         raise
 
 
-def left_words(kept: Record, verbs: Mapping[str, Tenant]) -> str:
+def left_words(kept: ComparisonRecord, verbs: Mapping[str, Tenant]) -> str:
     """Bring the lab to the promised state; return its state in words, also if that failed."""
     from orchestrator.experiments.scenario.runner import leave
 
@@ -108,7 +96,7 @@ def left_words(kept: Record, verbs: Mapping[str, Tenant]) -> str:
         return f"where the measurement failed, because restoring it failed, too: {worse}"
 
 
-def page_of(call: Call, kept: Record, out: Path | None) -> tuple[Path, Samples]:
+def page_of(call: Call, kept: ComparisonRecord, out: Path | None) -> tuple[Path, Samples]:
     """Write the record's page; return its path, and the values measured."""
     from orchestrator.cli.report import written
     from orchestrator.views.report import questions

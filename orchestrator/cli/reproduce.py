@@ -14,22 +14,21 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from orchestrator.cli.call import Call, Result, Usage, verb
-from orchestrator.cli.installed import examples_home
+from orchestrator.cli.installed import SCENARIO, scenarios
 from orchestrator.cli.measuring import Tenant, bounded, left_words, page_of, progress_of
 
 if TYPE_CHECKING:
     from orchestrator.experiments.files.scenario.values import Scenario, WantedLab
-    from orchestrator.experiments.scenario.record import Record
+    from orchestrator.experiments.scenario.record import ComparisonRecord
     from orchestrator.results import Json
 
-FILE = "scenario.yaml"
 NOT_REPRODUCED = 8
 
 app = typer.Typer()
 
 
 def _names(incomplete: str) -> list[str]:
-    return [name for name in _shipped() if name.startswith(incomplete)]
+    return [name for name in scenarios() if name.startswith(incomplete)]
 
 
 @verb(
@@ -78,7 +77,7 @@ def reproduce(
         return _on_lab(own, scenario, kept, check, out)
 
 
-def _kept(call: Call, scenario: Scenario, word: str) -> Record:
+def _kept(call: Call, scenario: Scenario, word: str) -> ComparisonRecord:
     """The record that is to be continued. Raises: Usage - it is of another scenario, or of another version of this one."""
     from orchestrator.experiments.scenario.record import again, same_plans
 
@@ -106,21 +105,16 @@ def read(path: Path) -> Scenario:
         return read_scenario(text, str(path), lambda word: text_of(path.parent / word))
 
 
-def _shipped() -> dict[str, Path]:
-    """The scenarios that come with the program, by name. Raises: Missing - the examples are not installed."""
-    return {path.parent.name: path for path in sorted((examples_home() / "examples" / "scenarios").glob(f"*/{FILE}"))}
-
-
 def _file(word: str) -> Path:
     """The file of a scenario. Raises: Usage - there is none."""
     from optics.plain import did_you_mean
 
     path = Path(word)
     if path.is_dir():
-        path = path / FILE
+        path = path / SCENARIO
     if path.is_file() or path.suffix in (".yaml", ".yml", ".json"):
         return path
-    known = _shipped()
+    known = scenarios()
     if word not in known:
         raise Usage(f"reproduce: no scenario {word}{did_you_mean(word, known)}", hint="testbed reproduce --list")
     return known[word]
@@ -128,9 +122,9 @@ def _file(word: str) -> Path:
 
 def _listed(call: Call) -> Result:
     from orchestrator.cli.text import columns
-    from orchestrator.experiments.scenario.record import duration, known, minutes
+    from orchestrator.experiments.scenario.record import expected_duration_s, known, minutes
 
-    found = {name: read(path) for name, path in _shipped().items()}
+    found = {name: read(path) for name, path in scenarios().items()}
     before = {name: known(call.settings, s) for name, s in found.items()}
     rows = [("scenario", "label", "hosts", "takes", "found here", "question")]
     rows += [
@@ -138,7 +132,7 @@ def _listed(call: Call) -> Result:
             name,
             s.label,
             str(s.lab.hosts) if s.lab is not None else "any",
-            ("" if before[name].each_s is not None else "up to ") + minutes(duration(s, before[name])),
+            ("" if before[name].each_s is not None else "up to ") + minutes(expected_duration_s(s, before[name])),
             f"{before[name].outcome} {before[name].day}".strip() or "-",
             s.title,
         )
@@ -146,7 +140,7 @@ def _listed(call: Call) -> Result:
     ]
     data = [
         {"name": n, "title": s.title, "label": s.label, "claim": s.claim, "source": [*s.source], "arms": [*s.arms]}
-        | {"hosts": s.lab.hosts if s.lab is not None else None, "seconds": duration(s, before[n])}
+        | {"hosts": s.lab.hosts if s.lab is not None else None, "seconds": expected_duration_s(s, before[n])}
         | {"measured": before[n].each_s is not None, "outcome": before[n].outcome, "day": before[n].day}
         for n, s in found.items()
     ]
@@ -179,31 +173,33 @@ def _own_lab(call: Call, scenario: Scenario, wanted: WantedLab, *, check: bool) 
             emulated.stop(inventory)
 
 
-def _on_lab(call: Call, scenario: Scenario, kept: Record | None, check: bool, out: Path | None) -> Result:
+def _on_lab(call: Call, scenario: Scenario, kept: ComparisonRecord | None, check: bool, out: Path | None) -> Result:
     """Measure on the lab of the call, judge, write the page. Raises: as the verbs; Interrupted."""
     from orchestrator import emulated
     from orchestrator.experiments.scenario import lab as own
-    from orchestrator.experiments.scenario.record import begin, duration, known, minutes
+    from orchestrator.experiments.scenario.record import begin_comparison, expected_duration_s, known, minutes
     from orchestrator.experiments.scenario.runner import Runner
     from orchestrator.experiments.scenario.surroundings import fingerprint
     from orchestrator.session import load_lab
 
     lab = load_lab(call.settings.inventory)
     if check:
-        from orchestrator.experiments.scenario.record import check as check_plans
+        from orchestrator.experiments.scenario.record import check_arms
 
-        check_plans(lab, scenario)
+        check_arms(lab, scenario)
         arms = ", ".join(scenario.arms)
         return Result({"name": scenario.name, "arms": [*scenario.arms]}, f"{scenario.name}: {len(scenario.arms)} arms: {arms}")
     if scenario.lab is None:
         call.confirm(f"Stop jobs and change the lab {lab.name} up to {2 * scenario.repeats * len(scenario.arms)} times?")
     before = known(call.settings, scenario)
-    kept = kept or begin(call.settings, lab, scenario, kind="reproduce", leave="before" if scenario.lab is None else "down")
+    kept = kept or begin_comparison(
+        call.settings, lab, scenario, kind="reproduce", leave="before" if scenario.lab is None else "down"
+    )
 
     def say(words: str) -> None:
         call.note(f"reproduce  {words}")
 
-    takes = minutes(duration(scenario, before) * len(kept.waiting) / len(kept.slots))
+    takes = minutes(expected_duration_s(scenario, before) * len(kept.waiting) / len(kept.slots))
     words = f"about {takes}, as before" if before.each_s is not None else f"their iterations take up to {takes}"
     say(f"{kept.name}: {scenario.title}; {len(kept.waiting)} measurements, {words}")
     # In a lab of its own, too, each tenant is an owner; on one that is up a single tenant is whoever gave the command.
@@ -231,7 +227,7 @@ def _sleep(seconds: float) -> None:
         signal.signal(signal.SIGTERM, before)
 
 
-def _result(call: Call, kept: Record, out: Path | None) -> Result:
+def _result(call: Call, kept: ComparisonRecord, out: Path | None) -> Result:
     from orchestrator.cli.text import columns
     from orchestrator.experiments.scenario.judging import reproduced
     from orchestrator.results import path_text, to_json

@@ -16,6 +16,7 @@ from orchestrator.change.report import ConfirmReport, DownReport, PrewireReport,
 from orchestrator.cli.design import SHORT
 from orchestrator.experiments.rehearsal.report import Beside, RehearsalReport
 from orchestrator.experiments.scenario.interval import Verdict
+from orchestrator.extensions import parts
 from orchestrator.hosts.by_hand import ByHand
 from orchestrator.jobs.report import JobLogs, JobStatus
 from orchestrator.plan.design.prices import Fabrics
@@ -23,13 +24,9 @@ from orchestrator.plan.design.replan import Rewiring
 from orchestrator.plan.report import PlanReport
 from orchestrator.queue.process import QueueReport, QueueState
 from orchestrator.queue.verb import QueueView
-from orchestrator.services.adapt.process import AdaptReport, AdaptState
 from orchestrator.services.guard.process import GuardReport, GuardState
 from orchestrator.services.schedule.process import TurnReport as SlotsReport
 from orchestrator.services.schedule.process import TurnState
-from orchestrator.services.sharing.coordinate import CoordinateReport
-from orchestrator.services.sharing.process import CoordinateState
-from orchestrator.services.sharing.report import PhasesReport
 from orchestrator.store.audit import AuditRecord
 from orchestrator.store.lock_queue import Lock
 from orchestrator.store.notes import Note
@@ -106,8 +103,8 @@ SCENARIO = {"name": str, "title": str, "label": str, "claim": str, "source": lis
 }
 OTHER = {"pid": int, "inventory": str}
 WATCHED = (
-    *("lab", "plan", "run", "circuits", "devices", "job", "move", "marks", "turns", "trouble", "ranks", "slots", "adapt"),
-    *("carried", "ports", "iterations", "throughput", "log"),
+    *("lab", "plan", "run", "circuits", "devices", "job", "move", "marks", "turns", "trouble", "ranks", "slots"),
+    *("services", "carried", "ports", "iterations", "throughput", "log"),
 )
 FABRIC: dict[str, Any] = {"hosts": list[str], "choices": int}
 METHOD = {"name": str, "distribution": str, "object": str, "problem": str}
@@ -140,14 +137,7 @@ DATA: dict[str, Shapes] = {
     "status": (StatusReport,),
     "verify": (VerifyReport, StallReport),
     "guard": (GuardReport, {"stopped": Literal[True], "guard": GuardState}, STOPPED, {"guard": GuardState}),
-    "adapt": (AdaptReport, {"stopped": Literal[True], "adapter": AdaptState}, STOPPED, {"adapter": AdaptState}),
     "turn": (SlotsReport, {"stopped": Literal[True], "turner": TurnState | SlotsReport}, STOPPED, {"turner": TurnState}),
-    "coordinate": (
-        CoordinateReport,
-        {"mltcp": list[str]},
-        {"stopped": bool, "released": list[str]},
-        {"coordinator": CoordinateState},
-    ),
     "lock": ({"lock": LOCK, "behind": [LOCK]}, {"locks": [LOCK]}, {"audit": list[AuditRecord], "older": bool}),
     "unlock": ({"lock": LOCK, "stolen": bool}, TakenReport),
     "tagout": ({"tagouts": list[Tagout]}, {"tagout": Tagout, "busy": [LOCK]}, {"removed": list[Tagout]}),
@@ -218,7 +208,6 @@ DATA: dict[str, Shapes] = {
     "job env": (fields(ByHand) | {"lines?": list[str]},),
     "job evict": (UpReport,),
     "job profile": (Profile,),
-    "job phases": (PhasesReport,),
     "queue": (QueueView, SERVED, QueueReport, {"stopped": Literal[True], "process": QueueState}, {"stopped": bool, "host?": str}),
     "queue add": ({"number": int, "name": str, "slice": str, "count": int, "for_s": float, "process?": QueueState | None},),
     "queue drop": ({"number": int, "state": str, "process?": QueueState | None},),
@@ -326,3 +315,8 @@ DATA: dict[str, Shapes] = {
     "schema": (Anything,),
     "version": (dict[str, str],),
 }
+
+
+def data() -> dict[str, Shapes]:
+    """The data of every verb, those of extensions last."""
+    return DATA | {verb: shapes for found in parts("shapes", "DATA") for verb, shapes in found.items()}

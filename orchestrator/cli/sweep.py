@@ -13,8 +13,8 @@ from optics.plain import counted
 from orchestrator.cli.call import Call, Result, Usage, verb
 
 if TYPE_CHECKING:
-    from orchestrator.experiments.sweep.campaign import Seen
-    from orchestrator.experiments.sweep.record import Record
+    from orchestrator.experiments.sweep.campaign import CampaignProgress
+    from orchestrator.experiments.sweep.record import CampaignRecord
     from orchestrator.results import Json
 
 ASK = 500
@@ -68,9 +68,9 @@ def run(
     if workers is not None and where != "local":
         raise Usage(f"sweep: --workers is of --on local; {where} has its own", hint="start more there: dask worker ADDRESS")
     from optics.errors import Infeasible
-    from orchestrator.experiments.sweep.verb import carried_out, read
+    from orchestrator.experiments.sweep.verb import carried_out, load_campaign
 
-    campaign = read(file)
+    campaign = load_campaign(file)
     count = len(campaign.trials)
     kinds = campaign.kinds
     words = f"{campaign.name}: {count} trials, {', '.join(f'{number} {kind}' for kind, number in kinds.items())}"
@@ -112,7 +112,7 @@ def _where(on: str, scheduler: str | None) -> str:
     return on
 
 
-def _ended(found: Record, seen: Seen) -> Result:
+def _ended(found: CampaignRecord, seen: CampaignProgress) -> Result:
     from orchestrator.experiments.sweep.record import PARQUET
     from orchestrator.results import path_text
 
@@ -134,7 +134,7 @@ def _ended(found: Record, seen: Seen) -> Result:
     )
 
 
-def _data(found: Record) -> dict[str, Json]:
+def _data(found: CampaignRecord) -> dict[str, Json]:
     from orchestrator.experiments.sweep.record import DATABASE, PARQUET
 
     return {
@@ -192,7 +192,7 @@ def show(
 
     if out is not None and figure is None:
         raise Usage("sweep show: --out is of --figure", hint="testbed sweep show --figure x=ports,y=iteration_ms")
-    found = record.find(call.settings, name)
+    found = record.find_campaign(call.settings, name)
     results = list(found.results())
     states = {state: sum(each["state"] == state for each in results) for state in ("done", "failed")}
     rows = rows_of(found, results)

@@ -218,7 +218,7 @@ def rank_line(picture: Picture) -> list[Text]:
 
 
 def slot_lines(picture: Picture, width: int, *, unicode: bool) -> list[Text]:
-    """The slots of a schedule with the present one marked, and the latest looks of an adapter; nothing where there are none."""
+    """The slots of a schedule with the present one marked, and what services of extensions did; nothing where there is nothing."""
     found, slots = [], picture.slots
     if words := slots.words():
         line = Text(f"{'slots':<10}{printable(words, keep='')}", style="yellow" if slots.standing in ("died", "repairing") else "")
@@ -230,9 +230,7 @@ def slot_lines(picture: Picture, width: int, *, unicode: bool) -> list[Text]:
             for index in range(count):
                 strip.append(marks[index != slots.slot], "cyan" if index == slots.slot else "bright_black")
             found.append(strip)
-    if words := picture.adapting.words():
-        found.append(Text(f"{'adapt':<10}{printable(words, keep='')}"))
-    return found
+    return [*found, *(Text(f"{name:<10}{printable(words, keep='')}") for name, words in picture.services.words())]
 
 
 def carried_lines(picture: Picture) -> list[Text]:

@@ -58,7 +58,6 @@ class Hello:
     pending_s: float | None = None
     pending_to: int | None = None
     ports: Mapping[int, PortState] = field(default_factory=dict)
-    congestion_controls: tuple[str, ...] = ()
     same_clock: bool = False
     token: int = 0
     job_user: bool = True
@@ -76,7 +75,7 @@ class Provisioned:
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """A generation in a table that no rule selects yet. `congctl`: the congestion control its routes pin, None = the host's own."""
+    """A generation in a table that no rule selects yet. `congctl`: what its routes pin (ip-route(8)), None = the host's own."""
 
     generation: int
     routes: int
@@ -243,31 +242,6 @@ class Beat:
     times: tuple[RankTimes, ...]
     alive_s: float = math.inf
     save_s: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Sent:
-    """What a rank sends in each exchange of one iteration: `to`, bytes by rank. begin_ns, gate_ns, end_ns: when the iteration
-    began, its gate had decided, and its last exchange was over (None: not yet)."""
-
-    iteration: int
-    begin_ns: int
-    gate_ns: int
-    end_ns: int | None
-    to: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Demand:
-    """What a rank of a mixture of experts is about to send. step: twice its iteration, and one more once the gate has decided; -1:
-    nothing can be read, and `error` says why. since_ns: when the step began. state: as of JobState."""
-
-    rank: RankName
-    state: str
-    step: int
-    since_ns: int = 0
-    sent: tuple[Sent, ...] = ()
-    error: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -233,7 +233,6 @@ def hello_of(values: Mapping[str, Any], same_clock: bool) -> Hello:
         pending_s=pending.get("in_s"),
         pending_to=pending.get("to"),
         ports=ports,
-        congestion_controls=tuple(values["congctl"]),
         same_clock=same_clock,
         token=values.get("token", 0),
         job_user=bool(values.get("job_user", True)),

@@ -7,7 +7,6 @@ from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from agent.fence import FENCED
 from optics import HostName, HostPort, TestbedError, TimedOut
 from optics.ranks import RankName, host_of_rank, hosts_of
 from orchestrator.fabric.rules import Macs
@@ -123,7 +122,7 @@ class Channels:
         return self._channels[host_of_rank(name)].offset_ns
 
     def run_token(self) -> dict[str, int]:
-        """What a request that changes something says of the run that it is for; nothing before `fence`."""
+        """What every request says of the run that it is for; nothing before `fence`. Agents know what needs it."""
         return {} if self.token is None else {"token": self.token}
 
     async def ask(
@@ -133,7 +132,7 @@ class Channels:
 
         All are sent before any is waited for, or, if `bounded`, `at_once` of them at a time.
         """
-        token = self._fenced(op)
+        token = self.run_token()
 
         def send(name: str, fields: Mapping[str, Any]) -> asyncio.Future[dict[str, Any]]:
             return self._channels[host_of_rank(name)].send(op, **fields, **token)
@@ -182,7 +181,7 @@ class Channels:
         self, names: Collection[HostName], op: str, fields: Mapping[str, Any], timeout_s: float
     ) -> Mapping[HostName, TestbedError]:
         """Send the same request to each of `names`; return the errors of those that did not do it, and raise none."""
-        token = self._fenced(op)
+        token = self.run_token()
 
         async def one(name: HostName) -> TestbedError | None:
             try:
@@ -199,6 +198,3 @@ class Channels:
         for channel in self._channels.values():
             if channel.attached:
                 channel.send(op, **fields).add_done_callback(lambda done: done.cancelled() or done.exception())
-
-    def _fenced(self, op: str) -> dict[str, int]:
-        return self.run_token() if op in FENCED else {}

@@ -8,14 +8,15 @@ import hashlib
 import io
 import json
 import tarfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import agent
 import playbooks
 import workloads
+from orchestrator.extensions import folders
 from orchestrator.inventory.hosts import Host
 from orchestrator.inventory.slices import Slice
 
@@ -116,17 +117,23 @@ def digest(paths: Iterable[tuple[str, bytes]]) -> str:
 
 @lru_cache(maxsize=1)
 def programs() -> tuple[tuple[str, bytes], ...]:
-    """The agent's files by their names on the host."""
-    found = [*sorted(AGENT.rglob("*.py")), *sorted(AGENT.glob("bpf/*.o"))]
-    return tuple((f"agent/{p.relative_to(AGENT).as_posix()}", p.read_bytes()) for p in found)
+    """The files of the agent, and of what mechanisms have it do, by their names on the host."""
+    return _files({"agent": AGENT, **folders("host")}, ".py", ".o")
+
+
+def _files(of: Mapping[str, Path], *endings: str) -> tuple[tuple[str, bytes], ...]:
+    """The files of these folders, with their names on the host."""
+    found = ((name, folder, path) for name, folder in of.items() for path in sorted(folder.rglob("*")) if path.suffix in endings)
+    return tuple((f"{name}/{path.relative_to(folder).as_posix()}", path.read_bytes()) for name, folder, path in found)
 
 
 @lru_cache(maxsize=1)
 def workload_files() -> tuple[tuple[str, bytes], ...]:
     """The files of the directory that is in the jobs' PYTHONPATH."""
-    folder = Path(workloads.__path__[0])
-    own = ((f"workloads/{p.relative_to(folder).as_posix()}", p.read_bytes()) for p in sorted(folder.rglob("*.py")))
-    return (*own, *TORCH_BACKEND)
+    beside = folders("rank")
+    above = sorted({f"{package}/__init__.py" for name in beside for package in map(str, PurePath(name).parents) if package != "."})
+    # without these, another package of that name that is installed on the host would be taken, wherever that is
+    return (*_files({"workloads": Path(workloads.__path__[0]), **beside}, ".py"), *((name, b"") for name in above), *TORCH_BACKEND)
 
 
 @lru_cache(maxsize=1)

@@ -9,13 +9,12 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from optics import Garbled, HostName, HostPort, TestbedError
+from optics import HostName, HostPort, TestbedError
 from optics.plain import printable
 from optics.ranks import RankName, by_host
 from orchestrator.hosts.api import (
     Beat,
     ClockReading,
-    Demand,
     FibreEnd,
     Flow,
     Load,
@@ -24,7 +23,6 @@ from orchestrator.hosts.api import (
     Process,
     RankLoad,
     RankTimes,
-    Sent,
     Stream,
     Tail,
 )
@@ -154,22 +152,6 @@ class Measurements:
         found = await asyncio.gather(*map(one, ranks))
         return {beat.rank: beat for beat in found if beat is not None}
 
-    async def demand(
-        self, job: str, ranks: Collection[RankName], *, after: int = 0, reach: int = 0, within_s: float = 0.0
-    ) -> Mapping[RankName, Demand]:
-        """What each rank of a job is about to send, its iterations after `after`; answered once its step is at least `reach`.
-
-        within_s: it is answered after this long (at most 30, s) all the same. Raises: Unreachable, TimedOut; Refused - an agent is
-        too old to know; Garbled.
-        """
-        common = {"after": after, "reach": reach, "within_s": within_s}
-        answers = await self.channels.ask({r: {"name": on_host(job, r), **common} for r in ranks}, "demand", within_s + 5.0)
-        offsets = {rank: self.channels.offset_ns(rank) for rank in answers}
-        try:
-            return {rank: _demand(rank, values, offsets[rank]) for rank, values in answers.items()}
-        except (KeyError, TypeError, ValueError) as error:
-            raise Garbled(f"the answer of an agent to demand is none: {error!r}") from error
-
     async def load(self, job: str, ranks: Collection[RankName], for_s: float = 1.0) -> Mapping[HostName, Load]:
         """Who uses the processors of these ranks' hosts, looked at for `for_s` (0.1 to 10, s).
 
@@ -225,16 +207,6 @@ def _beat(rank: RankName, v: Mapping[str, Any]) -> Beat:
     times = tuple(RankTimes(int(n), int(at), *(us / 1e3 for us in (whole, *parts))) for n, at, whole, *parts in v["times"])
     ages = alive_s, float(now.get("save_s", 0.0))
     return Beat(rank, v["state"], v.get("code"), int(now["iteration"]), now["phase"], float(now["age_s"]), times, *ages)
-
-
-def _demand(rank: RankName, v: Mapping[str, Any], offset_ns: int) -> Demand:
-    """Read an answer to `demand`. Raises: KeyError, TypeError, ValueError - it is none."""
-    rows = tuple(
-        Sent(int(n), begin - offset_ns, gate - offset_ns, end - offset_ns if end else None, tuple(map(int, to)))
-        for n, begin, gate, end, to in v["rows"]
-    )
-    since_ns = int(v.get("since_ns", offset_ns)) - offset_ns
-    return Demand(rank, str(v["state"]), int(v["step"]), since_ns, rows, str(v.get("error", "")))
 
 
 def _load(host: HostName, v: Mapping[str, Any], names: Mapping[str, RankName]) -> Load:

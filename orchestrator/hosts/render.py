@@ -14,7 +14,7 @@ from orchestrator.fabric.rules import Neighbour, RdmaNeighbour, RdmaRoute, Route
 
 RTO_MIN_MS = 5  # a dark interval of 10 ms then costs a flow about 15 ms; with the kernel's 200 ms it often costs 250
 CONGCTL = "cubic"  # pinned per route, because a namespace or distribution may default to another
-PER_NETWORK = "per-network"  # each host's name for its own, as its agent knows it (agent/tcp/networks.py)
+PER_NETWORK = "per-network"  # each host's name for its own, which its agent knows
 COMMAND_LIMIT = 100_000  # Linux takes no single argument beyond 128 KiB (MAX_ARG_STRLEN), and Ansible's raw sends one
 
 

@@ -16,7 +16,7 @@ from orchestrator.store.records import JobRecord
 
 TURNING = ("rings", "traffic")
 """Fields of a job that its ranks can take over at the end of an iteration."""
-LABELS = ("predicted", "regions")
+LABELS = ("predicted",)
 """Fields that its ranks do not know."""
 DERIVED = ("training", "aside")
 """Fields that follow from others, which say what differs."""

@@ -24,7 +24,7 @@ V = TypeVar("V")
 class Site:
     """What a plan has around an attachment. edge, job: of the job, as written and as read so far; None: there is none, or an error.
 
-    plan: as written, None where that has an error. wanted: the links, those of slots included.
+    plan: as written, None where that has an error. always: the links outside of slots. wanted: all links.
 
     links: has the lab, and the problems, to which what is wrong is added. notes: of what works, but is of no use.
     """
@@ -33,6 +33,7 @@ class Site:
     job: Job | None
     plan: PlanEdge | None
     links: Links
+    always: Sequence[WantedLink]
     wanted: Sequence[WantedLink]
     notes: Problems
 
@@ -44,6 +45,8 @@ class Planned(ABC, Generic[V]):
     """Its name in `Job.attached`, and that of its section in the plan's `job`."""
     section: ClassVar[Any] = None
     """What its section in `job` has to be, for pydantic; None: what it reads stands elsewhere in the plan."""
+    outside: ClassVar[Mapping[str, Any]] = {}
+    """Its sections outside of `job`, by their keys in the plan: what they have to be."""
     place: ClassVar[str] = ""
     """Where it stands in a plan, if not at `job.KEY`."""
     adjusts: ClassVar[bool] = False

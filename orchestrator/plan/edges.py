@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, create_model
 
 from orchestrator.extensions import parts
 from orchestrator.inventory.edges import Name
-from orchestrator.inventory.schema import END, LINE, OPTION, PORT, VARIABLE, Edge
+from orchestrator.inventory.schema import END, LINE, OPTION, VARIABLE, Edge
 
 SCHEMA_ID = "testbed.plan/1"
 MOST_SLOTS = 64
@@ -112,18 +113,6 @@ class ProducerEdge(Edge):
     workload_sha256: str = ""
 
 
-class RegionEdge(Edge):
-    """Hosts of the job whose circuits follow the traffic between them, while a packet switch joins them all."""
-
-    name: Name
-    hosts: Annotated[list[str], Field(min_length=2, max_length=256)]
-    ports: Annotated[
-        list[Annotated[str, Field(pattern=PORT)]],
-        Field(min_length=2, max_length=1024, description="the hosts' ports whose circuits may change; in no other region"),
-    ]
-    fallback: Annotated[Name, Field(description="a segment of the plan that joins all of `hosts`: traffic without a circuit")]
-
-
 class JobEdge(Edge):
     """What runs on the hosts once the links are up."""
 
@@ -156,14 +145,16 @@ class JobEdge(Edge):
             description="ranks of this training whose place another rank took, or nobody (empty); `job evict` writes it",
         ),
     ] = Field(default_factory=dict)
-    regions: Annotated[
-        list[RegionEdge], Field(max_length=64, description="hosts whose circuits follow their traffic (`testbed adapt`)")
-    ] = Field(default_factory=list)
+
+
+def _with(model: type[Edge], sections: Mapping[str, Any]) -> Any:
+    """The model with these sections of attachments, all of which may be left out."""
+    more: dict[str, Any] = {key: (section, None) for key, section in sections.items()}
+    return create_model(model.__name__, __base__=model, __doc__=model.__doc__, **more)
 
 
 if not TYPE_CHECKING:
-    sections = {kind.key: (kind.section, None) for kind in parts("plan", "PLANNED") if kind.section is not None}
-    JobEdge = create_model("JobEdge", __base__=JobEdge, __doc__=JobEdge.__doc__, **sections)
+    JobEdge = _with(JobEdge, {kind.key: kind.section for kind in parts("plan", "PLANNED") if kind.section is not None})
 
 
 class RouteEdge(Edge):
@@ -279,28 +270,13 @@ class ScheduleEdge(Edge):
     late: Annotated[Literal["skip", "stop"], Field(description="a slot whose light is late is left out, or ends the schedule")] = (
         "skip"
     )
-    congestion: Annotated[
+    tcp: Annotated[
         Literal["cubic", "per-network", "one-window", "not-told"],
         Field(
-            description="TCP's: per-network keeps one window for circuits that come and go and one for all else; one-window and "
+            description="per-network keeps one window for circuits that come and go and one for all else; one-window and "
             "not-told are its ablation and its control"
         ),
     ] = "cubic"
-
-
-class AdaptEdge(Edge):
-    """How the circuits of the job's regions follow its traffic."""
-
-    every: Annotated[int, Field(ge=1, le=1_000_000, description="iterations from one look at the traffic to the next")]
-    predict: Annotated[
-        Literal["last", "ewma"], Field(description="the next traffic: the last, or an exponentially weighted mean")
-    ] = "last"
-    gain: Annotated[
-        float, Field(ge=1, le=1000, description="circuits change where the predicted time falls by this factor or more")
-    ] = 1.1
-    dark_share: Annotated[
-        float, Field(gt=0, le=1, description="of an iteration, that a change of circuits may stop the job at most")
-    ] = 0.05
 
 
 class PlanEdge(Edge):
@@ -327,7 +303,10 @@ class PlanEdge(Edge):
     acceptance: AcceptanceEdge = AcceptanceEdge()
     transition: TransitionEdge = TransitionEdge()
     schedule: ScheduleEdge | None = None
-    adapt: AdaptEdge | None = None
+
+
+if not TYPE_CHECKING:
+    PlanEdge = _with(PlanEdge, {key: section for kind in parts("plan", "PLANNED") for key, section in kind.outside.items()})
 
 
 def json_schema() -> dict[str, Any]:

@@ -106,18 +106,12 @@ def without(text: str, plan: Plan, lab: Lab, host: HostName) -> str:
 
 
 def _unscheduled(body: dict[str, Any], host: HostName) -> None:
-    """Take a host out of the slots, and out of the regions, of which those with one host left have no more circuits."""
+    """Take a host out of the slots."""
     schedule = body.get("schedule") or {}
     for slot in schedule.get("slots", ()):
         slot["links"] = [link for link in slot["links"] if host not in _ends(link)]
     if "hosts" in schedule:
         schedule["hosts"] = [name for name in schedule["hosts"] if name != host]
-    job = body.get("job") or {}
-    if "regions" in job:
-        for region in job["regions"]:
-            region["hosts"] = [name for name in region["hosts"] if name != host]
-            region["ports"] = [port for port in region["ports"] if port.partition(":")[0] != host]
-        job["regions"] = [region for region in job["regions"] if len(region["hosts"]) > 1]
 
 
 def _of(host: HostName, plan: Plan, lab: Lab) -> None:

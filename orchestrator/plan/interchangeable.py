@@ -51,7 +51,7 @@ def alike(hosts: Iterable[HostName], lab: Lab) -> tuple[tuple[HostName, ...], ..
 
 
 def relabelled_text(text: str, by: Labels) -> str:
-    """The same plan file with other hosts: links, slots, ranks, rings, regions, traffic and routes follow the labels."""
+    """The same plan file with other hosts: links, slots, ranks, rings, traffic, attachments and routes follow the labels."""
     if not by:
         return text
     body = json.loads(text)
@@ -77,9 +77,6 @@ def relabelled_text(text: str, by: Labels) -> str:
             group["rings"] = [[by.get(host, host) for host in ring] for ring in group["rings"]]
             for send in group.get("schedule", ()):
                 send |= {key: by.get(send[key], send[key]) for key in ("src", "dst", "shard")}
-        for region in job.get("regions", ()):
-            region["hosts"] = [by.get(host, host) for host in region["hosts"]]
-            region["ports"] = [end(port) for port in region["ports"]]
         rewritten(job, lambda kind, section: kind.renamed(section, end))
         for transfer in (job.get("traffic") or {}).get("transfers", ()):
             transfer |= {key: by.get(transfer[key], transfer[key]) for key in ("src", "dst")}

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from optics import HostName
-from optics.plan import Job, Traffic, WantedLink, ring_steps
+from optics.plan import Job, Traffic, ring_steps
 from optics.ranks import RankName, host_of_rank, hosts_of, parsed
 from orchestrator.inventory.positions import Path, Problems
 from orchestrator.inventory.schema import attempt
@@ -15,17 +14,16 @@ from orchestrator.plan.job_args import check_program
 from orchestrator.plan.job_ranks import check_ranks
 from orchestrator.plan.links import Links
 from orchestrator.plan.programs import as_declared
-from orchestrator.plan.regions import read_regions
 
 
 class JobReader:
-    """Reads a plan's job against its links. notes: what works, but not optimally. always: links that are lit in every slot.
+    """Reads a plan's job against its links. notes: what works, but not optimally.
 
     edge: the job as it is written, once `job` has read it.
     """
 
-    def __init__(self, links: Links, notes: Problems, always: Sequence[WantedLink] = ()) -> None:
-        self.lab, self.links, self.problems, self.notes, self.always = links.lab, links, links.problems, notes, always
+    def __init__(self, links: Links, notes: Problems) -> None:
+        self.lab, self.links, self.problems, self.notes = links.lab, links, links.problems, notes
         self.edge: JobEdge | None = None
         self.hosts: list[HostName] = []
 
@@ -55,7 +53,6 @@ class JobReader:
             backend=edge.backend,
             traffic=Traffic.of(edge.traffic.model_dump()) if edge.traffic else None,
             evicted=self.evicted(edge),
-            regions=read_regions(edge, self.links, self.always),
         )
         return as_declared(job, edge.program or "", self.lab)
 

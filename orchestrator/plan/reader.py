@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import Any
 
 from optics import BadFile, HostName
-from optics.plan import Acceptance, Adapt, FixedRoute, Plan, TransitionPolicy
+from optics.plan import Acceptance, FixedRoute, Plan, TransitionPolicy
 from orchestrator.inventory.lab import Lab
 from orchestrator.inventory.positions import Document, Path, Problems, read_json
 from orchestrator.inventory.schema import attempt, check, show
@@ -49,9 +49,9 @@ def read_plan(text: str, filename: str, lab: Lab) -> Plan:
     turning = ScheduleReader(checked, links, max_loss_db)
     schedule = turning.schedule(raw)
     sometimes = [link for slot in schedule.slots for link in slot.links] if schedule is not None else ()
-    reader = JobReader(checked, notes, links)
+    reader = JobReader(checked, notes)
     job = reader.job(raw.get("job"))
-    attached = read_attached(Site(reader.edge, job, edge, checked, (*links, *sometimes), notes))
+    attached = read_attached(Site(reader.edge, job, edge, checked, links, (*links, *sometimes), notes))
     if job is not None:
         job = replace(job, attached=attached)
         job = replace(job, aside=beside(job))
@@ -63,11 +63,6 @@ def read_plan(text: str, filename: str, lab: Lab) -> Plan:
     plan = Plan(edge.name if edge else "", links, job, schedule=schedule)
     if schedule is not None and (job or edge is None or edge.acceptance.all_pairs):
         turning.meeting(schedule, job.hosts if job else plan.hosts)
-    if edge is not None and edge.adapt is not None:
-        if not (edge.job and edge.job.regions):
-            problems.add(("adapt",), "no circuits to adapt: give the job regions, whose ports may be joined anew")
-        if schedule is not None:
-            problems.add(("adapt",), "the plan has a schedule too; wanted one of the two")
     check_slices(plan, edge, checked, problems)
     routes = _Routes(checked).routes(raw.get("routes"))
     groups = _interchangeable(edge.interchangeable if edge else [], plan.hosts, checked)
@@ -85,7 +80,6 @@ def read_plan(text: str, filename: str, lab: Lab) -> Plan:
         interchangeable=groups,
         segments=tuple(segment.name for segment in edge.segments),
         spares=spares,
-        adapt=Adapt(**edge.adapt.model_dump()) if edge.adapt else None,
     )
 
 

@@ -64,7 +64,7 @@ class ScheduleReader:
         elif len(set(map(frozenset, (slot.links for slot in slots)))) == 1:
             self.problems.add((*AT, "slots"), "all slots have the same links, so nothing turns: write them as the plan's links")
         self.dwell(edge, slots)
-        return Schedule(slots, edge.dwell_s, edge.guard_s, edge.kind, edge.follow, edge.late, edge.pattern or "", edge.congestion)
+        return Schedule(slots, edge.dwell_s, edge.guard_s, edge.kind, edge.follow, edge.late, edge.pattern or "", edge.tcp)
 
     def kinds(self, edge: ScheduleEdge, job: bool) -> None:
         """A schedule by phases needs a job, and light to go by, as nobody knows when its iterations end."""

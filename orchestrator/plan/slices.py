@@ -9,7 +9,7 @@ from optics.plan import Plan
 from optics.ranks import host_of_rank
 from orchestrator.inventory.hosts import Host
 from orchestrator.inventory.positions import Path, Problems
-from orchestrator.plan.attached import attachments_of
+from orchestrator.plan.attached import attachments_of, planned
 from orchestrator.plan.edges import PlanEdge
 from orchestrator.plan.links import Links
 
@@ -32,11 +32,10 @@ def check_slices(plan: Plan, edge: PlanEdge | None, links: Links, problems: Prob
         seen.setdefault(host.machine, host.name)
     for path, there, why in (
         (("schedule",), edge.schedule, "what holds in a slot is a port, which others use"),
-        (("adapt",), edge.adapt, "circuits are of whole ports"),
         (("interchangeable",), edge.interchangeable, "name whole hosts"),
         (("spares",), edge.spares, "name whole hosts"),
-        (("job", "regions"), edge.job is not None and edge.job.regions, "circuits are of whole ports"),
         *((kind.where, True, kind.unsliced) for kind, _ in attachments_of(plan.job) if kind.unsliced),
+        *(((key,), getattr(edge, key), kind.unsliced) for kind in planned() for key in kind.outside),
     ):
         if there:
             problems.add(path, f"{first.name} is a slice of a host: {why}")

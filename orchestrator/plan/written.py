@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
-from typing import Any, cast
+from typing import Any
 
 from optics import LinkKind
-from optics.plan import Acceptance, Job, Plan, Region, Schedule, TransitionPolicy, WantedLink
+from optics.plan import Acceptance, Job, Plan, Schedule, TransitionPolicy, WantedLink
 from orchestrator.plan.attached import attachments_of
 from orchestrator.results import to_json
 
@@ -40,8 +40,6 @@ def document_of(plan: Plan) -> dict[str, Any]:
             found[key] = _others(value, usual)
     if plan.schedule is not None:
         found["schedule"] = _schedule(plan.schedule)
-    if plan.adapt is not None:
-        found["adapt"] = to_json(plan.adapt)
     return found
 
 
@@ -50,10 +48,6 @@ def _schedule(schedule: Schedule) -> dict[str, Any]:
     words = _others(schedule, Schedule((), 0.0))
     slots = [{"links": [_link(link) for link in slot.links]} for slot in schedule.slots]
     return {name: value for name, value in words.items() if name not in ("slots", "pattern")} | {"slots": slots}
-
-
-def _region(region: Region) -> dict[str, Any]:
-    return {**cast(dict[str, Any], to_json(region)), "ports": [str(port) for port in region.ports]}
 
 
 def _link(link: WantedLink) -> dict[str, str]:
@@ -81,5 +75,5 @@ def _job(job: Job) -> Mapping[str, Any]:
         value = getattr(job, field.name)
         default = field.default_factory() if field.default_factory is not MISSING else field.default
         if field.name not in ("predicted", "attached", "aside", *declared) and value != default:
-            found[field.name] = [_region(region) for region in value] if field.name == "regions" else to_json(value)
+            found[field.name] = to_json(value)
     return found

@@ -9,7 +9,7 @@ from typing import Literal
 
 from optics.plain import printable
 from orchestrator.store.scope import Scope
-from orchestrator.store.verbs import Role, Within
+from orchestrator.store.verbs import Role
 
 Kind = Literal["run", "reservation"]
 State = Literal["active", "waiting", "released", "stolen", "expired", "died"]
@@ -49,7 +49,7 @@ class Lock:
     why: str = ""
     lab: str = field(default="", repr=False)
     role: Role = "change"
-    within: Within = ""
+    within: Role = ""
 
     def meets(self, other: Lock) -> bool:
         """Whether both cannot be active at the same time: they overlap, and have different owners or both change the lab."""

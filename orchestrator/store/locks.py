@@ -29,7 +29,7 @@ from orchestrator.store.lock_queue import LIVE, Kind, Lock, State, blockers, clo
 from orchestrator.store.run import Run
 from orchestrator.store.scope import Scope, scope_of_data
 from orchestrator.store.store import Store
-from orchestrator.store.verbs import MOVERS, Role, Within
+from orchestrator.store.verbs import MOVERS, Role
 
 POLL_S = 0.1
 """Interval (s) at which a waiting run checks whether it may continue."""
@@ -53,7 +53,7 @@ class Locks:
         queue: bool = False,
         after: str = "",
         role: Role = "change",
-        within: Within = "",
+        within: Role = "",
         inside: str = "",
     ) -> Lock:
         """Request a lock; it is active, or with `queue` or `after` (a lock to follow) perhaps waiting.
@@ -282,7 +282,7 @@ async def hold(
     reason: str,
     *,
     role: Role = "change",
-    within: Within = "",
+    within: Role = "",
     wait_s: float = 0.0,
     told: Callable[[str], None] = lambda words: None,
 ) -> AsyncIterator[HeldLock]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 
-SCHEMA = 11
+SCHEMA = 12
 """Incremented with every change of the tables; a file of another schema is refused (`database.Database`)."""
 
 TABLES = """

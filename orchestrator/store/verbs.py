@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
-Role = Literal["change", "job", "guard", "schedule", "adapt", "reader"]
-"""What a run's lock is held for: a change of the lab, of its job alone, the guard's reroute, slots or circuits that change again
-and again, or reading what must not change meanwhile."""
+from orchestrator.extensions import parts
+
+Role: TypeAlias = str
+"""What a run's lock is held for: a `change` of the lab, of its `job` alone, the `guard`'s reroute, the slots of a `schedule`, a
+`reader` of what must not change meanwhile, or the name of an extension's service that moves light again and again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verb:
     """light: its runs make or take down circuits. plan: after them a plan is up. half: one that dies may leave half the light of a
     plan. back: it goes back to an earlier state, so that there is none to go back to from it. lasting: it changes light again and
-    again until it is stopped."""
+    again until it is stopped. undone: one that died is not continued: circuits and routes become what they were before it."""
 
     name: str
     role: Role = "change"
@@ -24,6 +26,7 @@ class Verb:
     half: bool = False
     back: bool = False
     lasting: bool = False
+    undone: bool = False
 
 
 VERBS = {
@@ -35,9 +38,9 @@ VERBS = {
         Verb("restore", light=True, plan=True, half=True, back=True),
         Verb("prewire", light=True),
         Verb("confirm"),
-        Verb("stall", half=True),  # its circuits are as before when it has ended
+        Verb("stall", half=True, undone=True),  # its circuits are as before when it has ended
         Verb("turn", "schedule", lasting=True),
-        Verb("adapt", "adapt", lasting=True),
+        *(Verb(each.name, each.name, lasting=True, undone=True) for each in parts("service", "KIND") if each.moves_light),
         Verb("guard", "guard"),
         Verb("job restart", "guard"),
         *(Verb(f"job {word}", "job") for word in ("launch", "restore", "stop", "pause", "resume")),
@@ -48,8 +51,6 @@ VERBS = {
 
 MOVERS: Mapping[Role, str] = {each.role: each.name for each in VERBS.values() if each.lasting}
 """The verb that moves light in the background, and that stops with `--stop`, by the role of its lock."""
-Within: TypeAlias = Role | Literal[""]
-"""The role of a run of the same owner that a lock does not disturb; empty: none."""
 
 
 def verb_of(name: str) -> Verb:

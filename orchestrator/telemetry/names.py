@@ -12,7 +12,8 @@ from orchestrator.extensions import parts
 from orchestrator.measurement import COMMON_TAGS, Field, Measurement
 
 OF_EXTENSIONS: tuple[Measurement, ...] = tuple(each for found in parts("measurements", "MEASUREMENTS") for each in found)
-OF_JOBS = ("iteration", "collective", "rank", "requests", *(each.name for each in OF_EXTENSIONS))
+OF_ATTACHMENTS = tuple(each.name for each in OF_EXTENSIONS if "job" in each.tags)
+OF_JOBS = ("iteration", "collective", "rank", "requests", *OF_ATTACHMENTS)
 """What jobs measure. It is in the journal of the run that launched the job, also of when another run moved its circuits."""
 
 USUAL = 20
@@ -99,26 +100,6 @@ _ALL = (
         "one point when a phase of a run begins: live views show the phase as the one at work until its `phase` point is there",
         (*COMMON_TAGS, "phase"),
         {"begin_ns": Field("int", "ns", "since the start of the run")},
-        "events",
-        events=True,
-    ),
-    Measurement(
-        "adapt",
-        "one point per look at a job's traffic, whether its circuits were changed (turned), left (skipped) or taken back (failed)",
-        (*COMMON_TAGS, "plan", "what"),
-        {
-            "iteration": Field("int", "", "of the job: the one looked at, or the one in which circuits changed"),
-            "why": Field("str", "", "skipped: gain, dark, late or unknown; failed: the kind of error"),
-            "skew": Field("float", "", "bytes of the largest pair of hosts over the mean of all pairs"),
-            "gain": Field("float", "", "predicted time over the circuits of now, over that over the proposed ones"),
-            "now_ms": Field("float", "ms", "predicted time of one exchange over the circuits of now"),
-            "then_ms": Field("float", "ms", "predicted time of one exchange over the proposed circuits"),
-            "planned_ms": Field("float", "ms", "the computing of target and routes"),
-            "turn_ms": Field("float", "ms", "the first host's drain to the last commit"),
-            "dark_ms": Field("float", "ms", "first command sent to the last carrier"),
-            "exposed_ms": Field("float", "ms", "of the turn, what fell into the job's exchanges"),
-            "moved": Field("int", "", "settings made and removed"),
-        },
         "events",
         events=True,
     ),

@@ -25,6 +25,7 @@ from orchestrator.store.options import RunOptions
 from orchestrator.store.records import RunRecord
 from orchestrator.store.runs import latest_begun, latest_change
 from orchestrator.store.store import Store
+from orchestrator.store.verbs import verb_of
 
 
 @settled
@@ -63,8 +64,8 @@ async def resume(command: Command, run: str) -> UpReport | DownReport | PrewireR
             return _slots_said(await change.restore(options), command, lab)
         case "turn":
             raise Missing(f"run {record.id} turned slots; it is not resumed, another goes on", hint="testbed turn")
-        case "stall" | "adapt":  # neither is continued: circuits and routes become what they were before it
-            return await rollback(command, record.id)
+    if verb_of(record.verb).undone:
+        return await rollback(command, record.id)
     raise Missing(f"run {record.id} ({record.verb}) cannot be resumed", hint="testbed status")
 
 

@@ -74,7 +74,7 @@ class StatusReport(JsonReport):
     slots: str = ""
     """The turner of this plan's slots, or that they do not turn and what to type; empty without a schedule, or if it died."""
     services: Mapping[str, str] = field(default_factory=dict)
-    """What else runs in the background for this plan or lab, such as the adapter or the coordinator, and what each says."""
+    """What else runs in the background for this plan or lab, and what each says."""
     guard: str = ""
     """The guard that watches this plan, or what one left behind."""
     confirm: Awaiting | None = None

@@ -66,7 +66,7 @@ _KERNEL = (
 
 def examine(settings: Settings) -> list[Probe]:
     """Run all checks, the machine's and the lab's at the same time; the machine first, then the store, then the inventory."""
-    machine = (_python, _packages, _versions, _path, _programs, _rights, _kernel, _gate, _networks, _jobs)
+    machine = (_python, _packages, _versions, _path, _programs, _rights, _kernel, _gate, _mechanisms)
     with ThreadPoolExecutor(2 + len(machine), "doctor") as threads:
         lab = threads.submit(lab_checks, settings)
         found = [threads.submit(_in_time, check) for check in machine]
@@ -101,7 +101,7 @@ def _python() -> list[Probe]:
 
 def _names() -> Probe:
     """Whether other packages hide this program's, whose names are ordinary words."""
-    if hidden := optical_testbed_home.shadowed():
+    if hidden := optical_testbed_home.hidden_packages():
         words = ", ".join(f"{name} is {place}" for name, place in hidden.items())
         fix = "take its folder out of PYTHONPATH, start from another directory, or give testbed an environment of its own"
         return Probe("package names", "fail", f"other packages have this program's names: {words}", fix, "nothing safely")
@@ -278,28 +278,23 @@ def _kernel() -> list[Probe]:
     return checks
 
 
-def _congestion(command_word: str, name: str, works: str) -> list[Probe]:
-    """Whether hosts of an emulated lab can have a congestion control of ours: their agent registers one for a moment."""
-    if os.geteuid() != 0:
-        return [Probe(name, "warn", "not tried: not root", "run testbed doctor with sudo", works)]
-    command = [sys.executable, "-P", "-S", "-E", str(AGENT / "__main__.py"), command_word]
+def _mechanisms() -> list[Probe]:
+    """What hosts may lack of what jobs and schedules can ask for: the agent tries it on this machine, each for a moment."""
+    command = [sys.executable, "-P", "-S", "-E", str(AGENT / "__main__.py"), "try"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    checks = []
     try:
-        said = json.loads(subprocess.run(command, capture_output=True, text=True, timeout=30, check=False).stdout)
-    except (OSError, ValueError, subprocess.TimeoutExpired) as error:
-        return [Probe(name, "warn", f"the attempt failed: {error}", f"run it: {' '.join(command)}", works)]
-    if "error" not in said:
-        return [Probe(name, "ok", "tried")]
-    what, _, fix = str(said["error"]).rpartition(": ")
-    needs = "libbpf1, root with CAP_BPF, and Linux 6.4 or newer with CONFIG_DEBUG_INFO_BTF, CONFIG_BPF_SYSCALL and CONFIG_BPF_JIT"
-    return [Probe(name, "warn", what, fix if said.get("code") == "refused" else needs, works)]
-
-
-def _networks() -> list[Probe]:
-    return _congestion("networks", "congestion control per network (struct_ops)", "everything but schedules that ask for it")
-
-
-def _jobs() -> list[Probe]:
-    return _congestion("congestion", "congestion control per job (struct_ops)", "everything but jobs whose congestion is mltcp")
+        for said in map(json.loads, done.stdout.splitlines()):
+            if "error" not in said:
+                checks.append(Probe(said["what"], "ok", "tried"))
+                continue
+            what, _, fix = said["error"].rpartition(": ")
+            if said["code"] != "refused":
+                what, fix = said["error"], f"see what this says: {' '.join(command)}"
+            checks.append(Probe(said["what"], "warn", what, fix, said["without"]))
+    except (KeyError, ValueError) as error:
+        checks.append(Probe("mechanisms", "warn", f"the attempt failed: {error!r}", f"run it: {' '.join(command)}", "perhaps all"))
+    return checks
 
 
 def _gate() -> list[Probe]:

@@ -11,7 +11,7 @@ from typing import Any
 from optics.errors import Missing, Usage
 from optics.plain import counted, did_you_mean, reason
 from orchestrator.experiments.files.sweep.values import CHANCE, Label
-from orchestrator.experiments.sweep.record import Record
+from orchestrator.experiments.sweep.record import CampaignRecord
 from orchestrator.results import Json, to_json
 
 SHOWN = 3
@@ -61,7 +61,7 @@ class Row:
         return {"labels": dict(self.labels), "trials": self.trials, "values": to_json(self.values)}
 
 
-def rows_of(record: Record, results: Iterable[Mapping[str, Any]]) -> list[Row]:
+def rows_of(record: CampaignRecord, results: Iterable[Mapping[str, Any]]) -> list[Row]:
     """The finished trials, put together, in the order of the campaign."""
     names = [name for name in record.parameters if name not in CHANCE]
     found: dict[tuple[object, ...], list[Mapping[str, Any]]] = {}
@@ -152,7 +152,7 @@ class Asked:
         return found
 
 
-def asked(text: str, record: Record, values: Sequence[str]) -> Asked:
+def asked(text: str, record: CampaignRecord, values: Sequence[str]) -> Asked:
     """Read `x=dark_ms,y=lost_ms,by=plan,method=ring`. Raises: Usage - a part is missing, or names nothing that there is."""
     given = dict(part.partition("=")[::2] for part in text.split(","))
     parameters = [name for name in record.parameters if name not in CHANCE]
@@ -169,7 +169,7 @@ def asked(text: str, record: Record, values: Sequence[str]) -> Asked:
     return Asked(given["x"], given["y"], given.get("by", ""), only)
 
 
-def drawn(wanted: Asked, rows: Sequence[Row], record: Record, path: Path, cache_dir: Path) -> None:
+def drawn(wanted: Asked, rows: Sequence[Row], record: CampaignRecord, path: Path, cache_dir: Path) -> None:
     """Draw a figure into a file. Raises: Missing - nothing to draw. Usage - no kind of file that can be drawn, or not writable."""
     from orchestrator.files.atomic import whole
     from orchestrator.views.report.figures import one_figure, prepare, style

@@ -1,1 +1,1 @@
-"""What is decided while jobs run: repairs, circuits of a region, slices, shifted jobs, where to look."""
+"""What is decided while jobs run: repairs, slices, where to look."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from agent import fence
+from agent import daemon, fence
 from agent.basics import Failure
 from tests.agent.space import Peer, Space
 
@@ -43,7 +43,7 @@ FENCED = [
 
 
 def test_exactly_these_operations_are_fenced() -> None:
-    assert {op for op, _ in FENCED} == fence.FENCED
+    assert {op for op, _ in FENCED} == daemon.FENCED
 
 
 @pytest.fixture

@@ -30,7 +30,7 @@ class Daemon:
         self.said: list[Any] = []
         self.handoff = SimpleNamespace(clean=lambda: None)
         self.slots = SimpleNamespace(notices=SimpleNamespace(clean=lambda: None))
-        self.congestions = SimpleNamespace(wish=lambda request: None, begin=lambda *_: None, end=lambda name: None)
+        self.mechanisms: list[Any] = []
         self.facts: dict[str, Any] = {}
         self.fence = Fence(lambda: None)
 

@@ -1,4 +1,4 @@
-"""What hosts are told of a schedule's congestion control."""
+"""What hosts are told of the windows that TCP keeps over a schedule's slots."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ GOALS = (goal(*ALWAYS), goal(*ALWAYS, *duplex("gpu01", "gpu03")))
 
 
 def test_hosts_of_a_circuit_that_comes_and_goes_are_told_of_another_network_in_its_slot() -> None:
-    found = network_requests(GOALS, (71, 72), Schedule((), 0.2, congestion="per-network"), HOSTS)
+    found = network_requests(GOALS, (71, 72), Schedule((), 0.2, tcp="per-network"), HOSTS)
     assert found["gpu01"] == {"networks": {"71": 0, "72": 1}, "states": 2} == found["gpu03"]
     assert found["gpu02"] == {"networks": {"71": 0, "72": 0}, "states": 2}
 
 
 @pytest.mark.parametrize(
-    ("congestion", "wanted"),
+    ("tcp", "wanted"),
     [
         ("cubic", {}),
         ("one-window", {"networks": {"71": 0, "72": 1}, "states": 1}),
         ("not-told", {"networks": {}, "states": 2}),
     ],
 )
-def test_the_arms_to_compare_with_have_one_window_or_hear_nothing(congestion: str, wanted: dict[str, object]) -> None:
-    found = network_requests(GOALS, (71, 72), Schedule((), 0.2, congestion=congestion), HOSTS)  # type: ignore[arg-type]
+def test_the_arms_to_compare_with_have_one_window_or_hear_nothing(tcp: str, wanted: dict[str, object]) -> None:
+    found = network_requests(GOALS, (71, 72), Schedule((), 0.2, tcp=tcp), HOSTS)  # type: ignore[arg-type]
     assert found.get("gpu01", {}) == wanted

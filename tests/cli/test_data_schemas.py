@@ -9,9 +9,9 @@ import jsonschema
 import pytest
 from typer.main import get_command
 
+from orchestrator.cli import shapes
 from orchestrator.cli.dataschema import key
 from orchestrator.cli.main import app
-from orchestrator.cli.shapes import DATA
 from tests.house.repository import ROOT
 from tests.house.test_commands import leaves
 from tests.jsondata import PAGE, fits, published, verb_of
@@ -25,8 +25,8 @@ def test_the_published_schema_is_the_one_of_the_code(cli: Any) -> None:
 
 
 def test_every_verb_has_a_schema_and_every_schema_a_verb() -> None:
-    assert {" ".join(path) for path, _ in leaves(get_command(app()))} == set(DATA)
-    assert {key(verb) for verb in DATA} <= set(published()["$defs"])
+    assert {" ".join(path) for path, _ in leaves(get_command(app()))} == set(shapes.data())
+    assert {key(verb) for verb in shapes.data()} <= set(published()["$defs"])
 
 
 def test_every_part_that_the_schema_refers_to_is_there() -> None:

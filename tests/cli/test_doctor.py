@@ -204,11 +204,11 @@ def test_packages_of_others_that_have_our_names_are_named(monkeypatch: pytest.Mo
     assert by_name(doctor._python())["package names"].state == "ok"
     (tmp_path / "dashboards").mkdir()
     (tmp_path / "dashboards" / "__init__.py").touch()
-    code = "import optical_testbed_home, json; print(json.dumps(optical_testbed_home.shadowed()))"
+    code = "import optical_testbed_home, json; print(json.dumps(optical_testbed_home.hidden_packages()))"
     command, path = [sys.executable, "-P", "-c", code], {**os.environ, "PYTHONPATH": str(tmp_path)}
     done = subprocess.run(command, env=path, capture_output=True, text=True, check=True)
     assert json.loads(done.stdout) == {"dashboards": str(tmp_path / "dashboards")}
-    monkeypatch.setattr(doctor.optical_testbed_home, "shadowed", lambda: {"dashboards": "/elsewhere/dashboards"})
+    monkeypatch.setattr(doctor.optical_testbed_home, "hidden_packages", lambda: {"dashboards": "/elsewhere/dashboards"})
     found = by_name(doctor._python())["package names"]
     assert found.state == "fail" and "dashboards is /elsewhere/dashboards" in found.detail
 

@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 
+from extensions.adapt.service import KIND as ADAPTER
+from extensions.adapt.service import AdaptState
 from optics import Locked, Missing, TestbedError, TimedOut
 from orchestrator.background import kind as kinds
 from orchestrator.background.kind import Kind, StateFile
 from orchestrator.background.state import ServiceState
-from orchestrator.services.adapt.process import ADAPTER, AdaptState
 from orchestrator.services.schedule import making
 from orchestrator.services.schedule.process import TURNER, TurnState
 from orchestrator.settings import Settings, load
@@ -34,7 +35,7 @@ def test_both_start_a_process_that_does_the_work_itself(cli: Any, monkeypatch: p
 
     monkeypatch.setattr(Kind, "start", start)
     monkeypatch.setattr(making, "begin", begin)
-    monkeypatch.setattr("orchestrator.cli.adapt.own_slice", lambda _: "lab/ann")
+    monkeypatch.setattr("extensions.adapt.command.own_slice", lambda _: "lab/ann")
     assert cli("adapt", "--json").json["data"]["adapter"]["pid"] == 7
     assert cli("turn", "--job", "--json").json["data"]["turner"]["pid"] == 8
     assert [name for name, _ in started] == ["adapt", "turn"] and started[1][1] == "True"

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from orchestrator.cli.main import run
-
-SCENARIOS = Path(__file__).parents[2] / "examples" / "scenarios"
+from tests.house.repository import scenarios
 
 
 def said(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, dict[str, Any]]:
@@ -28,7 +27,7 @@ def _places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_scenarios_that_come_with_the_program_are_listed_with_label_and_claim(capsys: pytest.CaptureFixture[str]) -> None:
     code, found = said(capsys, "--list")
     listed = {scenario["name"]: scenario for scenario in found["data"]["scenarios"]}
-    assert code == 0 and len(listed) == len([*SCENARIOS.glob("*/scenario.yaml")])
+    assert code == 0 and [*listed] == [*scenarios()]
     assert listed["live-vs-restart"]["arms"] == ["live", "restart"] and listed["rail-only"]["label"] == "native"
     assert listed["ring-wavelengths"]["hosts"] == 6 and listed["ring-wavelengths"]["seconds"] == 720.0
     assert all(scenario["claim"] and scenario["source"] for scenario in listed.values())

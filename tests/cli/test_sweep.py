@@ -34,8 +34,8 @@ def said(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, dict[
 
 def kept(failing: str = "") -> None:
     """The example with a result for each trial of two workloads, failed for one method."""
-    campaign = verb.read(EXAMPLE)
-    found = record.begin(load(), campaign, of_program(), resume=False)
+    campaign = verb.load_campaign(EXAMPLE)
+    found = record.begin_campaign(load(), campaign, of_program(), resume=False)
     for at, trial in enumerate(campaign.trials[:48]):
         error = "Infeasible: no" if trial.labels["method"] == failing else ""
         values = {} if error else {"iteration_ms": 100.0 + at, "dark_ms": 50.0}
@@ -126,8 +126,8 @@ def test_trials_that_failed_make_the_exit_code_and_are_named(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept(failing="torus")
-    seen = verb.Seen(72, 60, 12)
-    monkeypatch.setattr(verb, "carried_out", lambda settings, *_, **__: (record.find(settings, None), seen))
+    seen = verb.CampaignProgress(72, 60, 12)
+    monkeypatch.setattr(verb, "carried_out", lambda settings, *_, **__: (record.find_campaign(settings, None), seen))
     code, found = said(capsys, EXAMPLE, "--resume")
     assert (code, found["code"]) == (8, "E-TRIALS-FAILED") and found["data"]["failed"] == 12
     assert run(["sweep", str(EXAMPLE), "--resume"]) == 8

@@ -113,6 +113,7 @@ def test_dashboards_have_stable_names_and_the_conventions() -> None:
         "testbed-training",
         "testbed-turning",
         "testbed-traffic",
+        "testbed-demand",
     }
     for name, dashboard in DASHBOARDS.items():
         assert dashboard["uid"] == name and "id" not in dashboard and "version" not in dashboard

@@ -219,7 +219,7 @@ def test_a_wrong_token_is_refused_with_what_to_do(server: Server) -> None:
 
 def test_every_refusal_names_the_server_the_call_and_grafanas_words(server: Server) -> None:
     error = refused(server, "POST /dashboards/db", 400, {"message": "Cannot save provisioned dashboard"})
-    assert isinstance(error, Refused) and "store the dashboard testbed-fabric: 400, Cannot save prov" in str(error)
+    assert isinstance(error, Refused) and "store the dashboard testbed-demand: 400, Cannot save prov" in str(error)
     assert error.hint == "it came from files: change it there"
     del server.say["POST /dashboards/db"]
     error = refused(server, "POST /datasources", 403, {"message": "You'll need additional permissions"})

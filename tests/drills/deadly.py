@@ -82,7 +82,7 @@ def _who_commits() -> str:
 
 def wrap(points: Points) -> None:
     """Wrap the store, the links and the channels of this process."""
-    from agent.fence import FENCED
+    from agent.daemon import FENCED
     from drivers.link.base import Link
     from drivers.link.tcp import TcpLink
     from orchestrator.hosts import runner

@@ -22,7 +22,7 @@ from tests.drills.job_truth import Job
 from tests.end_to_end.conftest import ROOT, TESTBED, Answer, Lab
 
 pytestmark = [
-    pytest.mark.long,  # every point of a turn, in memory: tests/services/adapt/test_turning.py
+    pytest.mark.long,  # every point of a turn, in memory: tests/extensions/adapt/test_turning.py
     pytest.mark.lab,
     pytest.mark.timeout(300),
     pytest.mark.skipif(os.geteuid() != 0, reason="namespaces need root"),

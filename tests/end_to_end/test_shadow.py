@@ -78,10 +78,10 @@ def test_a_shadow_holds_every_iteration_through_a_turn_and_a_killed_rank_and_lea
     kept = shadow_of(found)["checkpoint"]
     assert kept >= found["iterations"] - 1, "at most one iteration is lost"
 
-    restored = lab.testbed("job", "restore", "--from", "shadow").must()
+    restored = lab.testbed("job", "restore").must()
     assert restored["resumed_from"] == kept and restored["state"] == "running"
     until_equal(lab, kept + 5)
-    again = lab.testbed("job", "restore", "--from", "shadow")
+    again = lab.testbed("job", "restore")
     assert again.exit_code != 0 and "nothing to restore" in again.envelope["message"]
     lab.testbed("down", "--yes").must()
     for host in (*HOSTS, "gpu05"):

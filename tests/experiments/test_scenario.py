@@ -19,7 +19,16 @@ from orchestrator.experiments.files.scenario.reader import read_scenario
 from orchestrator.experiments.files.scenario.values import Compared, Scenario
 from orchestrator.experiments.scenario.interval import Interval
 from orchestrator.experiments.scenario.judging import Finding, compared_of, judge, reproduced
-from orchestrator.experiments.scenario.record import Known, Record, begin, check, duration, known, minutes, order
+from orchestrator.experiments.scenario.record import (
+    ComparisonRecord,
+    Known,
+    begin_comparison,
+    check_arms,
+    expected_duration_s,
+    known,
+    minutes,
+    order,
+)
 from orchestrator.experiments.scenario.runner import Runner, leave
 from orchestrator.inventory.lab import Lab
 from orchestrator.jobs.report import JobStatus
@@ -115,12 +124,12 @@ class Fake:
         self.since = None
         return replace(found, state="stopped")
 
-    def adapt(self, on: bool) -> None:
-        self._next(f"adapt {on}")
+    def begin(self, extension: str, how: Any) -> list[str]:
+        self._next(f"{extension} {how}")
+        return [f"was {how}"]
 
-    def coordinate(self, by: Any) -> str:
-        self._next(f"coordinate {by}")
-        return f"was {by}"
+    def end(self, extension: str, how: Any) -> None:
+        self._next(f"{extension} {how} ends")
 
     def rollback(self, run: str) -> UpReport | DownReport:
         self._next(f"rollback {run}")
@@ -143,9 +152,9 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
     return load({})
 
 
-def ready(settings: Settings, lab: Lab, text: str = STAY, *, fake: Fake | None = None) -> tuple[Runner, Fake, Record]:
+def ready(settings: Settings, lab: Lab, text: str = STAY, *, fake: Fake | None = None) -> tuple[Runner, Fake, ComparisonRecord]:
     found, fake = scenario(text), fake or Fake()
-    record = begin(settings, lab, found, kind="reproduce", leave="before")
+    record = begin_comparison(settings, lab, found, kind="reproduce", leave="before")
     return Runner(record, found, {"ann": fake}, lambda words: None, None, True, fake.sleep, lambda: fake.now), fake, record
 
 
@@ -172,7 +181,7 @@ def test_circuits_follow_the_job_in_an_arm_whose_plan_says_so_and_in_no_other(se
     runner, fake, _ = ready(settings, lab, fake=Fake(slow={"c"}))
     runner.scenario.arms["c"].setups["ann"].plan.document["adapt"] = {"every": 1}  # type: ignore[index]
     assert runner.measure()
-    of_c = ["up c", "launch", "adapt True", "adapt False", "stop"]
+    of_c = ["up c", "launch", "adapt None", "adapt None ends", "stop"]
     assert fake.said[6:16] == of_c * 2, "it is stopped before the job, a stalled one's too"
     assert sum(word.startswith("adapt") for word in fake.said) == 4
 
@@ -257,7 +266,7 @@ def test_two_tenants_start_together_and_what_one_made_alone_does_not_count(setti
     found = scenario(
         STAY.replace("{ann: {plan: a.json}}", "{ann: {plan: a.json}, bob: {plan: a.json}}").replace("of: b", "of: b, tenant: bob")
     )
-    record = begin(settings, lab, found, kind="reproduce", leave="down")
+    record = begin_comparison(settings, lab, found, kind="reproduce", leave="down")
     ann, bob = Fake(), Fake()
 
     def sleep(seconds: float) -> None:
@@ -287,7 +296,7 @@ def test_arms_that_are_coordinated_begin_together_and_differ_in_the_shift_alone(
         "{a: {}, b: {plan: b.json}, c: {plan: c.json, watchdog_s: 30}}", "{a: {coordinate: together}, b: {coordinate: shift}}"
     )
     found = scenario(text.replace("[plan.links]", "[coordinate]").replace("of: b", "of: b, tenant: bob"))
-    record = begin(settings, lab, found, kind="reproduce", leave="down")
+    record = begin_comparison(settings, lab, found, kind="reproduce", leave="down")
     ann, bob = Fake(), Fake()
 
     def sleep(seconds: float) -> None:
@@ -295,22 +304,24 @@ def test_arms_that_are_coordinated_begin_together_and_differ_in_the_shift_alone(
         bob.sleep(seconds)
 
     Runner(record, found, {"ann": ann, "bob": bob}, lambda words: None, None, True, sleep, lambda: ann.now).measure()
-    asked = [word for word in ann.said if word.startswith("coordinate")]
-    assert asked == [f"coordinate {how}" for how in ("together", *("together", "shift", "off") * 2, "together")]
-    assert [slot["coordinated"] for slot in record.slots[:2]] == [["was together"], ["was together", "was shift"]]
-    assert not any(word.startswith("coordinate") for word in bob.said)
+    asked = [word for word in ann.said if word.startswith("pacing")]
+    assert asked == [f"pacing {how}{end}" for how in ("together", "shift", "shift", "together") for end in ("", " ends")]
+    assert [slot["said"] for slot in record.slots[:2]] == [{"pacing": ["was together"]}, {"pacing": ["was shift"]}]
+    assert not any(word.startswith("pacing") for word in bob.said)
 
 
 def test_a_plan_that_does_not_fit_the_lab_is_refused_with_its_place_before_anything_moves(settings: Settings, lab: Lab) -> None:
     bad = {**PLANS["b.json"], "links": [{"a": "gpu01:p1", "b": "gpu99:p1"}]}
     found = read_scenario(STAY, "s.yaml", lambda name: json.dumps(bad if name == "b.json" else PLANS[name], indent=1))
     with pytest.raises(ValueError, match=r"b\.json:\d+:\d+: links\[0\]\.b: .*gpu99"):
-        check(lab, found)
+        check_arms(lab, found)
 
 
 def test_a_job_that_ends_is_refused_where_it_must_run_through_a_change(settings: Settings, lab: Lab) -> None:
     with pytest.raises(ValueError, match="it must run through every change"):
-        check(lab, scenario(CHANGE.replace("{plan: a.json}", "{plan: a.json, args: {iterations: 40}}").replace("[then]", "[then]")))
+        check_arms(
+            lab, scenario(CHANGE.replace("{plan: a.json}", "{plan: a.json, args: {iterations: 40}}").replace("[then]", "[then]"))
+        )
 
 
 RATIO = Compared("x", "iteration_ms", "b", "a", "ann", 0.9, 1.1)
@@ -377,8 +388,8 @@ def test_a_verdict_has_as_many_digits_as_show_its_reason(
 
 def test_earlier_records_tell_how_long_a_scenario_takes_and_what_was_found(lab: Lab, settings: Settings) -> None:
     small = scenario()
-    assert known(settings, small) == Known() and duration(small, Known()) == 2 * (120.0 + 120.0 + 30.0)
-    record = begin(settings, lab, small, kind="reproduce", leave="down")
+    assert known(settings, small) == Known() and expected_duration_s(small, Known()) == 2 * (120.0 + 120.0 + 30.0)
+    record = begin_comparison(settings, lab, small, kind="reproduce", leave="down")
     record.slots[0].update(state="done", seconds=30.0)
     record.slots[1].update(state="failed", seconds=500.0)
     record.save()
@@ -387,5 +398,5 @@ def test_earlier_records_tell_how_long_a_scenario_takes_and_what_was_found(lab: 
     record.save()
     found = known(settings, small)
     assert (found.outcome, found.each_s) == ("not reproduced", 30.0) and found.day
-    assert duration(small, found) == 180.0 and [*map(minutes, (30.0, 180.0))] == ["30 s", "3 min"]
+    assert expected_duration_s(small, found) == 180.0 and [*map(minutes, (30.0, 180.0))] == ["30 s", "3 min"]
     assert known(settings, replace(small, sha256="other")) == Known("", "", 30.0)

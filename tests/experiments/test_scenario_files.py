@@ -18,9 +18,9 @@ from orchestrator.experiments.files.scenario.edges import json_schema
 from orchestrator.experiments.files.scenario.reader import read_scenario
 from orchestrator.experiments.files.scenario.values import Scenario
 from orchestrator.experiments.scenario.lab import prepare
-from tests.house.repository import ROOT
+from tests.house.repository import ROOT, scenarios
 
-SHIPPED = sorted((ROOT / "examples" / "scenarios").glob("*/scenario.yaml"))
+SHIPPED = [*scenarios().values()]
 JOB = {"name": "j", "workload": "train", "ranks": ["gpu01", "gpu02"], "args": {"iterations": 0}}
 
 
@@ -228,7 +228,7 @@ def test_jobs_are_coordinated_only_where_two_tenants_have_one_and_stay_on_their_
     with pytest.raises(BadFile, match="changes to another plan is not coordinated"):
         read_scenario(two.replace("a: {}", "a: {coordinate: shift, then: b.json}"), "s.yaml", fetch)
     right = two.replace("a: {}", "a: {coordinate: shift}").replace("[plan.links]", "[plan.links, coordinate]")
-    assert read_scenario(right, "s.yaml", fetch).arms["a"].coordinate == "shift"
+    assert read_scenario(right, "s.yaml", fetch).arms["a"].asked == {"coordinate": "shift"}
 
 
 def test_the_scenarios_promised_are_there() -> None:

@@ -27,10 +27,10 @@ from orchestrator.experiments.files.sweep.values import Campaign
 from orchestrator.experiments.scenario.lab import prepare
 from orchestrator.experiments.sweep import campaign as campaigns
 from orchestrator.experiments.sweep import onlab, record, trial, verb
-from orchestrator.experiments.sweep.campaign import missing
-from orchestrator.experiments.sweep.cluster import checked, connected
-from orchestrator.experiments.sweep.trial import predict, run
-from orchestrator.experiments.sweep.verb import carried_out, read
+from orchestrator.experiments.sweep.campaign import trials_to_make
+from orchestrator.experiments.sweep.cluster import concurrent_trials, dask_client
+from orchestrator.experiments.sweep.trial import predict, run_trial
+from orchestrator.experiments.sweep.verb import carried_out, load_campaign
 from orchestrator.experiments.sweep.version import of_program
 from orchestrator.settings import Settings, load
 from orchestrator.telemetry.progress import Silent
@@ -68,7 +68,7 @@ def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
         with Client(**own, resources=dict.fromkeys(resources, 1), local_directory=str(folder), set_as_default=False) as client:
             yield client
 
-    monkeypatch.setattr(verb, "connected", connected)
+    monkeypatch.setattr(verb, "dask_client", connected)
 
 
 @pytest.mark.usefixtures("in_this_process")
@@ -78,8 +78,8 @@ def test_a_trial_that_fails_is_tried_again_kept_and_made_again_on_resume(setting
     assert (good["state"], good["attempts"], good["errors"]) == ("done", 1, []) and good["values"]["iteration_ms"] > 0
     assert (bad["state"], bad["attempts"], len(bad["errors"])) == ("failed", 2, 2) and "nonsense" in bad["errors"][-1]
     wanted = campaign("grid: {method: [torus, ring, nonsense]}")
-    kept = record.begin(settings, wanted, of_program(), resume=True)
-    assert [trial.labels["method"] for trial in missing(wanted, kept)] == ["torus", "nonsense"]
+    kept = record.begin_campaign(settings, wanted, of_program(), resume=True)
+    assert [trial.labels["method"] for trial in trials_to_make(wanted, kept)] == ["torus", "nonsense"]
     again = run_all(settings, campaign("grid: {method: [ring, nonsense]}"))
     assert again[0] == good and again[1]["began"] > bad["began"]
     with duckdb.connect(str(kept.folder / "results.duckdb"), read_only=True) as database:
@@ -92,20 +92,20 @@ def test_a_trial_that_fails_is_tried_again_kept_and_made_again_on_resume(setting
 
 def test_results_are_not_mixed_with_those_of_another_version_nor_overwritten(settings: Settings) -> None:
     wanted = campaign("grid: {method: [ring]}")
-    kept = record.begin(settings, wanted, "1", resume=False)
-    kept.keep(wanted.trials[0], [run(wanted.trials[0].task, of_program())])
+    kept = record.begin_campaign(settings, wanted, "1", resume=False)
+    kept.keep(wanted.trials[0], [run_trial(wanted.trials[0].task, of_program())])
     with pytest.raises(BadFile, match="has 1 results already"):
-        record.begin(settings, wanted, "1", resume=False)
+        record.begin_campaign(settings, wanted, "1", resume=False)
     with pytest.raises(BadFile, match="are of version 1 of the program, this is 2"):
-        record.begin(settings, wanted, "2", resume=True)
-    with record.held(settings, "x"), pytest.raises(Locked, match="being run by another command"), record.held(settings, "x"):
+        record.begin_campaign(settings, wanted, "2", resume=True)
+    with record.campaign_lock(settings, "x"), pytest.raises(Locked, match="another command"), record.campaign_lock(settings, "x"):
         pass
 
 
 def test_a_worker_of_another_version_runs_nothing() -> None:
     (trial,) = campaign("grid: {method: [ring]}").trials
     with pytest.raises(Refused, match=r"^worker on .* runs version .*, this is 0\.0\.9$"):
-        run(trial.task, "0.0.9")
+        run_trial(trial.task, "0.0.9")
 
 
 @pytest.mark.usefixtures("in_this_process")
@@ -135,25 +135,25 @@ class FakeClient:
 
 def test_workers_of_another_version_or_without_what_is_needed_are_refused_by_name() -> None:
     own = of_program()
-    assert checked(FakeClient({"a": own, "b": own}, {"b": {"lab": 1.0}}), ["", "lab"]) == {"": 4, "lab": 1}
+    assert concurrent_trials(FakeClient({"a": own, "b": own}, {"b": {"lab": 1.0}}), ["", "lab"]) == {"": 4, "lab": 1}
     with pytest.raises(Refused, match=r"b on b: 0\.0\.9"):
-        checked(FakeClient({"a": own, "b": "0.0.9"}, {}), [""])
+        concurrent_trials(FakeClient({"a": own, "b": "0.0.9"}, {}), [""])
     with pytest.raises(Refused, match="b on b: optical-testbed is not installed"):
-        checked(FakeClient({"b": ModuleNotFoundError("No module named 'orchestrator'")}, {}), [""])
+        concurrent_trials(FakeClient({"b": ModuleNotFoundError("No module named 'orchestrator'")}, {}), [""])
     with pytest.raises(Missing, match="no worker offers the resource lab_a"):
-        checked(FakeClient({"a": own}, {}), ["lab_a"])
+        concurrent_trials(FakeClient({"a": own}, {}), ["lab_a"])
     with pytest.raises(Missing, match="has no worker"):
-        checked(FakeClient({}, {}), [""])
+        concurrent_trials(FakeClient({}, {}), [""])
 
 
 def test_a_scheduler_that_is_not_there_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("orchestrator.experiments.sweep.cluster.CONNECT_S", 0.3)
     with (
         pytest.raises(Unreachable, match=r"no Dask scheduler at tcp://127\.0\.0\.1:1"),
-        connected("tcp://127.0.0.1:1", 1, tmp_path / "client", tmp_path),
+        dask_client("tcp://127.0.0.1:1", 1, tmp_path / "client", tmp_path),
     ):
         pass
-    with pytest.raises(Usage, match="wanted local, or an address"), connected("scheduler", 1, tmp_path / "client", tmp_path):
+    with pytest.raises(Usage, match="wanted local, or an address"), dask_client("scheduler", 1, tmp_path / "client", tmp_path):
         pass
 
 
@@ -207,7 +207,7 @@ def dask(tmp_path: Path, workers: int) -> Iterator[tuple[str, list[subprocess.Po
             assert time.monotonic() < until
             time.sleep(0.05)
         address = json.loads(text)["address"]
-        with connected(address, 0, tmp_path / "client", tmp_path) as client:
+        with dask_client(address, 0, tmp_path / "client", tmp_path) as client:
             client.wait_for_workers(workers, timeout=60)
         yield address, started
     finally:
@@ -252,15 +252,15 @@ def test_forty_trials_survive_a_killed_worker_and_a_killed_scheduler_and_are_tho
     head = "schema: testbed.sweep/1\nname: x\nkind: prediction\nlab: {hosts: 4, ports: 2, settle_ms: 10}\n"
     wanted = read_campaign(f"{head}list: {json.dumps(rows)}", "c.yaml", MIXED.__getitem__)
     assert len(wanted.trials) == 40
-    kept = campaigns.Record.keep
+    kept = campaigns.CampaignRecord.keep
     at: dict[int, subprocess.Popen[bytes]] = {}
 
-    def keep(self: record.Record, *words: Any) -> None:
+    def keep(self: record.CampaignRecord, *words: Any) -> None:
         kept(self, *words)
         if (one := at.pop(ended(settings), None)) is not None:
             kill(one)
 
-    monkeypatch.setattr(campaigns.Record, "keep", keep)
+    monkeypatch.setattr(campaigns.CampaignRecord, "keep", keep)
     with dask(tmp_path, 2) as (address, started):
         at |= {8: started[1], 20: started[0]}
         with pytest.raises(Unreachable, match=r"the Dask scheduler is gone; .* of 40 trials"):
@@ -318,7 +318,7 @@ def devices_trial(monkeypatch: pytest.MonkeyPatch, refuses: bool = False) -> tup
         asked.append((op, given))
         return {"devices": ["ocs1"]}
 
-    monkeypatch.setattr(onlab, "lab_of", lab_of)
+    monkeypatch.setattr(onlab, "generated_lab", lab_of)
     monkeypatch.setattr(onlab.emulated, "ask", ask)
     monkeypatch.setattr(onlab, "opened", lambda lab, name: Device(name, refuses))
     torus = (ROOT / "examples" / "torus-3x4.json").read_text()
@@ -367,8 +367,8 @@ def typed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[list[str]]:
         yield tmp_path / "lab" / "inventory"
 
     (tmp_path / "lab" / "inventory").mkdir(parents=True)
-    monkeypatch.setattr(onlab, "command", command)
-    monkeypatch.setattr(onlab, "lab_of", lab_of)
+    monkeypatch.setattr(onlab, "run_testbed", command)
+    monkeypatch.setattr(onlab, "generated_lab", lab_of)
     return given
 
 
@@ -391,7 +391,7 @@ def test_a_lab_that_does_not_come_down_fails_its_trial_and_one_that_failed_is_ta
             raise NotVerified(f"testbed {failing}: E-HANDS-NEEDED by hand")
         return {}
 
-    monkeypatch.setattr(onlab, "command", command)
+    monkeypatch.setattr(onlab, "run_testbed", command)
     for failing, given in (("up", ["up", "down"]), ("down", ["up", "up", "down"])):
         typed.clear()
         with pytest.raises(NotVerified, match=f"testbed {failing}: E-HANDS-NEEDED"):
@@ -409,11 +409,11 @@ def test_a_lab_that_exists_is_used_on_its_own_machine(typed: list[list[str]], se
 
 def test_a_command_says_why_it_failed_and_is_ended_when_it_takes_too_long(settings: Settings, tmp_path: Path) -> None:
     until = time.monotonic() + 60
-    assert onlab.command(["version"], None, {}, until)["testbed"]
+    assert onlab.run_testbed(["version"], None, {}, until)["testbed"]
     with pytest.raises(NotVerified, match="testbed plan: E-BAD-FILE"):
-        onlab.command(["plan", "--topology", str(tmp_path / "no.json")], ROOT / "inventory" / "emulated", {}, until)
+        onlab.run_testbed(["plan", "--topology", str(tmp_path / "no.json")], ROOT / "inventory" / "emulated", {}, until)
     with pytest.raises(onlab.TimedOut, match="longer than the campaign's watchdog_s"):
-        onlab.command(["version"], None, {}, time.monotonic() - 1)
+        onlab.run_testbed(["version"], None, {}, time.monotonic() - 1)
 
 
 def test_a_scenario_gives_its_findings(typed: list[list[str]], settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -426,7 +426,7 @@ def test_a_scenario_gives_its_findings(typed: list[list[str]], settings: Setting
         sent.extend(sorted(path.name for path in Path(words[1]).parent.rglob("*.*") if path.is_file()))
         return found
 
-    monkeypatch.setattr(onlab, "command", command)
+    monkeypatch.setattr(onlab, "run_testbed", command)
     page = {"name": "s.yaml", "text": "x", "files": {"plans/a.json": "{}"}}
     task = lab_task(repeats=3) | {"files": {"scenario": page}}
     values = onlab.on_lab(task)
@@ -480,10 +480,10 @@ def test_labs_take_turns_on_a_machine_and_waiting_is_no_time_of_a_trial(
     monkeypatch.setattr(onlab, "SHARED", tmp_path / "locks")
     monkeypatch.setattr(onlab, "on_lab", lambda task: {"x": 1.0})
     found: list[Any] = []
-    one = threading.Thread(target=lambda: found.append(run(lab_task(), of_program())))
-    with onlab.turn({"wanted": {}}):
+    one = threading.Thread(target=lambda: found.append(run_trial(lab_task(), of_program())))
+    with onlab.lab_lock({"wanted": {}}):
         one.start()
-        assert run(lab_task() | {"lab": {"inventory": "x"}}, of_program())["values"]
+        assert run_trial(lab_task() | {"lab": {"inventory": "x"}}, of_program())["values"]
         one.join(0.5)
         assert not found
     one.join()
@@ -493,7 +493,7 @@ def test_labs_take_turns_on_a_machine_and_waiting_is_no_time_of_a_trial(
 def test_a_prediction_is_that_of_the_design(settings: Settings) -> None:
     one, other = (predict(trial.task) for trial in campaign("grid: {method: [ring], ports: [2, 4]}").trials)
     assert one["links"] == 12 and other["links"] == 24 and one["iteration_ms"] > 0
-    assert read(ROOT / "examples" / "sweeps" / "methods.yaml").trials
+    assert load_campaign(ROOT / "examples" / "sweeps" / "methods.yaml").trials
 
 
 def test_a_lab_whose_worker_died_before_it_was_ready_ends(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,7 @@ from optics.plan import Job
 from orchestrator.extensions import NAMES, parts
 from orchestrator.jobs.attachments import Attachment, Launch, attachments, begin
 from orchestrator.store.job_spec import JobSpec
-from tests.house.repository import ROOT
+from tests.house.repository import ROOT, tracked
 
 MODULES = sorted(".".join(file.relative_to(ROOT).with_suffix("").parts) for file in (ROOT / "extensions").rglob("*.py"))
 
@@ -42,10 +43,18 @@ def test_a_lease_is_renewed_before_hosts_are_asked_for_anything(monkeypatch: pyt
 
 
 def test_every_extension_has_the_parts_that_all_have() -> None:
-    assert len(NAMES) == len({kind.key for kind in attachments()}) == 3
-    assert [kind.key for kind in parts("plan", "PLANNED")] == [kind.key for kind in attachments()]
+    planned = {path.parent.name for path in Path(ROOT / "extensions").glob("*/plan.py")}
+    assert len(planned) == len({kind.key for kind in parts("plan", "PLANNED")}) == 4 and planned <= {*NAMES}
+    given = [kind.key for kind in attachments()]  # the circuits of regions are not given to a job
+    assert [kind.key for kind in parts("plan", "PLANNED") if kind.key != "regions"] == given
     assert all(isinstance(kind, Attachment) for kind in attachments())
-    assert {path.parent.name for path in Path(ROOT / "extensions").glob("*/plan.py")} == {*NAMES}
+    assert {path.parent.name for path in Path(ROOT / "extensions").glob("*/__init__.py")} == {*NAMES}
+
+
+def test_jobs_are_coordinated_in_the_folder_of_pacing_alone() -> None:
+    packages = {"orchestrator", "agent", "workloads", "planner", "optics", "dashboards", "emulators", "optical_testbed", "drivers"}
+    files = [file for file in tracked() if file.relative_to(ROOT).parts[0] in packages]
+    assert len(files) > 800 and not [file for file in files if re.search(rb"[Cc]oordinat", file.read_bytes())]
 
 
 @pytest.mark.parametrize("module", MODULES)

@@ -184,7 +184,11 @@ def test_the_archive_is_the_same_bytes_each_time_and_holds_what_runs_on_hosts() 
     with tarfile.open(fileobj=io.BytesIO(base64.b64decode("".join(facts.archive())))) as tar:
         names = tar.getnames()
     assert "agent/__main__.py" in names and "agent/daemon.py" in names
-    assert f"workloads/{facts.workload_digest()}/workloads/programs/train.py" in names
+    there = f"workloads/{facts.workload_digest()}"
+    assert f"{there}/workloads/programs/train.py" in names
+    beside = {name for name in names if name.startswith(f"{there}/extensions/")}
+    parts = {name.split("/")[4] for name in beside if name.count("/") > 4}
+    assert f"{there}/extensions/shadow/rank/__main__.py" in beside and parts == {"rank"}
     assert all(0 < len(piece) <= render.COMMAND_LIMIT for piece in facts.archive())
 
 

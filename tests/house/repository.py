@@ -36,6 +36,13 @@ def pages() -> tuple[Path, ...]:
     return tuple(path for path in tracked() if path.suffix == ".md")
 
 
+@cache
+def scenarios() -> dict[str, Path]:
+    """The file of every scenario, by the name of its folder."""
+    found = [path for path in tracked() if path.name == "scenario.yaml"]
+    return {path.parent.name: path for path in sorted(found, key=lambda path: path.parent.name)}
+
+
 @dataclass(frozen=True)
 class Block:
     """A fenced block of a page; `line` is that of its first line of text."""

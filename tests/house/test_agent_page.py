@@ -8,13 +8,12 @@ from collections.abc import Iterator
 
 from agent.basics import VERSION
 from agent.commands import COMMANDS
-from agent.daemon import OPERATIONS
-from agent.fence import FENCED
+from agent.daemon import FENCED, OPERATIONS
 from tests.house.repository import ROOT
 from tests.house.test_pages import page, section
 
 PAGE = page("reference/agent.md")
-TREES = [ast.parse(path.read_text()) for path in sorted((ROOT / "agent").rglob("*.py"))]
+TREES = [ast.parse(path.read_text()) for path in sorted([*(ROOT / "agent").rglob("*.py"), *ROOT.glob("extensions/*/host/**/*.py")])]
 
 
 def table(heading: str) -> dict[str, tuple[str, ...]]:

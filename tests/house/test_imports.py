@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ast
+import re
 import shutil
 import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,16 @@ from tests.house.repository import ROOT
 CONFIG: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
 CONTRACTS: dict[str, dict[str, Any]] = {contract["id"]: contract for contract in CONFIG["contracts"]}
 LINT = Path(sys.executable).with_name("lint-imports")
+FILES = [file.relative_to(ROOT) for package in CONFIG["root_packages"] for file in (ROOT / package).rglob("*.py")]
+MODULES = {".".join(file.with_suffix("").parts).removesuffix(".__init__") for file in FILES}
 
 PURE_ROOMS = {"optics", "planner", "orchestrator.inventory", "orchestrator.fabric", "orchestrator.plan", "orchestrator.store.scope"}
 PURE_ROOMS |= {"orchestrator.experiments.files"}
-PURE_ROOMS |= {f"extensions.{each.parent.name}.plan" for each in (ROOT / "extensions").glob("*/plan.py")}
+PURE_ROOMS |= {
+    f"extensions.{each.parent.name}.{each.stem}" for name in ("plan", "arm") for each in (ROOT / "extensions").glob(f"*/{name}.py")
+}
+PURE_ROOMS |= {"extensions.pacing.links", "extensions.pacing.phases"}
+PURE_ROOMS |= {f"extensions.adapt.{name}" for name in ("circuits", "region", "traffic")}
 CLOCKS_AND_DOORS = {"asyncio", "socket", "subprocess", "time", "random", "os", "logging"}
 
 
@@ -35,10 +42,9 @@ def lint(folder: Path, *contracts: str) -> tuple[int, str]:
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
     """The contracts and every module they speak of, empty: what is planted is then all there is to find."""
-    for package in CONFIG["root_packages"]:
-        for file in (ROOT / package).rglob("*.py"):
-            (tmp_path / file.relative_to(ROOT)).parent.mkdir(parents=True, exist_ok=True)
-            (tmp_path / file.relative_to(ROOT)).touch()
+    for file in FILES:
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).touch()
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     return tmp_path
 
@@ -51,10 +57,24 @@ def plant(folder: Path, module: str, imported: str) -> None:
     file.write_text(f"{text}\n\ndef planted_{imported.replace('.', '_')}():\n    import {imported}\n")
 
 
+def matching(expressions: list[str]) -> list[str]:
+    """The modules that these name; a star is any one word."""
+    found = []
+    for each in expressions:
+        pattern = re.compile(each.replace(".", r"\.").replace("*", r"[^.]+"))
+        found += sorted(filter(pattern.fullmatch, MODULES)) if "*" in each else [each]
+    return found
+
+
+def within(module: str, package: str) -> bool:
+    return f"{module}.".startswith(f"{package}.")
+
+
 def violations(contract: dict[str, Any]) -> list[tuple[str, str]]:
     """Every import a contract is there to forbid, module by module."""
     if contract["type"] == "forbidden":
-        return [(here, there) for here in contract["source_modules"] for there in contract["forbidden_modules"]]
+        pairs = product(matching(contract["source_modules"]), matching(contract["forbidden_modules"]))
+        return [(here, there) for here, there in pairs if not (within(here, there) or within(there, here))]
     inside = "".join(f"{container}." for container in contract.get("containers", []))
     layers = [[inside + module.strip() for module in layer.split("|")] for layer in contract["layers"]]
     upward = [(low, high) for uppers, lowers in pairwise(layers) for low in lowers for high in uppers]
@@ -97,17 +117,35 @@ def test_a_module_outside_every_room_breaks_the_contract(name: str, copy: Path) 
 
 
 def imports(file: Path) -> Iterator[str]:
+    """The packages that a file imports; of an extension the part."""
     for node in ast.walk(ast.parse(file.read_text())):
         if isinstance(node, ast.Import):
-            yield from (alias.name.partition(".")[0] for alias in node.names)
+            names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and not node.level:
-            yield (node.module or "").partition(".")[0]
+            names = [node.module or ""]
+        else:
+            continue
+        yield from (".".join(name.split(".")[: 3 if name.startswith("extensions.") else 1]) for name in names)
 
 
-@pytest.mark.parametrize(("folder", "own"), [("agent", {"agent"}), ("workloads", {"workloads", "torch", "numpy"})])
+HOST_PARTS = [str(part.relative_to(ROOT)) for part in sorted(ROOT.glob("extensions/*/host"))]
+"""What of mechanisms is copied to hosts with the agent."""
+RANKS = {"workloads", "torch", "numpy"}
+
+
+@pytest.mark.parametrize(
+    ("folder", "own"),
+    [
+        ("agent", {"agent"}),
+        ("workloads", RANKS),
+        ("extensions/*/rank", RANKS),
+        *((part, {"agent", part.replace("/", ".")}) for part in HOST_PARTS),
+    ],
+)
 def test_what_is_copied_to_hosts_needs_nothing_but_python_there(folder: str, own: set[str], tmp_path: Path) -> None:
-    known = sys.stdlib_module_names | own
-    foreign = {f"{file.relative_to(ROOT)}: {name}" for file in (ROOT / folder).rglob("*.py") for name in imports(file)}
+    known, files = sys.stdlib_module_names | own, [*ROOT.glob(f"{folder}/**/*.py")]
+    foreign = {f"{file.relative_to(ROOT)}: {name}" for file in files for name in imports(file)}
+    assert files
     assert not {line for line in foreign if line.rpartition(" ")[2] not in known}
     (tmp_path / "planted.py").write_text("def late():\n    import yaml\n    from os import path\n")
     assert [name for name in imports(tmp_path / "planted.py") if name not in known] == ["yaml"]
@@ -125,13 +163,14 @@ def newer_than_hosts_promise(folder: Path) -> list[str]:
 
 
 def test_the_agent_is_written_in_the_python_that_hosts_promise(tmp_path: Path) -> None:
-    assert not newer_than_hosts_promise(ROOT / "agent")
+    assert not [file for folder in ("agent", *HOST_PARTS) for file in newer_than_hosts_promise(ROOT / folder)]
     (tmp_path / "planted.py").write_text("match 1:\n    case 1:\n        pass\n")
     assert newer_than_hosts_promise(tmp_path) == ["planted.py"]
 
 
 def test_the_agent_imports_no_types_at_run_time() -> None:
-    files = (file for file in (ROOT / "agent").rglob("*.py") if file.stem not in ("__init__", "__main__", "shapes"))
+    files = (file for folder in ("agent", *HOST_PARTS) for file in (ROOT / folder).rglob("*.py"))
+    files = (file for file in files if file.stem not in ("__init__", "__main__", "shapes"))
     modules = ", ".join(".".join(file.relative_to(ROOT).with_suffix("").parts) for file in files)
     code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); import {modules}; print('agent.shapes' in sys.modules)"
     done = subprocess.run([sys.executable, "-S", "-E", "-c", code], capture_output=True, text=True, check=True, timeout=60)

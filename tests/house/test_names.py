@@ -13,8 +13,11 @@ from pathlib import Path
 import yaml
 
 from agent.daemon import OPERATIONS
+from extensions.adapt.plan import Region
+from extensions.adapt.record import Look, record_look
+from extensions.adapt.region import Proposal
+from extensions.adapt.turning import Turned
 from optics import Outcome
-from optics.plan import Region
 from orchestrator.change.port_counters import Counters, record_clocks
 from orchestrator.change.stall import record_stall
 from orchestrator.change.timeline import Timeline, record_rungs, record_timeline
@@ -23,9 +26,6 @@ from orchestrator.hosts import ClockReading, Committed, HostEvent
 from orchestrator.hosts.facts import PLAYBOOKS
 from orchestrator.plan.reader import read_plan
 from orchestrator.plan.target import target
-from orchestrator.services.adapt.record import Look, record_look
-from orchestrator.services.adapt.region import Proposal
-from orchestrator.services.adapt.turning import Turned
 from orchestrator.services.schedule.points import record_host, record_turn
 from orchestrator.store.light import light_history
 from orchestrator.store.records import StallPoint

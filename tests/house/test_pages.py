@@ -68,11 +68,12 @@ from orchestrator.plan.edges import (
 )
 from orchestrator.plan.job_env import ALLOWED
 from orchestrator.plan.reader import read_plan
-from tests.house.repository import ROOT, blocks, pages
+from tests.house.repository import ROOT, blocks, pages, scenarios, tracked
 from workloads.programs.options import OPTIONS
 
 DOCS = ROOT / "docs"
 PARTS = ("hosts.yml", "devices.yml", "fibres.yml")
+MECHANISMS = {path.parent.name: path for path in sorted((ROOT / "extensions").glob("*/README.md"))}
 
 
 def page(name: str) -> str:
@@ -216,6 +217,11 @@ def test_the_tables_of_the_drivers_page_are_those_that_the_code_gives() -> None:
     assert set(own) == set(_BUILT_IN) and all(f"| `{driver}` |" in tables["evidence"] for driver in own)
 
 
+def test_the_support_matrix_has_a_row_for_every_driver() -> None:
+    (matrix,) = re.findall(r"<!-- matrix: .*?-->(.*?)<!-- end matrix -->", page("reference/drivers.md"), re.DOTALL)
+    assert re.findall(r"^\| `([^`]+)` \|", matrix, re.MULTILINE) == sorted(built_in_drivers())
+
+
 def test_every_driver_says_what_it_stands_on() -> None:
     silent = [driver for driver in built_in_drivers() if not {"identify", "read", "change"} <= evidence(driver).grades.keys()]
     assert not silent
@@ -347,11 +353,11 @@ PLANNED: set[str] = set()
 """Named before they are there. A path is taken off this list once it exists."""
 
 
-def missing(text: str) -> list[str]:
-    """Paths in backticks that are neither in the repository nor below orchestrator/; NAME is for the reader to fill in."""
+def missing(text: str, folder: Path = ROOT / "orchestrator") -> list[str]:
+    """Paths in backticks that are neither in the repository nor below this folder; NAME is for the reader to fill in."""
     named = [name for name in re.findall(r"`([^`\s]+)`", text) if "/" in name or name.endswith(".py")]
     parts = {name: name.split("NAME")[0] for name in named if name not in PLANNED}
-    return [name for name, part in parts.items() if not any((below / part).exists() for below in (ROOT, ROOT / "orchestrator"))]
+    return [name for name, part in parts.items() if not any((below / part).exists() for below in (ROOT, folder))]
 
 
 def test_every_path_of_the_map_in_contributing_is_there() -> None:
@@ -391,22 +397,21 @@ def test_every_link_of_a_page_leads_somewhere() -> None:
 
 
 def test_every_page_that_the_program_names_is_there_and_is_installed_with_it() -> None:
-    import tomllib
-
-    shipped = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["data-files"]
+    setuptools = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
     installed = {
         path
-        for to, globs in shipped.items()
+        for to, globs in setuptools["data-files"].items()
         for pattern in globs
         for path in ROOT.glob(pattern)
         if to.endswith(str(path.parent.relative_to(ROOT)))
     }
-    rooms = ("orchestrator", "optics", "drivers", "planner", "emulators", "conformance", "optical_testbed")
+    installed |= {path for pattern in setuptools["package-data"]["extensions"] for path in (ROOT / "extensions").glob(pattern)}
+    rooms = ("orchestrator", "optics", "drivers", "planner", "emulators", "conformance", "optical_testbed", "extensions")
     named = {
         page
         for room in rooms
         for source in (ROOT / room).rglob("*.py")
-        for page in re.findall(r"docs/[\w/.-]+\.md", source.read_text())
+        for page in re.findall(r"docs/[\w/.-]+\.md|extensions/\w+/README\.md", source.read_text())
         if "/decisions/" not in page
     }
     assert len(named) > 10
@@ -416,12 +421,12 @@ def test_every_page_that_the_program_names_is_there_and_is_installed_with_it() -
 def test_the_index_leads_to_every_page_of_the_documentation() -> None:
     index = set(re.findall(r"\]\(([^)#\s]+)\)", page("README.md")))
     wanted = {str(p.relative_to(DOCS)) for p in pages() if p.is_relative_to(DOCS) and p.name != "README.md"}
+    wanted |= {f"../extensions/{name}/README.md" for name in MECHANISMS}
     assert {p for p in wanted if not p.startswith("decisions/")} <= index
 
 
 def test_every_scenario_that_ships_has_a_row_in_the_list_of_scenarios() -> None:
-    there = {at.parent.name for at in (ROOT / "examples" / "scenarios").glob("*/scenario.yaml")}
-    listed = re.findall(
-        r"^\| \[`([^`]+)`\]\(../../examples/scenarios/([^/]+)/README.md\) \|", page("how-to/scenarios.md"), re.MULTILINE
-    )
-    assert {name for name, _ in listed} == there and all(name == folder for name, folder in listed)
+    linked = r"^\| \[`([^`]+)`\]\(../../([\w/.-]+)/README.md\) \|"
+    listed = re.findall(linked, page("how-to/scenarios.md"), re.MULTILINE)
+    assert len(listed) == len(scenarios()) == len([path for path in tracked() if path.name == "scenario.yaml"])
+    assert {name: ROOT / folder / "scenario.yaml" for name, folder in listed} == scenarios()

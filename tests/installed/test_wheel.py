@@ -9,17 +9,20 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Iterator
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
 
-from tests.house.repository import ROOT, tracked
+from tests.house.repository import ROOT, scenarios, tracked
 
 pytestmark = pytest.mark.long
 
 PIP_S = 900.0
 FILES = [str(path.relative_to(ROOT)) for path in tracked()]
 EXAMPLES = [name for name in FILES if name.startswith("examples/")]
+OF_EXTENSIONS = [name for name in FILES if fnmatch(name, "extensions/*/scenarios/*")]
+MECHANISMS = [name for name in FILES if fnmatch(name, "extensions/*/README.md") and name not in OF_EXTENSIONS]
 PAGES = [name for name in FILES if name.startswith("docs/") and name.endswith(".md") and not name.startswith("docs/decisions/")]
 OTHERS = ("3.12", "3.13")
 SMOKE = """
@@ -73,13 +76,16 @@ def python(request: pytest.FixtureRequest, wheel: Path, tmp_path_factory: pytest
     shutil.rmtree(folder)
 
 
-def test_the_wheel_has_the_examples_the_pages_and_its_own_top_level_modules(wheel: Path) -> None:
+def test_the_wheel_has_the_examples_the_pages_its_own_top_level_modules_and_what_hosts_get(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as packed:
         names = packed.namelist()
     share = {name.partition("/share/optical-testbed/")[2] for name in names if "/share/optical-testbed/" in name}
     assert share == {*EXAMPLES, *PAGES}
+    assert OF_EXTENSIONS and {*OF_EXTENSIONS, *MECHANISMS} <= set(names)
     typed = {f"{package}/{file}" for package in ("optical_testbed", "optical_testbed_home") for file in ("__init__.py", "py.typed")}
     assert typed | {"optical_testbed_command.py", "optical_testbed_pytest.py"} <= set(names)
+    copied = {name for name in FILES if name.startswith(("agent/", "workloads/", "extensions/")) and name.endswith(".py")}
+    assert "extensions/shadow/rank/__main__.py" in copied and copied <= set(names)
 
 
 @pytest.mark.timeout(1800)
@@ -89,13 +95,14 @@ def test_examples_are_copied_and_planned_from_an_installed_wheel(python: Path, t
         {f"TESTBED_{name}_DIR": str(tmp_path / name) for name in ("DATA", "STATE", "LOCK")},
     )
     copied = json.loads(_run(testbed, "examples", "--copy", tmp_path / "trial", "--json", **places))["data"]["files"]
-    assert set(EXAMPLES) <= set(copied)
+    assert {*EXAMPLES, *OF_EXTENSIONS} == set(copied)
     plan, workload = tmp_path / "plan.json", tmp_path / "trial" / "examples" / "workloads" / "dlrm.yaml"
     _run(testbed, "design", "topoopt", "--workload", workload, "--out", plan, **places)
     assert json.loads(plan.read_text())["name"] == "dlrm-topoopt"
     listed = json.loads(_run(testbed, "reproduce", "--list", "--json", **places))["data"]["scenarios"]
-    assert {scenario["name"] for scenario in listed} == {path.parent.name for path in (ROOT / "examples").glob("scenarios/*/*.md")}
-    assert "2 arms" in _run(testbed, "reproduce", "rail-only", "--check", **places)
+    assert {scenario["name"] for scenario in listed} == set(scenarios())
+    for name in ("rail-only", "mltcp-single"):
+        assert "2 arms" in _run(testbed, "reproduce", name, "--check", **places)
 
 
 @pytest.mark.lab

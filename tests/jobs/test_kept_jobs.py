@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
+from extensions.adapt.plan import Region, Regions
 from optics import HostPort, Interlock
-from optics.plan import Mode, Region, TransitionPolicy
+from optics.plan import Mode, TransitionPolicy
 from orchestrator.change.job_back import turn_back
 from orchestrator.change.report import UpReport
 from orchestrator.change.rollback import Rollback
@@ -225,7 +226,7 @@ async def test_a_restart_that_was_made_before_its_up_died_is_not_made_again_by_r
 async def test_a_job_that_is_turned_back_has_its_regions_again(bench: Living) -> None:
     was = bench.job.spec.wanted
     region = Region("r", was.hosts[:2], (HostPort(was.hosts[0], 1),), "ideal")
-    bench.store.set_job_spec(bench.job.id, replace(bench.job.spec, wanted=replace(was, regions=(region,))))
+    bench.store.set_job_spec(bench.job.id, replace(bench.job.spec, wanted=replace(was, attached={"regions": Regions((region,))})))
     run, context = bench.context("rollback")
     with run:
         await turn_back(context, Snapshot({}, job=bench.job.id, wanted=was), TransitionPolicy())

@@ -23,7 +23,7 @@ from orchestrator import session, settings
 from orchestrator.cli import reproduce, saved
 from orchestrator.credentials import private_text
 from orchestrator.experiments.scenario.compare import scenario_of
-from orchestrator.experiments.sweep.verb import read as read_campaign
+from orchestrator.experiments.sweep.verb import load_campaign
 from orchestrator.files.reading import MAX_BYTES, attentive
 from orchestrator.inventory.positions import MAX_LINES, MAX_NODES, read_json, read_yaml
 from orchestrator.plan.design.workload import read_text
@@ -70,7 +70,7 @@ READERS: dict[str, Callable[[Path], object]] = {
     "job of a comparison": lambda path: _compared(RING, path),
     "plan of a comparison": lambda path: _compared(path, None),
     "scenario": reproduce.read,
-    "campaign": read_campaign,
+    "campaign": load_campaign,
     "transcript": read_transcript,
     "password file": lambda path: private_text(path, "password_file"),
     "settings": _settings,

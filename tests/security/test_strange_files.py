@@ -8,7 +8,7 @@ import pytest
 
 from optics import BadFile
 from orchestrator.cli.reproduce import read as read_scenario
-from orchestrator.experiments.sweep.verb import read as read_campaign
+from orchestrator.experiments.sweep.verb import load_campaign
 from orchestrator.verbs.design_files import read_workload
 
 CAMPAIGN = "schema: testbed.sweep/1\nname: x\nkind: prediction\nlab: {hosts: 4}\nbase: {workload: named}\n"
@@ -34,6 +34,6 @@ def test_a_named_file_that_is_not_what_it_should_be_is_not_quoted(tmp_path: Path
     page = tmp_path / f"{kind}.yaml"
     page.write_text({"campaign": CAMPAIGN, "scenario": SCENARIO, "workload": text}[kind])
     with pytest.raises(BadFile) as refused:
-        {"campaign": read_campaign, "scenario": read_scenario, "workload": read_workload}[kind](page)
+        {"campaign": load_campaign, "scenario": read_scenario, "workload": read_workload}[kind](page)
     words = str(refused.value).replace(str(tmp_path), "")
     assert "t0p" not in words and "20228" not in words, words

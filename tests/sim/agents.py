@@ -14,6 +14,7 @@ from tests.sim.loop import Actor, Killed, Machine, SimLoop
 from tests.sim.net import Net
 from tests.sim.seams import (
     FENCED,
+    MECHANISMS,
     VAR,
     Failure,
     Fence,
@@ -150,9 +151,10 @@ class Agent(Server):
         self.numbers = {name: number for number, name in self.ports.items()}
         self.nl = cast(Any, host.kernel)
         absent: Any = Absent()
-        self.handoff = self.networks = self.congestions = self.probes = self.ends = absent
+        self.handoff = self.probes = self.ends = absent
         self.slots, self.jobs = cast(Any, Slots()), cast(Any, Jobs())
         self.samples = cast(Any, Counters())
+        self.mechanisms = [absent for _ in MECHANISMS]
 
     def load(self) -> None:
         """What the daemon does first."""

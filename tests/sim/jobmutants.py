@@ -7,8 +7,8 @@ from tests.sim.mutant import Mutant
 JOBS, ONLAB = "orchestrator/jobs/jobs.py", "orchestrator/queue/onlab.py"
 QUEUE = "orchestrator/store/queue.py"
 RECOVER, POLICY = "orchestrator/services/guard/recover.py", "orchestrator/services/guard/policy.py"
-TURNING = "orchestrator/services/adapt/turning.py"
-PACE, COORDINATE = "workloads/host/pace.py", "orchestrator/services/sharing/coordinate.py"
+TURNING = "extensions/adapt/turning.py"
+PACE, COORDINATE = "workloads/host/pace.py", "extensions/pacing/coordinator.py"
 
 OF_JOBS = (
     Mutant(
@@ -120,7 +120,7 @@ OF_JOBS = (
     Mutant(
         "adapter-outlives-its-plan",
         "whoever is to move light stops the owner's adapter first",
-        (("orchestrator/services/adapt/process.py", "moves_light=True", "moves_light=False"),),
+        (("extensions/adapt/service.py", "moves_light=True", "moves_light=False"),),
         plot="adapt",
     ),
     Mutant(

@@ -39,8 +39,8 @@ TESTS_OF = {
     "jobs": ("tests/jobs/test_jobs.py", "tests/change/test_turn.py", "tests/workloads/collectives/test_turns.py"),
     "queue": ("tests/queue", "tests/store/test_queue.py", "tests/jobs/test_jobs.py", "tests/hosts"),
     "recover": ("tests/services/guard", "tests/jobs/test_jobs.py"),
-    "adapt": ("tests/services/adapt", "tests/background"),
-    "pacing": ("tests/services/sharing", "tests/workloads/host/test_pace.py", "tests/agent/jobs/test_pace_words.py"),
+    "adapt": ("tests/extensions/adapt", "tests/background"),
+    "pacing": ("tests/extensions/pacing", "tests/workloads/host/test_pace.py", "tests/agent/jobs/test_pace_words.py"),
 }
 """Instead of those, of mutants of these plots."""
 

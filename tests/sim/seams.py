@@ -16,8 +16,8 @@ from unittest.mock import patch
 
 from agent import basics, fence
 from agent.basics import VAR, Failure, unpack
-from agent.daemon import Server
-from agent.fence import FENCED, Fence
+from agent.daemon import FENCED, MECHANISMS, Server
+from agent.fence import Fence
 from agent.jobs import beats, demand, door, handoff
 from agent.jobs import processes as job_processes
 from agent.jobs.handoff import Handoff
@@ -49,6 +49,11 @@ from agent.slots import operations as slots
 from agent.slots.operations import Slots
 from emulators.devices.families import device_from_config
 from emulators.devices.server import DeviceServer
+from extensions.adapt.adapter import AdaptOptions, adapt
+from extensions.adapt.service import KIND as ADAPTER
+from extensions.pacing.coordinator import CoordinateOptions, coordinate, released
+from extensions.pacing.measure import tenants
+from extensions.pacing.service import KIND as COORDINATOR
 from optics import (
     HandsNeeded,
     Infeasible,
@@ -77,8 +82,6 @@ from orchestrator.plan import stored
 from orchestrator.plan.reader import read_plan
 from orchestrator.queue.process import QUEUE
 from orchestrator.queue.verb import queue_add, queue_serve
-from orchestrator.services.adapt.adapt import AdaptOptions, adapt
-from orchestrator.services.adapt.process import ADAPTER
 from orchestrator.services.guard.guard import GuardOptions, guard
 from orchestrator.services.guard.policy import FIRST_BACKOFF_S, Budget
 from orchestrator.services.guard.process import GUARD
@@ -88,9 +91,6 @@ from orchestrator.services.schedule.left import stop_left
 from orchestrator.services.schedule.making import begin
 from orchestrator.services.schedule.process import TURNER
 from orchestrator.services.schedule.verb import TurnOptions, turn
-from orchestrator.services.sharing.coordinate import CoordinateOptions, coordinate, released
-from orchestrator.services.sharing.measure import tenants
-from orchestrator.services.sharing.process import COORDINATOR
 from orchestrator.session import Command, load_lab
 from orchestrator.settings import Settings
 from orchestrator.store import database, keys
@@ -136,6 +136,7 @@ __all__ = [
     "HOLDING",
     "JOB_MARK",
     "KEPT",
+    "MECHANISMS",
     "MOVERS",
     "NEWNEIGH",
     "NEWROUTE",

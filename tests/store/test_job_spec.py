@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
+from extensions.adapt.plan import Adapt, Region, Regions
 from extensions.congestion.plan import Congestion
 from extensions.shadow.plan import Shadow
 from extensions.switch_functions.plan import Function
 from optics import HostPort, StoreFailed
-from optics.plan import Job, Region, Traffic, Transfer
+from optics.plan import Job, Traffic, Transfer
 from orchestrator.store.job_spec import JobSpec, Pause
 
 TWO = ("gpu01", "gpu02")
@@ -26,11 +27,11 @@ JOB = Job(
     traffic=Traffic(transfers=(Transfer("gpu01", "gpu02", 8),)),
     predicted={"iteration_ms": 2.0},
     evicted={"gpu03": ""},
-    regions=(Region("r", TWO, (HostPort("gpu01", 1),), "ideal"),),
     attached={
         "functions": (Function("ideal", "aggregate"),),
         "shadow": Shadow("gpu04", (HostPort("gpu01", 1),)),
         "congestion": Congestion("mltcp"),
+        "regions": Regions((Region("r", TWO, (HostPort("gpu01", 1),), "ideal"),), Adapt(2)),
     },
     aside=("gpu04",),
 )

@@ -15,7 +15,7 @@ TESTBED_TURNS               JSON list of {"after": K, "rings": [...], "traffic"?
                             iteration K on. The lines of a job's `turns.jsonl` are such entries: with them its run can be
                             repeated bit by bit (default: none; not with NCCL)
 TESTBED_TIMEOUT_S           how long to wait for a silent peer, seconds (default 60)
-TESTBED_SHADOW              where the job's shadow listens, with its key (see shadow/peers.py; default: none)
+TESTBED_OBSERVER_NAME       words for the part of the extension NAME beside the ranks (see observers.py; default: none)
 LOCAL_RANK                  which of the host's ranks this is, and so which of its GPUs it uses (default 0)
 """
 

@@ -9,10 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..shadow.peers import Meeting, meeting
-from ..shadow.witness import Witness, restored
 from ..training.checkpoint import KEPT, KEPT_BEHIND, Checkpoints, Damaged, Writer
 from ..transport.accord import common
+from .observers import Observer, Training, observers
 from .options import OPTIONS
 
 if TYPE_CHECKING:
@@ -34,8 +33,7 @@ class State:
     def __init__(
         self, job: Job, arguments: argparse.Namespace, parameters: Sequence[Any], momentum: Sequence[Any], by: Compressor
     ) -> None:
-        self._job, self._resume, self._lr = job, arguments.resume, arguments.lr
-        self._shadow = meeting(os.environ)
+        self._job, self._resume = job, arguments.resume
         directory = Path(os.environ.get("TESTBED_CHECKPOINT_DIR") or job.place.job_dir)
         directory.mkdir(parents=True, exist_ok=True)
         behind = arguments.checkpoint == "async"
@@ -44,6 +42,8 @@ class State:
         self._same = {name: getattr(arguments, name) for name in ("model", "hidden", "seed", "compress", "sync_every")}
         self._alike = {"parameters": list(parameters), "momentum": list(momentum), "common": by.common}
         self._own = {"residuals": by.residuals}
+        self._observers = observers(os.environ)
+        self._training = Training(job, list(parameters), list(momentum), arguments.lr, self._same)
         self._has_own = bool(by.residuals) or arguments.sync_every > 1
         self.own_lost = self.damaged = 0
 
@@ -52,14 +52,16 @@ class State:
 
         Raises: ValueError - they have none in common, all are damaged, or it is of another training.
         """
-        if self._shadow is not None and self._shadow.restore == "shadow":
-            return self._from_shadow(self._shadow)
+        for observer in self._observers:
+            if observer.alone:
+                return observer.restore(self._training, 0)
         accord, rank, torch = self._job.accord, self._job.place.rank, self._job.torch
         if not self._resume:
             self._checkpoints.forget()  # no rank can have written one of this run: that takes an iteration, and so all ranks
         kept, done, state = self._newest()
-        if self._shadow is not None and self._shadow.restore and (newer := self._from_shadow(self._shadow, done)):
-            return newer
+        for observer in self._observers:
+            if newer := observer.restore(self._training, done):
+                return newer
         if self.damaged and not done:
             words = f"all checkpoints are damaged, the newest of iteration {self.damaged}"
             raise ValueError(f"{words}; to start anew, launch the job without --resume")
@@ -100,40 +102,11 @@ class State:
             self.damaged = max(self.damaged, *found)
         return kept, done, state
 
-    def _from_shadow(self, meeting: Meeting, after: int | None = None) -> int:
-        """Take the shadow's newest checkpoint: rank 0 is sent it, and gives it to all; return its iteration.
-
-        after: only if it is of a later iteration than this one; else 0. Raises: without `after`, as witness.restored.
-        """
-        rank, torch = self._job.place.rank, self._job.torch
-        tensors = [each for name in ("parameters", "momentum") for each in self._alike[name]]
-        iteration = 0
-        with torch.no_grad():
-            if rank == 0:
-                try:
-                    found, flat = restored(meeting, self._same, torch, after or 0)
-                    if flat.numel() != (numbers := sum(tensor.numel() for tensor in tensors)):
-                        raise ValueError(f"the shadow's checkpoint has {flat.numel()} numbers, this job has {numbers}")
-                    iteration = found
-                except (OSError, ValueError) as error:
-                    if after is None:
-                        raise
-                    print(f"# shadow: the ranks' own checkpoints are used: {error}", file=sys.stderr, flush=True)
-                else:
-                    for tensor, was in zip(tensors, flat.split([tensor.numel() for tensor in tensors]), strict=True):
-                        tensor.copy_(was.view(tensor.shape))
-            iteration = int(max(self._job.accord.gather("restored", iteration)))
-            for tensor in tensors if iteration else ():
-                torch.distributed.broadcast(tensor, 0)
-        return iteration
-
-    def witness(self, iteration: int) -> Witness | None:
-        """What tells the job's shadow of every later iteration; None where there is no shadow, or another rank tells it."""
-        if self._shadow is None or self._job.place.rank:
-            return None
-        made = Witness(self._shadow, self._alike["parameters"], self._alike["momentum"], self._lr, self._same)
-        made.begin(iteration)
-        return made
+    def observed(self, iteration: int) -> list[Observer]:
+        """What is to be told of every later iteration."""
+        for observer in self._observers:
+            observer.begin(self._training, iteration)
+        return self._observers
 
     def write(self, iteration: int) -> Path:
         """Write a checkpoint, or begin to. Raises: OSError, RuntimeError - it cannot be written, or the one before could not."""

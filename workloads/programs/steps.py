@@ -18,7 +18,7 @@ from ..training.compressors import Compressor, compressing_hook
 from ..training.momentum import step
 
 if TYPE_CHECKING:
-    from ..shadow.witness import Witness
+    from .observers import Observer
     from .program import Job
 
 
@@ -41,7 +41,7 @@ class Step(ABC):
         self._exchanged: list[tuple[int, int]] = []  # of this iteration: (when something was ready, monotonic ns; its bytes)
         self._summed_ns = 0
         self._took_ms: list[float] = []
-        self.witness: Witness | None = None
+        self.observers: Sequence[Observer] = ()
 
     @abstractmethod
     def _backward(self, inputs: Any, target: Any) -> Any:
@@ -66,11 +66,11 @@ class Step(ABC):
         self._module.zero_grad(set_to_none=True)
         loss = self._backward(inputs.to(job.rings.device), target.to(job.rings.device))
         parameters = list(self._module.parameters())
-        if self.witness is not None:
-            self.witness.before_step()
+        for observer in self.observers:
+            observer.before_step()
         step(torch, (parameters, self._momentum), [parameter.grad for parameter in parameters], self._lr)
-        if self.witness is not None:
-            self.witness.after_step(iteration)
+        for observer in self.observers:
+            observer.after_step(iteration)
         value = float(loss.detach())
         if agree:
             self._agree()
@@ -134,8 +134,8 @@ class EachIteration(Step):
     def _see(self, bucket: Any) -> None:
         flat = bucket.buffer()
         self._ready(flat.numel() * flat.element_size(), last=bucket.is_last())
-        if self.witness is not None:
-            self.witness.see(bucket, self._job.rings.current)
+        for observer in self.observers:
+            observer.see(bucket, self._job.rings.current)
 
     def _backward(self, inputs: Any, target: Any) -> Any:
         loss = self._loss(self._model, inputs, target)

@@ -71,7 +71,7 @@ def train(job: Job, arguments: argparse.Namespace) -> dict[str, Any]:
         step = Seldom(job, module, momentum, arguments.lr, by)
     else:
         step = EachIteration(job, module, momentum, arguments.lr, arguments.bucket_mb, None if wanted.kind == "none" else by)
-    step.witness = state.witness(done)
+    step.observers = state.observed(done)
     first, last, stopped, checkpoint, agreed = None, None, False, "", done
     saved: dict[str, float] = {"damaged": state.damaged} if state.damaged else {}  # what is said with the next iteration
     started_s = time.monotonic()
@@ -107,8 +107,8 @@ def train(job: Job, arguments: argparse.Namespace) -> dict[str, Any]:
         with job.beat.save():
             state.finish()
     trained_s = time.monotonic() - started_s
-    if step.witness is not None:
-        step.witness.end()
+    for observer in step.observers:
+        observer.end()
     checksums = job.accord.gather("weights", checksum(module))
     return {
         "model": arguments.model,

@@ -1,4 +1,4 @@
-"""Gradient descent with momentum, as `train` steps and a shadow steps after it: the same operations, so the same bits."""
+"""Gradient descent with momentum, as `train` steps and as those step who follow it: the same operations, so the same bits."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ class SerialDoor:
     """One line, one client.
 
     A conversation begins with the first byte and outlasts a closing of the line, which RS-232 does not signal. When the device
-    hangs up, the adapter is unplugged: the client gets EIO and reopens the path; a device that reboots only falls silent.
+    hangs up, the USB converter is unplugged: the client gets EIO and reopens the path; a device that reboots only falls silent.
     Bytes take no time; with the wrong speed neither side receives anything.
     """
 

@@ -10,7 +10,7 @@ from optics.errors import BadFile
 from optics.plain import reason
 from orchestrator.experiments.files.scenario.documents import job_of, with_job
 from orchestrator.experiments.files.scenario.values import Arm, PlanText, Scenario, Setup
-from orchestrator.experiments.scenario.record import Record
+from orchestrator.experiments.scenario.record import ComparisonRecord
 from orchestrator.files.reading import text_of
 from orchestrator.inventory.positions import read_json
 
@@ -53,7 +53,7 @@ def _read(path: Path) -> tuple[str, Mapping[str, Any]]:
     return text, found
 
 
-def resumed(record: Record, watchdog_s: float) -> Scenario:
+def resumed(record: ComparisonRecord, watchdog_s: float) -> Scenario:
     """The scenario of a comparison that was stopped, from its record. Raises: BadFile - its plans are gone."""
     arms = {letter: Arm(letter, {"": Setup(_plan(record, letter))}, None, watchdog_s) for letter in record.data["arms"]}
     data = record.data
@@ -62,6 +62,6 @@ def resumed(record: Record, watchdog_s: float) -> Scenario:
     )
 
 
-def _plan(record: Record, letter: str) -> PlanText:
+def _plan(record: ComparisonRecord, letter: str) -> PlanText:
     text, document = _read(record.plan(letter))
     return PlanText(str(record.plan(letter)), text, document)

@@ -29,7 +29,7 @@ def order(arms: Sequence[str], repeats: int) -> list[str]:
 
 
 @dataclass
-class Record:
+class ComparisonRecord:
     """One comparison or scenario, and the directory it is kept in."""
 
     folder: Path
@@ -89,7 +89,7 @@ def record_file(settings: Settings, word: str) -> Path | None:
     return None
 
 
-def again(settings: Settings, word: str, kind: str = "compare") -> Record:
+def again(settings: Settings, word: str, kind: str = "compare") -> ComparisonRecord:
     """Read a saved record of this kind. Raises: BadFile, Missing - there is none."""
     path = record_file(settings, word)
     if path is None:
@@ -99,7 +99,7 @@ def again(settings: Settings, word: str, kind: str = "compare") -> Record:
             f"there is no {what} {word!r}" + (f"; the latest are {', '.join(there)}" if there else ""),
             hint=f"testbed {kind} {hint}",
         )
-    return Record(path.parent, read_record(path))
+    return ComparisonRecord(path.parent, read_record(path))
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +130,7 @@ def known(settings: Settings, scenario: Scenario) -> Known:
     return found
 
 
-def duration(scenario: Scenario, before: Known) -> float:
+def expected_duration_s(scenario: Scenario, before: Known) -> float:
     """How long the measurements will take (s): as long as earlier ones took, else what their watchdogs allow for the iterations."""
     if before.each_s is not None:
         return before.each_s * len(scenario.arms) * scenario.repeats
@@ -142,13 +142,13 @@ def minutes(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds >= 90 else f"{seconds:.0f} s"
 
 
-def begin(settings: Settings, lab: Lab, scenario: Scenario, *, kind: str, leave: str) -> Record:
+def begin_comparison(settings: Settings, lab: Lab, scenario: Scenario, *, kind: str, leave: str) -> ComparisonRecord:
     """Check every plan of every arm against the lab, and save the list of measurements. The lab is not touched.
 
     kind: the first word of its name, `compare` or `reproduce`; arms of a comparison must have the same job.
     Raises: BadFile - a plan or job is wrong.
     """
-    plans = check(lab, scenario)
+    plans = check_arms(lab, scenario)
     labels = {name: name for name in plans}
     if kind == "compare":
         _same_job(scenario, plans)
@@ -173,7 +173,7 @@ def begin(settings: Settings, lab: Lab, scenario: Scenario, *, kind: str, leave:
         "left": "",
         "scenario": _facts(scenario),
     }
-    made = Record(folder, data)
+    made = ComparisonRecord(folder, data)
     for name, arm in scenario.arms.items():
         for tenant, setup in arm.setups.items():
             made.plan(name, tenant).write_text(setup.plan.text, encoding="utf-8")
@@ -183,7 +183,7 @@ def begin(settings: Settings, lab: Lab, scenario: Scenario, *, kind: str, leave:
     return made
 
 
-def check(lab: Lab, scenario: Scenario) -> dict[str, list[Plan]]:
+def check_arms(lab: Lab, scenario: Scenario) -> dict[str, list[Plan]]:
     """The plans of each arm. Raises: BadFile - one of them is wrong, or its job ends too early."""
     return {name: _plans(arm, lab, scenario) for name, arm in scenario.arms.items()}
 
@@ -240,7 +240,7 @@ def _plans(arm: Arm, lab: Lab, scenario: Scenario) -> list[Plan]:
     return found
 
 
-def same_plans(record: Record, scenario: Scenario) -> bool:
+def same_plans(record: ComparisonRecord, scenario: Scenario) -> bool:
     """Whether the record was begun with the plans that the scenario's arms have now."""
     for name, arm in scenario.arms.items():
         for tenant, setup in arm.setups.items():

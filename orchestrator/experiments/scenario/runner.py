@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 from optics.errors import NotVerified, TestbedError, TimedOut, first_line
 from optics.plan import Mode
 from orchestrator.change.report import DownReport, UpReport
-from orchestrator.experiments.files.scenario.values import Arm, Coordinate, Scenario
-from orchestrator.experiments.scenario.record import OPEN, Record
+from orchestrator.experiments.files.scenario.values import Arm, Scenario
+from orchestrator.experiments.scenario.record import OPEN, ComparisonRecord
 from orchestrator.jobs.report import ALIVE, JobStatus
 
 LEAST = 3
@@ -27,8 +27,8 @@ class Verbs(Protocol):
     def launch(self) -> JobStatus: ...
     def status(self) -> JobStatus: ...
     def stop(self) -> JobStatus: ...
-    def adapt(self, on: bool) -> None: ...
-    def coordinate(self, by: Literal["together", "shift", "off"]) -> str: ...
+    def begin(self, extension: str, how: Any) -> Sequence[str]: ...
+    def end(self, extension: str, how: Any) -> None: ...
     def rollback(self, run: str) -> UpReport | DownReport: ...
     def down(self) -> DownReport: ...
 
@@ -45,7 +45,7 @@ class Runner:
     stalls: whether a stall is a result, as in a scenario; else it is an error, as in a comparison.
     """
 
-    record: Record
+    record: ComparisonRecord
     scenario: Scenario
     verbs: Mapping[str, Verbs]
     say: Callable[[str], None]
@@ -106,7 +106,7 @@ class Runner:
             self.record.save()
 
     def _iterations(self, slot: dict[str, Any], arm: Arm) -> None:
-        """Bring the plans up, launch the jobs, adapt circuits where the plan says how, wait for the jobs' iterations, stop them."""
+        """Bring the plans up, launch the jobs, begin what runs beside them, wait for the jobs' iterations, stop them."""
         self._settle(arm.settle_ms)
         for tenant in arm.setups:
             self._up(slot, tenant, self.record.plan(arm.name, tenant))
@@ -114,20 +114,16 @@ class Runner:
         try:
             for tenant in arm.setups:
                 jobs[tenant] = self._launched(slot, tenant)
-            for tenant in arm.adapting:
-                self.verbs[tenant].adapt(True)
-            if arm.coordinate is not None:
-                self._coordinate(slot, arm.coordinate)
-            if len(jobs) > 1 or arm.adapting or arm.turning:  # not what was made alone, or over circuits that rested
+            for name, tenant, how in arm.beside:
+                self._begin(slot, name, tenant, how)
+            if len(jobs) > 1 or arm.beside or arm.turning:  # not what was made alone, or over circuits that rested
                 jobs = {tenant: self.verbs[tenant].status() for tenant in jobs}
                 for tenant, job in jobs.items():
                     slot["jobs"][tenant][0]["first"] = job.iterations + 1
             self._until(slot, arm, jobs, self.scenario.warm_up + self.scenario.iterations)
         finally:
-            for tenant in arm.adapting:
-                self.verbs[tenant].adapt(False)
-            if arm.coordinate == "shift":
-                next(iter(self.verbs.values())).coordinate("off")
+            for name, tenant, how in arm.beside:
+                self.verbs[tenant].end(name, how)
             for tenant, job in jobs.items():
                 if job.state in ALIVE:
                     self.verbs[tenant].stop()
@@ -137,11 +133,10 @@ class Runner:
                     f"job {job.name} made {job.iterations} iterations, {LEAST + 1} are the least", hint="a longer job"
                 )
 
-    def _coordinate(self, slot: dict[str, Any], how: Coordinate) -> None:
-        """Have all jobs begin an iteration at once, then shift them if the arm does; what was told is kept."""
-        verbs = next(iter(self.verbs.values()))
-        slot["coordinated"] = [verbs.coordinate("together"), *([verbs.coordinate("shift")] if how == "shift" else [])]
-        for words in slot["coordinated"]:
+    def _begin(self, slot: dict[str, Any], name: str, tenant: str, how: Any) -> None:
+        """Begin the service of an extension; what it says is kept."""
+        for words in self.verbs[tenant].begin(name, how):
+            slot.setdefault("said", {}).setdefault(name, []).append(words)
             self.say(words)
 
     def _launched(self, slot: dict[str, Any], tenant: str) -> JobStatus:
@@ -225,7 +220,7 @@ class Runner:
                     verbs.stop()
 
 
-def leave(record: Record, verbs: Mapping[str, Verbs]) -> str:
+def leave(record: ComparisonRecord, verbs: Mapping[str, Verbs]) -> str:
     """Bring the lab to the promised state; return that state in words."""
     wanted, arms = record.data["leave"], record.data["arms"]
     if wanted in arms:

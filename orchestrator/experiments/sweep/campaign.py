@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from optics.errors import Refused, Unreachable
 from orchestrator.experiments.files.sweep.values import Campaign, Trial
-from orchestrator.experiments.sweep.record import Record
-from orchestrator.experiments.sweep.trial import Outcome, run
+from orchestrator.experiments.sweep.record import CampaignRecord
+from orchestrator.experiments.sweep.trial import Outcome, run_trial
 
 if TYPE_CHECKING:
     from distributed import Client, Future
@@ -23,7 +23,7 @@ AHEAD = 4
 
 
 @dataclass(slots=True)
-class Seen:
+class CampaignProgress:
     """How far a campaign is. done, failed: of `total` trials. left_s: seconds until the end, as results come now; None before each
     resource has given one, and at the end."""
 
@@ -33,7 +33,7 @@ class Seen:
     left_s: float | None = None
 
 
-def missing(campaign: Campaign, record: Record) -> list[Trial]:
+def trials_to_make(campaign: Campaign, record: CampaignRecord) -> list[Trial]:
     """The trials without a result, and those that failed, in their order."""
     found = []
     for trial in campaign.trials:
@@ -44,8 +44,13 @@ def missing(campaign: Campaign, record: Record) -> list[Trial]:
 
 
 def carry_out(
-    client: Client, campaign: Campaign, record: Record, trials: Sequence[Trial], slots: Slots, show: Callable[[Seen], object]
-) -> Seen:
+    client: Client,
+    campaign: Campaign,
+    record: CampaignRecord,
+    trials: Sequence[Trial],
+    slots: Slots,
+    show: Callable[[CampaignProgress], object],
+) -> CampaignProgress:
     """Run the trials; one that fails is run again `campaign.retries` times, and then kept as failed.
 
     slots: for each resource that trials take (empty: none), how many run at a time.
@@ -56,7 +61,7 @@ def carry_out(
 
     from distributed import as_completed
 
-    seen = Seen(len(campaign.trials), done=len(campaign.trials) - len(trials))
+    seen = CampaignProgress(len(campaign.trials), done=len(campaign.trials) - len(trials))
     version = str(record.data["version"])
     waiting = {resource: iter([trial for trial in trials if trial.resource == resource]) for resource in slots}
     total = Counter(trial.resource for trial in trials)
@@ -69,7 +74,7 @@ def carry_out(
         key = f"{campaign.name}-{trial.key}-{len(tried.setdefault(trial.key, []))}"
         under_way[key] = trial
         return client.submit(
-            run, trial.task, version, key=key, resources={trial.resource: 1} if trial.resource else None, pure=False
+            run_trial, trial.task, version, key=key, resources={trial.resource: 1} if trial.resource else None, pure=False
         )
 
     show(seen)
@@ -117,6 +122,6 @@ def _left(took_s: Mapping[str, float], total: Mapping[str, int], ended: Mapping[
     return max(took / ended[resource] * (total[resource] - ended[resource]) for resource, took in took_s.items()) or None
 
 
-def _gone(seen: Seen) -> Unreachable:
+def _gone(seen: CampaignProgress) -> Unreachable:
     words = f"the Dask scheduler is gone; {seen.done + seen.failed} of {seen.total} trials have ended and are kept"
     return Unreachable(words, hint="start the scheduler and its workers again, then testbed sweep FILE --resume")

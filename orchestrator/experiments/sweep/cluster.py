@@ -37,7 +37,7 @@ def installed() -> None:
 
 
 @contextmanager
-def connected(on: str, workers: int, folder: Path, state_dir: Path, resources: Collection[str] = ()) -> Iterator[Client]:
+def dask_client(on: str, workers: int, folder: Path, state_dir: Path, resources: Collection[str] = ()) -> Iterator[Client]:
     """A client of the scheduler at `on`, or, for `local`, of `workers` processes of this machine that end with the block.
 
     folder: of this campaign alone, for what Dask writes to disk; removed at the end. state_dir: of local workers, for their labs.
@@ -103,7 +103,7 @@ def _local(workers: int, folder: Path, state_dir: Path, resources: Collection[st
     )
 
 
-def checked(client: Client, resources: Collection[str]) -> dict[str, int]:
+def concurrent_trials(client: Client, resources: Collection[str]) -> dict[str, int]:
     """How many trials run at once of those that take each resource; empty: none.
 
     Raises: Missing - no worker, or none offers a resource. Refused - workers run another version of the program, by name.

@@ -57,7 +57,7 @@ def wanted_of(lab: Mapping[str, Any]) -> WantedLab:
 
 def change_of_devices(task: Mapping[str, Any]) -> Values:
     """Make a plan's circuits on emulated devices without hosts, and measure the change to it, or to the plan after it."""
-    with lab_of(task["lab"]["wanted"], hosts=False) as inventory:
+    with generated_lab(task["lab"]["wanted"], hosts=False) as inventory:
         return asyncio.run(asyncio.wait_for(_changed(task, inventory), task["watchdog_s"]))
 
 
@@ -141,7 +141,7 @@ def on_lab(task: Mapping[str, Any]) -> Values:
             )
         with own_folder() as place:  # another command may use the lab, for example of a trial whose worker was killed
             return _plans(task, inventory, place, {variable("wait"): f"{task['watchdog_s']}s"}, until)
-    with lab_of(task["lab"]["wanted"], hosts=True) as inventory:
+    with generated_lab(task["lab"]["wanted"], hosts=True) as inventory:
         return _plans(task, inventory, inventory.parent, _own(inventory.parent), until)
 
 
@@ -157,18 +157,18 @@ def _plans(task: Mapping[str, Any], inventory: Path, folder: Path, own: Mapping[
             path = folder / f"{name}.json"
             path.write_text(files[name]["text"], encoding="utf-8")
             mode = ["--job", given["mode"]] if name == "then" and "mode" in given else []
-            found = command(["up", "--topology", str(path), *job, *mode], inventory, own, until)
+            found = run_testbed(["up", "--topology", str(path), *job, *mode], inventory, own, until)
     except BaseException:
         with suppress(TestbedError):
             _down(inventory, own)
         raise
     _down(inventory, own)
-    return numbers(found)
+    return report_values(found)
 
 
 def _down(inventory: Path, own: Mapping[str, str]) -> None:
     """Leave nothing up for the next trial. Raises: NotVerified, TimedOut - something is."""
-    command(["down", "--yes"], inventory, own, time.monotonic() + DOWN_S)
+    run_testbed(["down", "--yes"], inventory, own, time.monotonic() + DOWN_S)
 
 
 def _scenario(task: Mapping[str, Any], until: float) -> Values:
@@ -182,7 +182,7 @@ def _scenario(task: Mapping[str, Any], until: float) -> Values:
         path.write_text(page["text"], encoding="utf-8")
         repeats = task["parameters"].get("repeats")
         words = ["reproduce", str(path), "--yes", *(["--repeats", str(repeats)] if repeats else [])]
-        found = command(words, None, _own(place), until, (0, _NOT_REPRODUCED))
+        found = run_testbed(words, None, _own(place), until, (0, _NOT_REPRODUCED))
     values: Values = {"reproduced": float(found.get("outcome") == "reproduced")}
     for each in found["findings"]:
         estimate = each["found"] if isinstance(each["found"], Mapping) else {"value": each["found"]}
@@ -198,7 +198,7 @@ def _own(folder: Path) -> dict[str, str]:
     return {"TESTBED_STATE_DIR": str(folder / "journals"), "TESTBED_DATA_DIR": str(folder / "store"), "TESTBED_INFLUX_URL": "none"}
 
 
-def command(
+def run_testbed(
     words: Sequence[str], inventory: Path | None, own: Mapping[str, str], until: float, good: Sequence[int] = (0,)
 ) -> dict[str, Any]:
     """Run `testbed WORDS --json` and return its data. until: monotonic time (s) at which it is ended.
@@ -244,7 +244,7 @@ def _end(process: subprocess.Popen[str]) -> None:
         process.communicate()
 
 
-def numbers(found: Mapping[str, Any]) -> Values:
+def report_values(found: Mapping[str, Any]) -> Values:
     """The figures of the report of `up`: its own, those of the job's turn and of the job, and the phases' times (s)."""
     values: Values = {}
     for place, part in (("", found), ("turn.", found.get("turn") or {}), ("job.", found.get("job") or {})):
@@ -260,7 +260,7 @@ def numbers(found: Mapping[str, Any]) -> Values:
 
 
 @contextmanager
-def turn(lab: Mapping[str, Any]) -> Iterator[None]:
+def lab_lock(lab: Mapping[str, Any]) -> Iterator[None]:
     """Wait for other trials on the same lab, or on any emulated one with hosts of this machine, of any worker and any campaign.
 
     Root, who alone may start labs with hosts on most machines, has one lock for all; other users have one each.
@@ -334,7 +334,7 @@ def _using(folder: Path) -> list[int]:
 
 
 @contextmanager
-def lab_of(wanted: Mapping[str, Any], *, hosts: bool) -> Iterator[Path]:
+def generated_lab(wanted: Mapping[str, Any], *, hosts: bool) -> Iterator[Path]:
     """Start a generated lab, and stop it at the end; the kernel stops it if this process dies before."""
     with own_folder() as place:
         inventory = generated.prepare(place / "lab", wanted_of(wanted))

@@ -31,7 +31,7 @@ def sweeps(settings: Settings) -> Path:
 
 
 @dataclass(frozen=True)
-class Record:
+class CampaignRecord:
     """A campaign's folder. data: its name, title, version of the program, and its trials: key and labels."""
 
     folder: Path
@@ -93,7 +93,7 @@ class Record:
                 yield found | {"labels": trial["labels"]}
 
 
-def begin(settings: Settings, campaign: Campaign, version: str, *, resume: bool) -> Record:
+def begin_campaign(settings: Settings, campaign: Campaign, version: str, *, resume: bool) -> CampaignRecord:
     """Make the folder of a campaign, or take it again.
 
     Results of trials whose inputs are the same are kept when it is resumed, also if the file has other trials now.
@@ -110,7 +110,7 @@ def begin(settings: Settings, campaign: Campaign, version: str, *, resume: bool)
     again = f"testbed sweep FILE --resume keeps them; else give the campaign another name, or delete {folder}"
     if made and not resume:
         raise BadFile([f"{folder}: this campaign has {made} results already"], hint=again)
-    if made and (before := read(folder).data["version"]) != version:
+    if made and (before := read_campaign_record(folder).data["version"]) != version:
         raise BadFile(
             [f"{folder}: its {made} results are of version {before} of the program, this is {version}"],
             hint=f"give the campaign another name, or delete {folder}",
@@ -126,7 +126,7 @@ def begin(settings: Settings, campaign: Campaign, version: str, *, resume: bool)
         write_whole(folder / LIST, json.dumps(data, ensure_ascii=False) + "\n")
     except OSError as error:
         raise Missing(f"{folder / LIST}: {error.strerror or error}", hint="check the setting state_dir") from error
-    return Record(folder, data)
+    return CampaignRecord(folder, data)
 
 
 def _require_own(folder: Path) -> None:
@@ -136,7 +136,7 @@ def _require_own(folder: Path) -> None:
 
 
 @contextmanager
-def held(settings: Settings, name: str) -> Iterator[None]:
+def campaign_lock(settings: Settings, name: str) -> Iterator[None]:
     """Keep other commands from running the same campaign. Raises: Locked - one does."""
     with locked(private_dir(sweeps(settings)) / f"{name}.lock") as own:
         if not own:
@@ -144,8 +144,8 @@ def held(settings: Settings, name: str) -> Iterator[None]:
         yield
 
 
-def read(folder: Path) -> Record:
-    """A campaign that was begun. Raises: BadFile - its list cannot be read. Untrusted - as `begin`."""
+def read_campaign_record(folder: Path) -> CampaignRecord:
+    """A campaign that was begun. Raises: BadFile - its list cannot be read. Untrusted - as `begin_campaign`."""
     path = folder / LIST
     _require_own(folder)
     try:
@@ -154,13 +154,13 @@ def read(folder: Path) -> Record:
         raise BadFile([f"{path}: {error}"], hint="delete the folder, or run the campaign with --resume") from error
     if not isinstance(found, dict) or found.get("schema") != SCHEMA or not isinstance(found.get("trials"), list):
         raise BadFile([f"{path}: not the record of a campaign ({SCHEMA})"])
-    return Record(folder, found)
+    return CampaignRecord(folder, found)
 
 
-def find(settings: Settings, name: str | None) -> Record:
-    """The campaign of this name, None: the one that was begun last. Raises: Missing - there is none; as `read`."""
+def find_campaign(settings: Settings, name: str | None) -> CampaignRecord:
+    """The campaign of this name, None: the one that was begun last. Raises: Missing - there is none; as `read_campaign_record`."""
     there = {path.parent.name: path.stat().st_mtime_ns for path in sweeps(settings).glob(f"*/{LIST}")}
     if not there or (name is not None and name not in there):
         words = f"there is no campaign {name}{did_you_mean(name, there)}" if name else "no campaign was run yet"
         raise Missing(words, hint="testbed sweep examples/sweeps/methods.yaml")
-    return read(sweeps(settings) / (name or max(there, key=lambda each: there[each])))
+    return read_campaign_record(sweeps(settings) / (name or max(there, key=lambda each: there[each])))

@@ -8,7 +8,7 @@ from typing import Any
 
 from optics.errors import Missing, first_line
 from orchestrator.experiments.files.sweep.values import CHANCE
-from orchestrator.experiments.sweep.record import DATABASE, PARQUET, Record
+from orchestrator.experiments.sweep.record import DATABASE, PARQUET, CampaignRecord
 from orchestrator.files.atomic import whole
 
 OWN = {
@@ -24,7 +24,7 @@ OWN = {
 """Columns beside parameters and values. seconds: of the last attempt; began: Unix time (s)."""
 
 
-def tables(record: Record) -> None:
+def write_tables(record: CampaignRecord) -> None:
     """Write the Parquet file and the database, each as a whole.
 
     Views: `trials`, all of them; `summary`, a row for each combination of parameters but seed and repeat, with the number of

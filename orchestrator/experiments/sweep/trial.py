@@ -36,7 +36,7 @@ def dask_setup(worker: object) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def run(task: Mapping[str, Any], version: str) -> Outcome:
+def run_trial(task: Mapping[str, Any], version: str) -> Outcome:
     """Run the task of a trial; its error is part of the outcome. version: of the program that asks.
 
     Raises: Refused - this worker, which joined after the others were asked, runs another version.
@@ -62,9 +62,9 @@ def _kinds(task: Mapping[str, Any]) -> tuple[Callable[[Mapping[str, Any]], Value
     """What a trial does, and what it waits for on this machine."""
     if task["kind"] == "prediction":
         return predict, nullcontext()
-    from orchestrator.experiments.sweep.onlab import change_of_devices, on_lab, turn
+    from orchestrator.experiments.sweep.onlab import change_of_devices, lab_lock, on_lab
 
-    return (change_of_devices, nullcontext()) if task["kind"] == "devices" else (on_lab, turn(task["lab"]))
+    return (change_of_devices, nullcontext()) if task["kind"] == "devices" else (on_lab, lab_lock(task["lab"]))
 
 
 def impossible(tasks: Iterable[Mapping[str, Any]]) -> list[str]:

@@ -14,17 +14,17 @@ from optics.plain import counted, reason, seconds_text
 from orchestrator.experiments.files.sweep.reader import read_campaign
 from orchestrator.experiments.files.sweep.values import Campaign
 from orchestrator.experiments.sweep import record
-from orchestrator.experiments.sweep.campaign import Seen, Slots, carry_out, missing
-from orchestrator.experiments.sweep.cluster import checked, connected, installed
+from orchestrator.experiments.sweep.campaign import CampaignProgress, Slots, carry_out, trials_to_make
+from orchestrator.experiments.sweep.cluster import concurrent_trials, dask_client, installed
 from orchestrator.experiments.sweep.onlab import clear_left
-from orchestrator.experiments.sweep.tables import tables
+from orchestrator.experiments.sweep.tables import write_tables
 from orchestrator.experiments.sweep.version import of_program
 from orchestrator.files.reading import attentive, text_of
 from orchestrator.settings import Settings
 from orchestrator.telemetry.progress import Progress
 
 
-def read(path: Path) -> Campaign:
+def load_campaign(path: Path) -> Campaign:
     """The campaign of a file, with the files it names. Raises: BadFile - everything wrong with it."""
     try:
         text = text_of(path)
@@ -43,19 +43,20 @@ def carried_out(
     *,
     resume: bool,
     again: str,
-) -> tuple[record.Record, Seen]:
+) -> tuple[record.CampaignRecord, CampaignProgress]:
     """Run the trials that have no result yet. where: `local`, or the address of a Dask scheduler; workers: of `local`, one a core.
 
     again: the command that continues, for messages.
-    Raises: Missing, BadFile, Locked - as `connected`, `begin`. Refused, Unreachable - as `checked`, `carry_out`. Interrupted.
+    Raises: Missing, BadFile, Locked - as `dask_client`, `begin_campaign`. Refused, Unreachable - as `concurrent_trials`,
+    `carry_out`. Interrupted.
     """
     installed()
-    with record.held(settings, campaign.name):
-        kept = record.begin(settings, campaign, of_program(), resume=resume)
-        trials = missing(campaign, kept)
-        seen = Seen(len(campaign.trials), len(campaign.trials) - len(trials))
+    with record.campaign_lock(settings, campaign.name):
+        kept = record.begin_campaign(settings, campaign, of_program(), resume=resume)
+        trials = trials_to_make(campaign, kept)
+        seen = CampaignProgress(len(campaign.trials), len(campaign.trials) - len(trials))
 
-        def show(now: Seen) -> None:
+        def show(now: CampaignProgress) -> None:
             nonlocal seen
             seen = now
             left = "" if now.left_s is None else f", about {seconds_text(now.left_s)} left"
@@ -69,9 +70,9 @@ def carried_out(
                 progress.phase("workers", where)
                 with (
                     _interruptible(),
-                    connected(where, workers or os.cpu_count() or 1, folder, settings.state_dir, resources) as client,
+                    dask_client(where, workers or os.cpu_count() or 1, folder, settings.state_dir, resources) as client,
                 ):
-                    slots = checked(client, resources)
+                    slots = concurrent_trials(client, resources)
                     progress.done("workers", f"{where}: {_at_once(slots)} at a time")
                     progress.phase("trials", campaign.title)
                     carry_out(client, campaign, kept, trials, slots, show)
@@ -84,7 +85,7 @@ def carried_out(
                 for trouble in clear_left(settings):
                     progress.note(trouble)
             try:
-                tables(kept)
+                write_tables(kept)
             except Missing as error:
                 progress.note(f"no Parquet file was written: {error}; {error.hint}")
     return kept, seen

@@ -12,13 +12,14 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from optics import HostName, Locked, TestbedError
 from optics.errors import unplanned
 from optics.plan import Plan
 from optics.ranks import RankName, by_host, host_of_rank
-from orchestrator.background.registry import kind
+from orchestrator.background.kind import Kind
+from orchestrator.background.registry import kind, kinds
 from orchestrator.hosts import JobState, RankTimes
 from orchestrator.hosts.late import BETWEEN, ITERATIONS, silent
 from orchestrator.jobs.attachments import Look, launched_without, neglected, tend
@@ -65,7 +66,7 @@ class Says(Protocol):
 @dataclass
 class JobWatch:
     """Recovers the job of one owner's plan. one: held while the guard changes something. others: who else holds the lab, if
-    anyone but what moves light for the owner in the background: an adapter is stopped meanwhile, and started again; slots turn on.
+    anyone but what moves light for the owner in the background: of these some are stopped meanwhile (`Kind.halts`); slots turn on.
     """
 
     session: Session
@@ -91,7 +92,7 @@ class JobWatch:
         self.recovered = 0
         self.refused: set[HostName] = set()  # spares of attempts that failed since the last one that did not
         self.begun, self.wait_until = False, 0.0
-        self.adapter: Path | None = None
+        self.halted: dict[Kind[Any], Path] = {}
 
     async def watch(self) -> None:
         """Look until cancelled; what fails is looked at again."""
@@ -118,7 +119,7 @@ class JobWatch:
             return None
         if record.ended is None and neglected(record.spec):
             await tend(Look(self.jobs.session, store, record, self.command.settings.run_dir(record.run), alive=True))
-        adapting = self._adapting()
+        halting = self._halting()
         # A job may wait for its slots for a cycle: only one that has ended is recovered.
         if kind("turn").running(self.command.settings, self.slice) is not None:
             self.quiet_since = time.monotonic()
@@ -137,8 +138,8 @@ class JobWatch:
         bare = {name for name, hello in self.session.hosts.channels.hellos.items() if not hello.installed}
         spares = usable(plan, self.session.lab, attached | bare, tags) if plan.schedule is None else ()  # as `rewritten` refuses
         action, by = decide(sight, past, self.budget, spares), None
-        # An adapter whose job has lost its first rank takes that for the job's end.
-        self.adapter = adapting if action.kind == "none" else adapting or self.adapter
+        # One that follows a job which has lost its first rank takes that for the job's end.
+        self.halted = halting if action.kind == "none" else self.halted | halting
         if action.kind == "evict":
             dead = bool(set(action.hosts) & set(sight.silent_s))
             by = _places(action.hosts, [one for one in spares if one not in self.refused], plan, self.session)
@@ -155,21 +156,20 @@ class JobWatch:
         async with self.one:
             settings = self.command.settings
             try:
-                if adapting is not None:  # it holds the lab
-                    await asyncio.to_thread(kind("adapt").stop, settings, self.slice)
+                for service in halting:  # it holds the lab
+                    await asyncio.to_thread(service.stop, settings, self.slice)
                 await self._act(action, record, by or {})
             finally:
                 ended = (now := store.latest_job(self.slice)) is None or now.ended is not None
-                if self.adapter is not None and not ended:
-                    await asyncio.to_thread(kind("adapt").start, settings, self.slice, self.adapter)
+                for service, log in self.halted.items() if not ended else ():
+                    await asyncio.to_thread(service.start, settings, self.slice, log)
         return action
 
-    def _adapting(self) -> Path | None:
-        """The file of the events of the owner's adapter, None if none runs."""
+    def _halting(self) -> dict[Kind[Any], Path]:
+        """The owner's services that run and are to stand still while a job is recovered, each with the file of its events."""
         settings = self.command.settings
-        if (there := kind("adapt").running(settings, self.slice)) is None:
-            return None
-        return Path(there.log) if there.log else kind("adapt").log(settings, self.slice)
+        there = [(each, each.running(settings, self.slice)) for each in kinds() if each.halts]
+        return {each: Path(now.log) if now.log else each.log(settings, self.slice) for each, now in there if now is not None}
 
     async def sight(self, record: JobRecord, attached: Collection[HostName]) -> Sight:
         """What the hosts say of the job's ranks now. One that was switched off keeps its channel for a while but is silent."""

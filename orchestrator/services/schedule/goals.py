@@ -167,18 +167,18 @@ def host_requests(
 def network_requests(
     goals: tuple[SlotGoal, ...], days: tuple[int, ...], schedule: Schedule, hosts: Iterable[HostName]
 ) -> dict[HostName, dict[str, Any]]:
-    """What each agent is to load for the schedule's congestion control; nothing for the usual one.
+    """What each agent is to load so that TCP keeps a window for each network; nothing where it is cubic.
 
     Network 1 are slots in which a host has a circuit that is not there in all of them; holds, and all other slots, are network 0.
     """
-    if schedule.congestion == "cubic":
+    if schedule.tcp == "cubic":
         return {}
     always = frozenset[Setting].intersection(*(every([goal.wanted]) for goal in goals))
     found: dict[HostName, dict[str, int]] = {host: {} for host in hosts}
-    if schedule.congestion != "not-told":
+    if schedule.tcp != "not-told":
         for goal, day in zip(goals, days, strict=True):
             switched = {c.receiver.host for c in goal.circuits if not always.issuperset(c.path)}
             for host, numbers in found.items():
                 numbers[str(day)] = int(host in switched)
-    states = 1 if schedule.congestion == "one-window" else 2
+    states = 1 if schedule.tcp == "one-window" else 2
     return {host: {"networks": numbers, "states": states} for host, numbers in found.items()}

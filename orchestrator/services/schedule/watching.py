@@ -23,7 +23,7 @@ RECONNECT_S = 2.0
 @dataclass
 class HostWatch:
     """The hosts of one schedule. generations: the routes of every slot and hold. requests: what each host loads. networks: what
-    each loads of congestion control, none for the usual one.
+    each loads so that TCP keeps a window for each network, if it is to.
 
     silent: hosts that did not answer the last word, and why. overtaken: set when a newer run took a host. errors_ms: per host, how
     much later than it expected its latest slot ended.

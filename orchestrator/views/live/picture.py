@@ -13,8 +13,7 @@ from orchestrator.results import Json
 from orchestrator.store.records import RunRecord
 from orchestrator.store.verbs import verb_of
 from orchestrator.telemetry.lineprotocol import Point
-from orchestrator.telemetry.names import OF_EXTENSIONS
-from orchestrator.views.live.adapting import Adapting
+from orchestrator.telemetry.names import OF_ATTACHMENTS
 from orchestrator.views.live.carrying import Carrying
 from orchestrator.views.live.fabric import DARK, LIT, LOST, MAKING, LiveCircuit, live_circuits
 from orchestrator.views.live.ranks import Ranks
@@ -23,13 +22,14 @@ from orchestrator.views.live.series import Counter, Series, Traffic
 from orchestrator.views.live.slots import WAITS, Slots
 from orchestrator.views.live.standing import Standing
 from orchestrator.views.live.training import Training
+from orchestrator.views.services import Services
 
 CARRIER_MS = 10_000.0
 """Time (ms) for which a port's sampled carrier state is valid."""
 LOG = 200
-NEWS = ("run", "device", "circuits", "reconfig", "job", "turn", "slow", "adapt")
+NEWS = ("run", "device", "circuits", "reconfig", "job", "turn", "slow")
 """Events that viewers are notified of; phases and iterations are shown elsewhere."""
-CARRIED = ("collective", *(each.name for each in OF_EXTENSIONS))
+CARRIED = ("collective", *OF_ATTACHMENTS)
 LATEST = 20
 """The iteration time shown is the median over so many iterations of one job."""
 _WORDS = {DARK: "go dark", MAKING: "are being made", LIT: "carry light", LOST: "lost their light", WAITS: "wait for their slot"}
@@ -71,7 +71,7 @@ class Picture:
         self.training = Training()
         self.ranks = Ranks()
         self.slots = Slots()
-        self.adapting = Adapting()
+        self.services = Services()
         self.carrying = Carrying()
         self.log: deque[Event] = deque(maxlen=LOG)
         self._rest: deque[Event] = deque(maxlen=LOG)
@@ -142,9 +142,9 @@ class Picture:
                 self.ranks.point(point)
             case "slot" | "slot_host":
                 self.slots.point(point)
-            case "adapt" if not self.standing.is_of_another_owner(run):
-                if (words := self.adapting.point(point)) and point.tags["what"] != "skipped":
-                    self.say(at, "adapt", words, what=point.tags["what"])
+            case name if name in self.services.of and not self.standing.is_of_another_owner(run):
+                if (news := self.services.point(point)) is not None:
+                    self.say(at, news[0], news[1], **news[2])
 
     def update(self, now: Standing, at: float) -> None:
         """Apply a snapshot of the store."""
@@ -216,7 +216,8 @@ class Picture:
         """Record an event."""
         if not self.hush:
             self._numbers += 1
-            (self.log if event in NEWS else self._rest).append(Event(self._numbers, at, event, words, fields))
+            kept = self.log if event in NEWS or event in self.services.live else self._rest
+            kept.append(Event(self._numbers, at, event, words, fields))
 
     def since(self, number: int) -> list[Event]:
         """The events after the one of this number, as far as they are kept."""
@@ -412,7 +413,7 @@ class Picture:
 
     @property
     def move(self) -> RunProgress | None:
-        """The run whose waterfall is shown: of turners and adapters, which go on for hours, only if nothing else moved light."""
+        """The run whose waterfall is shown: of one that changes light again and again only if nothing else moved any."""
         running = self.running
         return shown(self.runs.values(), running.id if running and not verb_of(running.verb).lasting else "")
 

@@ -22,7 +22,7 @@ def whole(picture: Picture) -> dict[str, Json]:
         },
         "ranks": picture.ranks.json(),
         "slots": picture.slots.json(),
-        "adapt": picture.adapting.json(),
+        "services": picture.services.json(),
         "carried": picture.carrying.json(ended=bool(picture.job.get("ended"))),
         "ports": {port: cast(Json, rates) for port, rates in picture.rates.items()},
         "iterations": cast(Json, picture.iterations.all()),
@@ -41,8 +41,8 @@ def changes(picture: Picture) -> dict[str, Json]:
         out["ranks"] = picture.ranks.json()
     if picture.slots.taken():
         out["slots"] = picture.slots.json()
-    if picture.adapting.taken():
-        out["adapt"] = picture.adapting.json()
+    if picture.services.taken():
+        out["services"] = picture.services.json()
     if picture.carrying.taken() or "job" in dirty:
         out["carried"] = picture.carrying.json(ended=bool(picture.job.get("ended")))
     if moved:

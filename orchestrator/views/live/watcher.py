@@ -8,7 +8,7 @@ import time
 from optics import TestbedError
 from optics.errors import StoreFailed
 from optics.plain import counted
-from orchestrator.background.registry import kind
+from orchestrator.background.registry import kind, state
 from orchestrator.results import path_text
 from orchestrator.session import load_lab
 from orchestrator.settings import Settings
@@ -35,7 +35,7 @@ class Watcher:
         self.picture = Picture(lab, path_text(settings.inventory))
         self._key, self._slice = key_of(lab), slice_of(lab, settings)
         self._journals = Journals(settings.state_dir, self._owned)
-        self._guard, self._turner, self._adapter = map(kind, ("guard", "turn", "adapt"))
+        self._guard, self._turner = map(kind, ("guard", "turn"))
         self._read: list[tuple[str, str, str]] | None = None
         self._cycle: Cycle | None = None
         self._version = -1
@@ -79,7 +79,8 @@ class Watcher:
             self._due = time.monotonic() + SLOWLY_S
             guard = self._guard.running(self.settings, self._slice)
             picture.around(guard.around if guard is not None else (), now)
-            picture.adapting.standing(self._adapter.read(self._adapter.path(self.settings, self._slice)))
+            for name, live in picture.services.live.items():
+                live.standing(state(kind(name), self.settings, self._slice, self._key))
             picture.tick(now)
 
     def _schedule(self, now: Standing) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from markupsafe import Markup
 
+from orchestrator.store.verbs import verb_of
 from orchestrator.telemetry.names import PAUSE
 from orchestrator.views.report import questions, traffic, turnsection, words
 from orchestrator.views.report.model import Context, Section, Table, table
@@ -143,7 +144,7 @@ def job(c: Context) -> None:
 
 
 def verification(c: Context) -> None:
-    each = c.few and all(source.record.verb != "adapt" for source in c.campaign.sources)  # an adapter climbs again and again
+    each = c.few and not any(verb_of(source.record.verb).lasting for source in c.campaign.sources)  # which climb again and again
     answer = questions.rungs(c.book, c.campaign, each=each)
     section = Section("verify", "Verification")
     if not answer:

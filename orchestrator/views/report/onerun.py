@@ -8,6 +8,7 @@ from markupsafe import Markup
 
 from optics.plain import seconds_text
 from orchestrator.experiments.rehearsal.report import kept
+from orchestrator.store.verbs import verb_of
 from orchestrator.telemetry.palette import PHASE_COLOURS
 from orchestrator.views.report import figures, manyruns, questions
 from orchestrator.views.report.figures import Drawing
@@ -114,9 +115,10 @@ def _tiles(c: Context, source: Source) -> None:
 
 def _topology(c: Context, found: Topology, source: Source) -> None:
     section = Section("topology", "Topology before and after")
-    if source.record.verb == "adapt" and found.before:
+    lasting = verb_of(source.record.verb).lasting
+    if lasting and found.before:
         section = Section("topology", "Topology before")
-        words = "The links that were up when the adapter began. It changed circuits in every turn, which are listed below."
+        words = "The links that were up when the run began. It changed circuits in every turn; turns are listed below."
         section.drawings.append(Drawing("topology", "topology before", words, figures.topologies([("before", found.before)])))
     elif found.hosts:
         reached = found.after or stood(source.record)
@@ -127,7 +129,7 @@ def _topology(c: Context, found: Topology, source: Source) -> None:
     if names := planned_switches(source):
         shown = "squares in the figure" if found.switches else "their hosts were not recorded"
         section.notes.append(f"The plan goes over packet switches ({shown}): {', '.join(names)}. No light is moved for them.")
-    if source.plan.get("links") and found.asked and not found.after and source.record.verb != "adapt":
+    if source.plan.get("links") and found.asked and not found.after and not lasting:
         section.notes.append("The journal has no circuit made by this run: the right side shows the request, not the result.")
     c.sections.append(section)
 

@@ -25,6 +25,7 @@ from orchestrator.views.report import (
 from orchestrator.views.report.gather import Campaign
 from orchestrator.views.report.ledger import ledger
 from orchestrator.views.report.model import Context, Report
+from orchestrator.views.services import service_views
 
 _HERE = Path(__file__).parent / "templates"
 
@@ -48,7 +49,9 @@ def write(campaign: Campaign, say: Callable[[str], None] = lambda what: None) ->
         if campaign.single:
             ranksection.section(c, campaign.sources[0])
             carriedsection.section(c, campaign.sources[0])
-            slotsection.sections(c, campaign.sources[0])
+            slotsection.section(c, campaign.sources[0])
+            for view in service_views():
+                view.section(c, campaign.sources[0])
         everyrun.verification(c)
         everyrun.environment(c)
         everyrun.data(c)

@@ -1,30 +1,19 @@
-"""The report's parts on slots of a schedule, and on circuits that follow a job's traffic."""
+"""The report's part on slots of a schedule."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from orchestrator.telemetry.palette import PHASE_COLOURS
-from orchestrator.views.live.adapting import WHY
 from orchestrator.views.report import figures
-from orchestrator.views.report.figures import Drawing, one_figure
 from orchestrator.views.report.gather import Source
-from orchestrator.views.report.ledger import Answer, quoted
-from orchestrator.views.report.model import Context, Section, Table, table
-from orchestrator.views.report.svg import INK
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from orchestrator.views.report.ledger import quoted
+from orchestrator.views.report.model import Context, Section, table
 
 LAST_S = 1800.0
 """Of a run that turned longer, slots of the last so many seconds are read: a day's are 100 MB."""
-MOST = 40
-"""So many looks that changed circuits are listed: the latest."""
-_GAIN = {"turned": PHASE_COLOURS["up"], "skipped": figures.GREY, "failed": PHASE_COLOURS["fault"]}
 
 
-def sections(c: Context, source: Source) -> None:
-    """Add what there is of either to a report on one run."""
+def section(c: Context, source: Source) -> None:
+    """Add what there is of slots to a report on one run."""
     run = source.record.id
     if run not in c.campaign.journals:
         return
@@ -34,8 +23,6 @@ def sections(c: Context, source: Source) -> None:
     for name in ("slot", "slot_host"):
         c.book.read_more(c.campaign.journals[run], name, window)
     _slots(c, run, cut)
-    c.book.read_more(c.campaign.journals[run], "adapt", [(round((begin - 1) * 1e9), round((end + 1) * 1e9))])
-    _adapt(c, run)
 
 
 def _slots(c: Context, run: str, cut: bool) -> None:
@@ -92,80 +79,3 @@ def _slots(c: Context, run: str, cut: bool) -> None:
 
 def _column(c: Context, of: str, name: str) -> list[float]:
     return [ms for (ms,) in c.book.database.execute(f"SELECT {name} FROM ({of}) WHERE {name} IS NOT NULL")]
-
-
-def _adapt(c: Context, run: str) -> None:
-    answer = c.book.query(
-        "adapt",
-        "what came of every look at the job's traffic: turned, skipped and why, or failed; medians",
-        "SELECT what, CASE WHEN what = 'turned' THEN '' ELSE why END AS reason, COUNT(*) AS n, median(gain) AS gain, MAX(gain) AS"
-        " gain_most, median(skew) AS skew, median(turn_ms) AS turn_ms, median(dark_ms) AS dark_ms, median(exposed_ms) AS exposed_ms"
-        f" FROM adapt WHERE run = {quoted(run)} GROUP BY what, reason ORDER BY n DESC",
-    )
-    if not answer:
-        del c.book.answers["adapt"]
-        return
-    turned = c.book.query(
-        "adapt_turns",
-        f"the latest {MOST} turns of an adapter, with the predicted times of one exchange before and after",
-        "SELECT iteration, gain, skew, now_ms, then_ms, moved, planned_ms, turn_ms, dark_ms, exposed_ms FROM (SELECT * FROM adapt"
-        f" WHERE run = {quoted(run)} AND what = 'turned' ORDER BY time_ns DESC LIMIT {MOST}) ORDER BY time_ns",
-    )
-    made = Section("adapt", "Circuits that followed the job's traffic")
-    looks = c.book.database.execute(
-        f"SELECT what, iteration, gain FROM adapt WHERE run = {quoted(run)} AND gain IS NOT NULL ORDER BY time_ns"
-    ).fetchall()
-    words = (
-        "Predicted time of an exchange over the circuits of then, divided by that over the proposed ones; 1 where the traffic was"
-        " as at the last look. Predicted, not measured."
-    )
-    if (drawn := _gains(looks)) is not None:
-        made.drawings.append(Drawing("adapt-gain", "predicted gain at each look", words, drawn))
-    made.tables.append(_outcomes(answer))
-    if turned:
-        heads = {
-            "iteration": "turned in iteration",
-            "gain": "gain",
-            "skew": "skew",
-            "now_ms": "exchange before",
-            "then_ms": "after",
-        }
-        heads |= {"moved": "settings", "planned_ms": "planned in", "turn_ms": "turn", "dark_ms": "dark", "exposed_ms": "exposed"}
-        made.tables.append(table(turned, heads))
-    else:
-        del c.book.answers["adapt_turns"]
-    made.notes.append(
-        "The times of an exchange (one all-to-all; an iteration may have several) are predicted, all others measured. Planned in:"
-        " circuits to settings and routes. Turn: the first host's drain to the last commit. Exposed: of the turn, what fell into"
-        " the job's exchanges. Skew: bytes of the largest pair of hosts over the mean of all pairs."
-    )
-    c.sections.append(made)
-
-
-def _outcomes(answer: Answer) -> Table:
-    heads = {"what": "looks that", "n": "number", "gain": "gain, median", "gain_most": "largest", "skew": "skew"}
-    heads |= {"turn_ms": "turn", "dark_ms": "dark", "exposed_ms": "exposed"}
-    shown = table(answer, heads)
-    rows = []
-    for row, line in zip(shown.rows, answer.lines(), strict=True):
-        why = str(line["reason"].value or "")
-        rest = row[5:] if line["what"].value == "turned" else ["", "", ""]
-        rows.append([row[0], WHY.get(why, why), *row[1:5], *rest])
-    return Table([shown.heads[0], "why", *shown.heads[1:]], rows)
-
-
-def _gains(looks: list[tuple[str, int, float]]) -> Figure | None:
-    if len(looks) < 2:
-        return None
-    with one_figure(2.3) as (figure, axes):
-        for what, colour in _GAIN.items():
-            points = [(iteration, gain) for said, iteration, gain in looks if said == what]
-            if points:
-                axes.vlines([x for x, _ in points], 1.0, [y for _, y in points], color=colour, linewidth=0.8, alpha=0.6)
-                axes.plot(*zip(*points, strict=True), "o", markersize=3, color=colour, label=f"{what} (n = {len(points)})")
-        axes.axhline(1.0, color=INK, linewidth=0.6)
-        axes.set_xlabel("iteration of the job")
-        axes.set_ylabel("predicted gain")
-        axes.grid(True)
-        axes.legend(loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=3, borderaxespad=0.2)  # seen without scrolling
-    return figure

@@ -1,4 +1,4 @@
-"""Adapt matplotlib's SVG for inclusion in a page: no styles (a strict content policy forbids them), unique names, and text in the
+"""Prepare matplotlib's SVG for inclusion in a page: no styles (a strict content policy forbids them), unique names, and text in the
 colour of the page, so that one picture serves light and dark themes."""
 
 from __future__ import annotations

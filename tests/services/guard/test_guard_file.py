@@ -16,13 +16,13 @@ from typing import Any
 
 import pytest
 
+from extensions.adapt.service import KIND as ADAPTER
+from extensions.pacing.service import KIND as COORDINATOR
 from optics import Locked, TestbedError
 from orchestrator.background.kind import StateFile
 from orchestrator.queue.process import QUEUE
-from orchestrator.services.adapt.process import ADAPTER
 from orchestrator.services.guard.process import GUARD, GuardState, recovers_as
 from orchestrator.services.schedule.process import TURNER
-from orchestrator.services.sharing.process import COORDINATOR
 
 
 def state(**more: object) -> GuardState:

@@ -721,7 +721,7 @@ async def test_an_adapter_stands_still_while_a_job_is_recovered_and_goes_on_afte
     done: list[str] = []
 
     class Mover:
-        there = True
+        halts, there = True, True
 
         def running(self, *_: object) -> ServiceState | None:
             return ServiceState(1, log="events.jsonl") if self.there else None
@@ -734,7 +734,7 @@ async def test_an_adapter_stands_still_while_a_job_is_recovered_and_goes_on_afte
             done.append(f"start {log} {record.state if record else ''}")
 
     mover = Mover()
-    monkeypatch.setattr(watching, "kind", lambda name, kind=watching.kind: {"adapt": mover}.get(name) or kind(name))
+    monkeypatch.setattr(watching, "kinds", lambda: [mover, watching.kind("turn")])
     await bench.launch()
     assert await bench.look() == "none" and done == []
     bench.end(gpu02="killed")

@@ -407,7 +407,7 @@ def test_no_host_is_moved_out_of_a_plan_whose_slots_turn(bench: Bench) -> None:
 def test_hosts_know_the_network_of_each_slot_before_routes_name_its_congestion_control(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told = Bench(tmp_path, monkeypatch, plan_text(congestion="per-network"))
+    told = Bench(tmp_path, monkeypatch, plan_text(tcp="per-network"))
     asyncio.run(told.turn(TurnOptions(once=True)))
     count = len(told.fabric.hosts)
     assert set(told.fabric.congctl) == {("per-network", count)} and len(told.fabric.networks) == count

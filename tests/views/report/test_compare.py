@@ -21,7 +21,7 @@ from optics.errors import Interrupted, RolledBack, TestbedError
 from orchestrator.change.report import DownReport, UpReport
 from orchestrator.experiments.scenario.compare import scenario_of
 from orchestrator.experiments.scenario.interval import verdict
-from orchestrator.experiments.scenario.record import Record, begin, order
+from orchestrator.experiments.scenario.record import ComparisonRecord, begin_comparison, order
 from orchestrator.experiments.scenario.runner import leave
 from orchestrator.jobs.report import JobStatus
 from orchestrator.session import Command, load_lab
@@ -182,7 +182,7 @@ def test_the_lab_is_left_as_said_also_when_the_time_is_up(typed: Typed, engine: 
     assert [slot["state"] for slot in data["slots"]] == ["done", "done", "waiting", "waiting"] and not data["complete"]
     assert engine.said[-1] == "up topoopt-12" and data["left"] == "A: topoopt-12 is up, its job does not run"
     folder = Path(data["file"]).parent
-    kept = Record(folder, json.loads((folder / "campaign.json").read_text()) | {"leave": "down"})
+    kept = ComparisonRecord(folder, json.loads((folder / "campaign.json").read_text()) | {"leave": "down"})
     assert leave(kept, {"": SimpleNamespace(down=lambda: engine.said.append("down"))}) == "nothing is up"  # type: ignore[arg-type]
     assert engine.said[-1] == "down"
 
@@ -224,7 +224,7 @@ def test_a_job_given_to_both_makes_different_jobs_the_same(typed: Typed, engine:
     other = rewritten(BAD["another job"][0], typed.home)
     settings = engine.lab.settings
     scenario = scenario_of([PLANS[0], other], job=PLANS[0], repeats=1, iterations=20, watchdog_s=1.0)
-    made = begin(settings, load_lab(settings.inventory), scenario, kind="compare", leave="before")
+    made = begin_comparison(settings, load_lab(settings.inventory), scenario, kind="compare", leave="before")
     jobs = [json.loads(made.plan(arm).read_text())["job"] for arm in "ab"]
     assert jobs[0]["args"] == jobs[1]["args"] and jobs[0]["rings"] != jobs[1]["rings"]
 

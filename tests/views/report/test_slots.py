@@ -22,7 +22,7 @@ def test_slots_have_their_darkness_lateness_and_duty_and_looks_what_came_of_them
 
 def test_a_run_of_the_adapter_shows_what_was_up_before_it_and_its_verifications_as_counts(typed: Typed, lab: Lab) -> None:
     page, _ = report(typed, lab.adapt())
-    assert "when the adapter began" in page.text and "not reached" not in page.text and "the request" not in page.text
+    assert "when the run began" in page.text and "not reached" not in page.text and "the request" not in page.text
     assert [(row["rung"], row["passed_n"], row["n"], row["median_ms"]) for row in rows(page, "verify")] == [("circuits", 2, 2, 50)]
 
 

@@ -1,4 +1,4 @@
-"""Slots that turn, and circuits that follow a job's traffic, as live views show them."""
+"""Slots that turn, as live views show them."""
 
 from __future__ import annotations
 
@@ -17,12 +17,10 @@ from orchestrator.fabric.up_state import UpState
 from orchestrator.services.schedule.process import TURNER, TurnState
 from orchestrator.store.run import Run
 from orchestrator.telemetry import Journal
-from orchestrator.views.live.adapting import Adapting
 from orchestrator.views.live.picture import Picture
 from orchestrator.views.live.sections import whole
 from orchestrator.views.live.slots import cycle_of
 from tests.views.web.conftest import Told
-from tests.views.web.test_picture import point
 
 HOSTS = ["gpu01", "gpu02", "gpu03", "gpu04"]
 PLAN = json.dumps(
@@ -133,17 +131,3 @@ def test_a_turner_that_died_or_was_stopped_is_told_with_what_to_do(told: Told) -
         assert picture.slots.words().startswith("slots do not turn; slot 1 is there") and not picture.slots.turning
         picture.slots.scheduled(None, None)
         assert picture.slots.json() is None and picture.slots.words() == ""
-
-
-def test_a_look_says_what_came_of_it_and_why(told: Told) -> None:
-    adapting = Adapting()
-    turned = {"iteration": 9, "gain": 2.13, "dark_ms": 52.0, "exposed_ms": 0.4, "why": ""}
-    adapting.point(point("adapt", {"plan": "moe", "what": "turned"}, turned, 1.0))
-    words = adapting.point(point("adapt", {"plan": "moe", "what": "skipped"}, {"iteration": 12, "gain": 1.02, "why": "gain"}, 2.0))
-    assert words == "iteration 12: skipped, too little gain (gain 1.02)"
-    assert adapting.words() == f"1 turned, 1 skipped; last: {words}; the adapter does not run"
-    told_now = adapting.json()
-    assert isinstance(told_now, dict) and told_now["turned"] == 1 and adapting.taken()
-    assert told_now["looks"][0]["words"] == "iteration 9: circuits turned, gain 2.13, dark 52 ms, exposed 0 ms"  # type: ignore[index,call-overload]
-    older = point("adapt", {"plan": "moe", "what": "turned", "run": "a"}, turned, 3.0)
-    assert adapting.point(older) == "" and not adapting.taken(), "a look of an older run"

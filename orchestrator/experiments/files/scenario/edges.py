@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, create_model
 
 from optics.plan import Mode
-from orchestrator.experiments.files.scenario.values import Label, Metric
+from orchestrator.experiments.files.scenario.values import Label, Metric, arm_services
 from orchestrator.inventory.edges import QueueEdge
 from orchestrator.inventory.schema import LINE, NAME, OPTION, VARIABLE, Edge
 
@@ -104,15 +104,13 @@ class ArmEdge(SetupEdge):
         dict[Name, SetupEdge | None], Field(description="what only one of the tenants does differently; null: it takes no part")
     ] = Field(default_factory=dict)
     lab: ArmLabEdge | None = None
-    coordinate: Annotated[
-        Literal["together", "shift"] | None,
-        Field(
-            description="together: iterations of all jobs begin at the same time, once, before those that count; shift: then "
-            "`testbed coordinate` shifts them, as far as they fit"
-        ),
-    ] = None
     sweep: Annotated[SweepEdge | None, Field(description="arm NAME becomes the arms NAME@VALUE")] = None
     watchdog_s: Annotated[float, WATCHDOG_S] | None = None
+
+
+if not TYPE_CHECKING:
+    sections = {kind.key: (kind.section, None) for kind in arm_services().values() if kind.key}
+    ArmEdge = create_model("ArmEdge", __base__=ArmEdge, __doc__=ArmEdge.__doc__, **sections)
 
 
 class BandEdge(Edge):

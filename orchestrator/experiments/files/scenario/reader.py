@@ -10,7 +10,16 @@ from optics import BadFile
 from optics.plain import did_you_mean, reason
 from orchestrator.experiments.files.scenario.documents import differing, job_of, undeclared, with_fields, with_job
 from orchestrator.experiments.files.scenario.edges import CompareEdge, LabEdge, ScenarioEdge, SetupEdge
-from orchestrator.experiments.files.scenario.values import OF_A_CHANGE, Arm, Compared, PlanText, Scenario, Setup, WantedLab
+from orchestrator.experiments.files.scenario.values import (
+    OF_A_CHANGE,
+    Arm,
+    Compared,
+    PlanText,
+    Scenario,
+    Setup,
+    WantedLab,
+    arm_services,
+)
 from orchestrator.inventory.positions import Path, Problems, read_json, read_yaml
 from orchestrator.inventory.schema import check
 
@@ -110,19 +119,21 @@ class _Arms:
             taking = [tenant for tenant in self._edge.tenants if arm.tenants.get(tenant, arm) is not None]
             if not taking:
                 self._problems.add(("arms", name, "tenants"), "no tenant takes part", key=True)
-            setups = {tenant: setup for tenant in taking if (setup := self._setup(name, tenant)) is not None}
+            read = {tenant: self._setup(name, tenant) for tenant in taking}
+            setups = {tenant: setup for tenant, setup in read.items() if setup is not None}
             watchdog_s = arm.watchdog_s or self._edge.watchdog_s
-            if arm.coordinate and len(taking) < 2:
-                self._problems.add(("arms", name, "coordinate"), "jobs are shifted against each other: two tenants are needed")
-            if arm.coordinate and any(setup.then for setup in setups.values()):
-                self._problems.add(("arms", name, "coordinate"), "an arm that changes to another plan is not coordinated")
+            kinds = {kind.key: kind for kind in arm_services().values() if kind.key}
+            asked = {key: how for key in kinds if (how := getattr(arm, key)) is not None}
+            for key, how in asked.items():
+                for words in kinds[key].wrong(how, read):
+                    self._problems.add(("arms", name, key), words)
             if arm.sweep is None:
                 settle_ms, share = (arm.lab.settle_ms, arm.lab.share) if arm.lab else (None, None)
-                found[name] = Arm(name, setups, settle_ms, watchdog_s, coordinate=arm.coordinate, share=share)
+                found[name] = Arm(name, setups, settle_ms, watchdog_s, asked=asked, share=share)
                 continue
             for value in arm.sweep.settle_ms:
                 swept, share = ("lab.settle_ms", value), arm.lab.share if arm.lab else None
-                found[f"{name}@{value:g}"] = Arm(f"{name}@{value:g}", setups, value, watchdog_s, swept, arm.coordinate, share)
+                found[f"{name}@{value:g}"] = Arm(f"{name}@{value:g}", setups, value, watchdog_s, swept, asked, share)
         if len(found) > MOST_ARMS:
             self._problems.add(("arms",), f"wanted at most {MOST_ARMS} arms with those of sweeps, got {len(found)}")
         return found
@@ -210,7 +221,8 @@ def _differences(edge: ScenarioEdge, arms: Mapping[str, Arm], problems: Problems
         found += differing([setup.plan.document for setup in setups], "plan")
         found += differing([setup.then.document if setup.then else None for setup in setups], "then")
         found += ["mode"] if len({setup.mode for setup in setups if setup.then is not None}) > 1 else []
-    found += ["coordinate"] if len({arm.coordinate for arm in arms.values()}) > 1 else []
+    keys = (kind.key for kind in arm_services().values())
+    found += [key for key in keys if len({arm.asked.get(key) for arm in arms.values()}) > 1]
     found += ["lab.settle_ms"] if len({arm.settle_ms for arm in arms.values()}) > 1 else []
     own = edge.lab.queue.share if edge.lab != "any" and edge.lab.queue else None
     found += ["lab.share"] if len({arm.share or own for arm in arms.values()}) > 1 else []

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 
 from optics.plan import Mode
+from orchestrator.extensions import by_name
 
 Metric: TypeAlias = Literal[
     "iteration_ms",
@@ -41,7 +43,6 @@ METRICS: Mapping[Metric, tuple[str, str]] = {
 OF_A_CHANGE: frozenset[Metric] = frozenset({"lost_ms", "dark_ms", "circuits_moved"})
 """Metrics that only an arm with a change has."""
 Label: TypeAlias = Literal["native", "dilated", "analytic", "stand-in"]
-Coordinate: TypeAlias = Literal["together", "shift"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,12 +90,34 @@ class Setup:
     mode: Mode | None = None
 
 
+class ArmService(ABC):
+    """When the service of an extension (`orchestrator/extensions.py`) runs beside the jobs of an arm, one kind a class. Pure."""
+
+    key: ClassVar[str] = ""
+    """Its key in an arm, and in `differs`; empty: an arm says nothing of it, as its plans do."""
+    section: ClassVar[Any] = None
+    """What may stand there, for pydantic; each is a value that can be compared, None: nothing stands there."""
+
+    def wrong(self, how: Any, setups: Mapping[str, Setup | None]) -> Iterator[str]:
+        """What is wrong with an arm that says this. setups: of the tenants that take part, None: with mistakes."""
+        yield from ()
+
+    @abstractmethod
+    def begun(self, how: Any, setups: Mapping[str, Setup]) -> Mapping[str, Any]:
+        """By which tenants it is begun in an arm, and how each of them does (for `begin` of the extension's `command.py`)."""
+
+
+def arm_services() -> Mapping[str, ArmService]:
+    """Every kind, by the name of its extension, in order."""
+    return by_name("arm", "ARM")
+
+
 @dataclass(frozen=True, slots=True)
 class Arm:
     """One of the things compared. setups: of the tenants that take part. settle_ms: switching time of the emulated switches.
 
-    share: how uplinks are shared, None as the lab has it. swept: the swept field and its value. coordinate: whether jobs begin an
-    iteration together, or are shifted after that.
+    share: how uplinks are shared, None as the lab has it. swept: the swept field and its value. asked: what the arm says of
+    services of extensions, by their keys.
     """
 
     name: str
@@ -102,7 +125,7 @@ class Arm:
     settle_ms: float | None = None
     watchdog_s: float = 120.0
     swept: tuple[str, float] | None = None
-    coordinate: Coordinate | None = None
+    asked: Mapping[str, Any] = field(default_factory=dict)
     share: str | None = None
 
     @property
@@ -111,9 +134,13 @@ class Arm:
         return any(setup.plan.document.get("schedule") for setup in self.setups.values())
 
     @property
-    def adapting(self) -> tuple[str, ...]:
-        """The tenants whose plans say how circuits follow their jobs: `testbed adapt` runs beside these."""
-        return tuple(tenant for tenant, setup in self.setups.items() if setup.plan.document.get("adapt"))
+    def beside(self) -> tuple[tuple[str, str, Any], ...]:
+        """The extensions whose services run beside its jobs, in order, each with a tenant that begins it, and how."""
+        return tuple(
+            (name, tenant, how)
+            for name, kind in arm_services().items()
+            for tenant, how in kind.begun(self.asked.get(kind.key), self.setups).items()
+        )
 
     @property
     def changes(self) -> bool:

@@ -3,7 +3,7 @@ import { carried } from "./carried.js";
 import { Chart, together } from "./charts.js";
 import { Fabric } from "./fabric.js";
 import { ranks } from "./ranks.js";
-import { looks, slots } from "./turning.js";
+import { services, slots } from "./turning.js";
 import { waterfall } from "./waterfall.js";
 
 const $ = (id) => document.getElementById(id);
@@ -97,7 +97,10 @@ const takers = {
     showRanks();
   },
   slots: (told) => slots($("slots"), $("slots-words"), told),
-  adapt: (told) => looks($("adapt"), $("adapt-words"), told),
+  services(told) {
+    state.services = told;
+    services($("services"), told);
+  },
   carried(told) {
     carried($("carried"), told);
     fabric.copied(told.copied.to, told.copied.from);
@@ -120,7 +123,7 @@ const takers = {
   trouble: (words) => banner("trouble", words.join("\n")),
   safe: showSafe,
 };
-const ORDER = ["colours", "lab", "plan", "run", "slots", "adapt", "circuits", "states", "devices", "ports", "move", "marks", "turns", "job", "ranks", "carried", "throughput", "iterations", "log", "trouble", "safe"];
+const ORDER = ["colours", "lab", "plan", "run", "slots", "services", "circuits", "states", "devices", "ports", "move", "marks", "turns", "job", "ranks", "carried", "throughput", "iterations", "log", "trouble", "safe"];
 
 const MODES = { hold: ", paused in the dark", drain: ", its traffic had other paths", ride: "" };
 
@@ -140,7 +143,7 @@ function take(data, whole) {
 }
 
 function fall() {
-  const lasting = ["turn", "adapt"].includes(state.run?.verb); // they go on for hours: the last move stays
+  const lasting = ["turn", ...Object.keys(state.services ?? {})].includes(state.run?.verb); // they go on for hours: the last move stays
   waterfall($("waterfall"), $("move-title"), state.move, state.colours, lasting ? null : state.run);
 }
 setInterval(() => state.run?.status === "running" && fall(), 250);

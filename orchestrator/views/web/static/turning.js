@@ -1,4 +1,4 @@
-// Slots that turn, as a strip of boxes; and the latest looks of an adapter, as a strip of bars.
+// Slots that turn, as a strip of boxes; and what services of extensions did, as strips of bars.
 const ms = (value) => (value >= 1000 ? `${(value / 1000).toFixed(2)} s` : value >= 10 ? `${Math.round(value)} ms` : `${value.toFixed(1)} ms`);
 
 const box = (name, parent) => {
@@ -34,19 +34,25 @@ export function slots(root, words, told) {
 
 const MARKS = { turned: "", skipped: "", failed: "✗" };
 
-// One bar a look: the predicted gain above 1; filled where circuits turned.
-export function looks(root, words, told) {
-  root.hidden = words.hidden = !told;
-  if (!told) return;
-  words.textContent = told.words;
-  words.classList.toggle("bad", told.looks.at(-1).what === "failed");
-  const most = Math.max(0.5, ...told.looks.map((look) => (look.gain ?? 1) - 1));
-  root.replaceChildren(...told.looks.map((look) => {
-    const place = box("look"), bar = box("bar", place);
-    place.dataset.what = look.what;
-    bar.style.height = `${Math.max(6, (100 * ((look.gain ?? 1) - 1)) / most)}%`;
-    bar.textContent = MARKS[look.what] ?? "";
-    place.title = look.words + (look.skew ? `, skew ${look.skew.toFixed(1)}` : "") + (look.now_ms ? `, exchange ${ms(look.now_ms)} to ${ms(look.then_ms)}` : "");
-    return place;
+// Words and a strip of bars for each service.
+export function services(root, told) {
+  root.replaceChildren(...Object.entries(told).flatMap(([name, one]) => {
+    const words = document.createElement("p"), strip = document.createElement("div");
+    words.id = `${name}-words`;
+    words.className = "turning-words";
+    words.textContent = one.words;
+    words.classList.toggle("bad", one.bad);
+    strip.id = name;
+    strip.className = "looks";
+    strip.setAttribute("role", "img");
+    strip.setAttribute("aria-labelledby", words.id);
+    for (const bar of one.bars) {
+      const place = box("look", strip), fill = box("bar", place);
+      place.dataset.what = bar.what;
+      place.title = bar.title;
+      fill.style.height = `${Math.max(6, 100 * bar.share)}%`;
+      fill.textContent = MARKS[bar.what] ?? "";
+    }
+    return [words, strip];
   }));
 }

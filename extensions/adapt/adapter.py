@@ -1,0 +1,399 @@
+"""`testbed adapt`: circuits of a job's regions follow its traffic, one turn while it computes, as often as it pays.
+
+One run of the store from the first look to the last: it holds the lock, and every turn is one row of steps in it. `--stop` ends it
+after the turn under way. Whatever ends it, hosts run confirmed routes, and the store says which links they use.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field, replace
+from statistics import median
+
+from drivers.api import at_once
+from extensions.adapt.hosts import demand
+from extensions.adapt.plan import Adapt, Region, regions_of
+from extensions.adapt.record import Look, record_look
+from extensions.adapt.region import Proposal, proposal, split, without
+from extensions.adapt.service import KIND, AdaptReport, AdaptState
+from extensions.adapt.traffic import Bytes, Demand, Forecast, Pace, bytes_of, distance, pace
+from extensions.adapt.turning import Abandoned, Standing, Turned, Turning
+from optics import HostName, HostPort, Link, Locked, Missing, NotVerified, TestbedError
+from optics.plain import counted
+from optics.plan import Plan
+from optics.ranks import RankName, hosts_of
+from orchestrator.background.kind import StateFile
+from orchestrator.background.work import Notify, Retries, emit, ready, serving
+from orchestrator.change.apply import finish
+from orchestrator.change.context import Context
+from orchestrator.change.run import ChangeRun
+from orchestrator.change.snapshot import found as snapshot
+from orchestrator.change.snapshot import held_data
+from orchestrator.change.timeline import record_rungs
+from orchestrator.fabric.circuits import circuits
+from orchestrator.fabric.detour import dead_links, link_text
+from orchestrator.fabric.transition import per_device
+from orchestrator.hosts.late import START_S
+from orchestrator.jobs.record import ranks_of
+from orchestrator.plan.reader import read_plan
+from orchestrator.results import Json
+from orchestrator.session import Command, load_lab
+from orchestrator.store.keys import slice_of
+from orchestrator.store.options import RunOptions
+from orchestrator.store.records import CurrentPlan
+from orchestrator.verify.ladder import ladder
+
+WAIT_S = 1.0
+"""A rank is waited for in pieces of this long (s), between which a request to stop is seen."""
+MOMENT_S = 60.0
+"""A turn that found no moment to begin for this long (s) is given up."""
+OVERHEAD_S = 0.03
+"""What a turn takes beyond the devices' switching time (s), before one was measured: two commits, carriers."""
+LADDER_EVERY = 10
+"""After every so many turns the whole ladder is climbed; after the others only the new circuits are probed."""
+FAILURES = 3
+"""So many turns or looks in a row may fail; then the adapter ends."""
+ALIKE = 0.15
+"""Traffic that differs by less than this (`distance`) is the same: two samples of 1600 tokens over eight experts differ by 0.08."""
+AGAIN_S = 1.0
+"""Pause (s) after a failure: an agent that was killed is back within it."""
+
+
+@dataclass(frozen=True, slots=True)
+class AdaptOptions:
+    """turns: end after so many; 0: when the job does. log: the file of its events."""
+
+    turns: int = 0
+    log: str = ""
+
+
+async def adapt(command: Command, *, notify: Notify, options: AdaptOptions) -> AdaptReport:
+    """Adapt the regions of the plan that is up until its job ends, or until cancelled.
+
+    Raises: Missing - no plan is up, it has nothing to adapt, or its job does not run. Locked - an
+    adapter or another run has the lab. NotVerified - it failed several times in a row.
+    """
+    lab, settings = load_lab(command.inventory), command.settings
+    key = slice_of(lab, settings)
+    if (current := command.store.current(key)) is None:
+        raise Missing(f"no plan is up on {lab.name}, so there is nothing to adapt", hint="testbed up --topology PLAN")
+    plan = read_plan(current.plan_text, current.plan_name, lab)
+    wanted = regions_of(plan.job)
+    if wanted.how is None:
+        raise Missing(
+            f"plan {plan.name} does not say what to adapt",
+            hint='it needs job.regions, and: "adapt": {"every": 2}; extensions/adapt/README.md',
+        )
+    with serving(KIND.file(settings, key, KIND.own(settings, options.log))) as file:
+        endless = replace(command, settings=replace(settings, timeout_s=math.inf))
+        async with ChangeRun("adapt", lab, endless).lasting(plan, current.plan_text, RunOptions(plan_run=current.run)) as context:
+            adapter = Adapter(context, plan, wanted.how, current, wanted.regions, file, notify, options)
+            try:
+                await adapter.work()
+            except asyncio.CancelledError:
+                adapter.say("ended", "stopped on request")
+            report = adapter.report()
+            context.run.finish("ok", message=report.last, summary=adapter.summary())
+            return report
+
+
+@dataclass
+class Adapter:
+    """One running adapter. `turns`: those done."""
+
+    context: Context
+    plan: Plan
+    how: Adapt
+    current: CurrentPlan
+    regions: tuple[Region, ...]
+    file: StateFile[AdaptState]
+    notify: Notify
+    options: AdaptOptions
+    turns: list[tuple[Turned, float]] = field(default_factory=list)
+    looks: int = 0
+    skipped: int = 0
+    failures: int = 0
+    stopping: bool = False
+    last: str = ""
+
+    def __post_init__(self) -> None:
+        self.session, self.hosts, self.lab = self.context.session, self.context.session.hosts, self.context.session.lab
+        self.journal = self.context.recorder.journal
+        self.retries = Retries(AGAIN_S, AGAIN_S, FAILURES)
+        self.forecast = Forecast(self.how.predict)
+        self.began = time.monotonic()
+        self.members: tuple[HostName, ...] = ()
+        self.ranks: tuple[RankName, ...] = ()
+        self.job = ""
+        self.standing = Standing({}, (), 0)
+        self.known: tuple[Bytes, Look] | None = None
+        """The latest traffic for which better circuits were looked for, and made or not found."""
+        self.out: set[HostPort] = set()
+        """Ports at circuits that lost their light while in use: they get none any more."""
+
+    def report(self) -> AdaptReport:
+        """What the adapter did."""
+        figures = {name: round(value, 1) for name, value in self.figures().items()}
+        return AdaptReport(
+            self.lab.name,
+            self.plan.name,
+            self.context.run.id,
+            self.looks,
+            len(self.turns),
+            self.skipped,
+            self.failures,
+            round(time.monotonic() - self.began, 1),
+            last=self.last,
+            journal=str(self.journal.directory) if self.journal is not None else "",
+            **figures,
+        )
+
+    def figures(self) -> dict[str, float]:
+        """Medians over the turns (ms); empty without one."""
+        if not self.turns:
+            return {}
+        each = {"turn_ms": [t.turn_ms for t, _ in self.turns], "dark_ms": [t.dark_ms for t, _ in self.turns]}
+        return {name: median(values) for name, values in (each | {"exposed_ms": [e for _, e in self.turns]}).items()}
+
+    def summary(self) -> dict[str, object]:
+        """Small numbers for the history."""
+        return {"turns": len(self.turns), "skipped": self.skipped, "failures": self.failures, **self.figures()}
+
+    def say(self, event: str, words: str, **fields: Json) -> None:
+        """Emit one event."""
+        self.last = words
+        emit(self.notify, event, words, **fields)
+        did = {"turns": len(self.turns), "skipped": self.skipped, "failures": self.failures}
+        self.file.now(state="adapting", plan=self.plan.name, run=self.context.run.id, last=words, **did)
+
+    # --- the loop
+
+    async def work(self) -> None:
+        """Look and turn until the job has ended. Raises: as `adapt`."""
+        await self._begin()
+        ready()
+        at = 0
+        while not self.stopping and (not self.options.turns or len(self.turns) < self.options.turns):
+            try:
+                found = await self._demand(at)
+                if found is None:
+                    self.say("ended", f"job {self.plan.job.name if self.plan.job else ''} has ended")
+                    return
+                at = found[self.ranks[0]].step // 2
+                self.looks += 1
+                await self._look(found, at)
+                self.retries.worked()
+            except (Locked, asyncio.CancelledError):
+                raise
+            except TestbedError as error:
+                await self._failed(error)
+            at += self.how.every
+
+    async def _begin(self) -> None:
+        """Read the lab, find the job, journal what there is."""
+        context, store = self.context, self.context.store
+        with context.recorder.phase("observe"):
+            seen = await self.session.observe()
+            wanted = {port.host for link in self.current.up.links for port in (link.a, link.b)}
+            seen.needing({*wanted, *self.session.devices})
+        await self.hosts.channels.fence(context.run.token, context.hosts())
+        record = await context.jobs.running()
+        if record is None:
+            raise Missing(f"no job of {self.plan.name} runs, so there is no traffic to follow", hint="testbed job launch")
+        self.job, self.ranks = record.spec.on_hosts, ranks_of(record, self.lab)
+        self.members = tuple(sorted(wanted | set(hosts_of(self.ranks))))
+        self.macs = self.hosts.channels.macs()
+        owned = per_device(store.owned(context.slice))
+        before = snapshot(seen.settings, owned, self.current, seen.hellos, record, self.lab, context.foreign_settings())
+        target = {"settings": held_data(before.owned), "generation": self.current.generation, "hosts": sorted(wanted)}
+        context.run.found(before.to_json(), target)
+        self.standing = Standing(seen.settings, self.current.up.links, self.current.generation)
+        own, _ = split(self.standing.links, self.regions)
+        regions = ", ".join(region.name for region in self.regions)
+        self.say("adapting", f"{self.plan.name}: {counted(len(own), 'circuit')} of {regions}, every {self.how.every} iterations")
+
+    async def _demand(self, at: int) -> Mapping[RankName, Demand] | None:
+        """What all ranks send in iteration `at` or a later one, once its gates have decided; None if the job has ended.
+
+        Raises: as `demand`; NotVerified - its program does not say.
+        """
+        if lost := sorted(set(self.members) - set(self.hosts.channels.attached())):
+            for answer in (await self.hosts.channels.connect(lost)).values():
+                if isinstance(answer, TestbedError):
+                    raise answer
+        first = self.ranks[0]
+        while True:
+            found = (await demand(self.hosts.channels, self.job, [first], reach=2 * at + 1, within_s=WAIT_S))[first]
+            if found.state != "running":
+                return None
+            if found.error and time.monotonic() > self.began + START_S:  # its ranks may still be loading
+                hint = "testbed job status; the program moe says it: extensions/adapt/README.md"
+                raise NotVerified(f"{first} does not say what it sends: {found.error}", hint=hint)
+            if found.step > 2 * at and found.step % 2:
+                break
+            if found.step <= 2 * at:
+                await self._mend()
+            at = max(at, found.step // 2)
+        at = found.step // 2
+        return await demand(self.hosts.channels, self.job, self.ranks, after=max(0, at - 8), reach=2 * at + 1, within_s=WAIT_S)
+
+    async def _mend(self) -> None:
+        """Take circuits that have lost their light out of use: a job that waits for one would never reach its next gate."""
+        carriers = {
+            HostPort(host, number): port.carrier
+            for host, hello in (await self.hosts.channels.greet(self.members)).items()
+            for number, port in hello.ports.items()
+        }
+        own, _ = split(self.standing.links, self.regions)
+        if not (dark := dead_links(own, carriers)):
+            return
+        self.known = None
+        self.out |= {port for link in dark for port in (link.a, link.b)}
+        left = [link for link in self.standing.links if link not in dark]
+        turning = Turning(self.context, self.plan, self.current, self.standing, left, self.regions, self.macs)
+        try:
+            await finish(self._carry_out(turning, at_once))
+        finally:
+            self.standing = turning.standing
+        self.say("mended", f"no light on {', '.join(sorted(map(link_text, dark)))}: its traffic goes over the packet switch")
+
+    async def _look(self, found: Mapping[RankName, Demand], at: int) -> None:
+        """Decide by the traffic of iteration `at`, and turn if it pays. Raises: as `Turning`."""
+        traffic, times = bytes_of(found, self.ranks, at), pace(found.values())
+        if traffic is None or times is None:
+            self._skip("unknown", "not every rank has said what it sends")
+            return
+        forecast = self.forecast.see(traffic)
+        if self.known is not None and distance(self.known[0], forecast) < ALIKE:
+            self._skip("gain", "the traffic is as it was", replace(self.known[1], iteration=at, traffic=traffic))
+            return
+        proposals = [proposal(without(region, self.out), self.lab, forecast, self.standing.links) for region in self.regions]
+        worth = [p for p in proposals if p.gain >= self.how.gain]
+        look = Look(at, traffic, max(proposals, key=lambda p: p.gain))
+        if not worth:
+            self.known = forecast, look
+            self._skip("gain", f"other circuits would be {look.best.gain:.2f} times as fast", look)
+            return
+        exposed_s = times.exposed_s(self._turn_s())
+        if exposed_s > self.how.dark_share * times.iteration_s:
+            words = f"a turn of {self._turn_s() * 1e3:.0f} ms would stop the job for {exposed_s * 1e3:.0f} ms"
+            self._skip("dark", words, look)
+            return
+        if await self._turn(self._links(worth), times, look):
+            self.known = forecast, replace(look, best=replace(look.best, now_s=look.best.then_s))
+
+    def _links(self, worth: list[Proposal]) -> list[Link]:
+        """All links wanted: of regions that are worth it the proposed ones, else what there is."""
+        _, rest = split(self.standing.links, [p.region for p in worth])
+        return [*rest, *(link for p in worth for link in p.links)]
+
+    def _turn_s(self) -> float:
+        """How long a turn is going to take (s): as the median of the latest, else as the slowest device promises."""
+        if self.turns:
+            return median(t.turn_ms for t, _ in self.turns[-5:]) / 1e3
+        return max(t.settle_s for t in self.session.traits.values()) + OVERHEAD_S
+
+    async def _turn(self, links: list[Link], times: Pace, look: Look) -> bool:
+        """Turn to these links; return whether it was done. Raises: as `Turning`."""
+        self.known, begun_ns = None, time.monotonic_ns()
+        turning = Turning(self.context, self.plan, self.current, self.standing, links, self.regions, self.macs)
+        planned_ms = (time.monotonic_ns() - begun_ns) / 1e6
+        iteration = 0
+
+        async def moment() -> None:
+            nonlocal iteration
+            iteration = await self._moment(look.iteration + 1, times)
+
+        work = asyncio.ensure_future(self._carry_out(turning, moment))
+        work.add_done_callback(lambda done: done.cancelled() or done.exception())  # where nobody is left to ask for it
+        try:
+            turned = await asyncio.shield(work)
+        except asyncio.CancelledError:
+            self.stopping = True  # the turn under way is ended, one that waits for its moment is given up
+            await asyncio.wait([work])
+            raise
+        except Abandoned as error:
+            self._skip("late", str(error), look)
+            return False
+        finally:
+            self.standing = turning.standing
+        exposed_ms = await self._exposed_ms(turned, iteration)
+        self.turns.append((turned, exposed_ms))
+        figures = {"planned_ms": planned_ms, "exposed_ms": exposed_ms}
+        record_look(self.journal, self.plan.name, "turned", "", replace(look, iteration=iteration), turned, figures)
+        words = f"iteration {iteration}: {turned.moved} settings, gain {look.best.gain:.2f}, {turned.turn_ms:.0f} ms"
+        figures |= {"turn_ms": turned.turn_ms, "dark_ms": turned.dark_ms}
+        self.say(
+            "turned", words, iteration=iteration, gain=round(look.best.gain, 3), **{k: round(v, 1) for k, v in figures.items()}
+        )
+        if len(self.turns) % LADDER_EVERY == 0:
+            await self._climb()
+        return True
+
+    async def _carry_out(self, turning: Turning, moment: Callable[[], Awaitable[None]]) -> Turned:
+        try:
+            await turning.prepare()
+            return await turning.carry_out(moment)
+        except Locked:
+            raise
+        except TestbedError as error:
+            words = await turning.retreat()
+            raise type(error)(f"{error}\nhosts are {words}", hint=error.hint) from error
+
+    async def _moment(self, iteration: int, times: Pace) -> int:
+        """Wait for an iteration, `iteration` or a later one, that has begun so shortly ago that a turn fits; return its number.
+
+        Raises: Abandoned - it did not come; as `demand`.
+        """
+        first, reach, until = self.ranks[0], 2 * iteration, time.monotonic() + MOMENT_S
+        while time.monotonic() < until:
+            found = (await demand(self.hosts.channels, self.job, [first], reach=reach, within_s=WAIT_S))[first]
+            if found.state != "running" or self.stopping:
+                raise Abandoned("stopped on request" if self.stopping else "the job has ended")
+            late_s = (time.monotonic_ns() - found.since_ns) / 1e9
+            if found.step >= reach:
+                fits = times.exposed_s(self._turn_s(), late_s) <= self.how.dark_share * times.iteration_s
+                if found.step % 2 == 0 and fits:
+                    return found.step // 2
+                reach = 2 * (found.step // 2 + 1)
+        raise Abandoned(f"no iteration left room for a turn within {MOMENT_S:g} s")
+
+    async def _exposed_ms(self, turned: Turned, iteration: int) -> float:
+        """How much of the turn fell into the exchanges of its iteration (ms); 0 where the ranks do not tell any more."""
+        try:
+            found = await demand(
+                self.hosts.channels, self.job, self.ranks, after=iteration - 1, reach=2 * iteration + 1, within_s=WAIT_S
+            )
+        except TestbedError:
+            return 0.0
+        gates = [sent.gate_ns for each in found.values() for sent in each.sent if sent.iteration == iteration]
+        return max(0.0, (turned.done_ns - min(gates)) / 1e6) if gates else 0.0
+
+    async def _climb(self) -> None:
+        """The whole ladder. Raises: NotVerified - with the evidence of the rungs that failed."""
+        with self.context.recorder.phase("verify") as phase:
+            seen = await self.session.observe()
+            self.standing = replace(self.standing, held={**self.standing.held, **seen.settings})
+            links = self.standing.links
+            busy = "the job runs"
+            lit = circuits(links, self.lab, seen.settings)
+            rungs = await ladder(self.session, self.plan, links, lit, seen.settings, seen.hellos, power=False, busy=busy)
+            record_rungs(self.context.recorder, rungs)
+            if failed := [rung for rung in rungs if not rung.ok]:
+                raise NotVerified("\n".join(f"{r.name}: {r.detail}" + "".join(f"\n  {e}" for e in r.evidence[:4]) for r in failed))
+            phase.detail = ", ".join(rung.detail for rung in rungs)
+
+    async def _failed(self, error: TestbedError) -> None:
+        """Say it, and pause. Raises: NotVerified - it failed too often in a row."""
+        self.failures += 1
+        record_look(self.journal, self.plan.name, "failed", type(error).__name__)
+        self.say("failed", error.line)
+        await asyncio.sleep(self.retries.failed("turn", error, "testbed status; again: testbed adapt"))
+
+    def _skip(self, why: str, words: str, look: Look | None = None) -> None:
+        self.skipped += 1
+        record_look(self.journal, self.plan.name, "skipped", why, look)
+        self.say("skipped", words, why=why, **({"iteration": look.iteration} if look is not None else {}))

@@ -1,0 +1,35 @@
+"""An arm of a scenario whose jobs begin an iteration together, or are shifted after that."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from orchestrator.experiments.files.scenario.values import ArmService, Setup
+
+
+class PacedArm(ArmService):
+    """Whichever tenant coordinates the jobs, it does so for all."""
+
+    key = "coordinate"
+    section = Annotated[
+        Literal["together", "shift"] | None,
+        Field(
+            description="together: iterations of all jobs begin at the same time, once, before those that count; shift: then "
+            "`testbed coordinate` shifts them, as far as they fit"
+        ),
+    ]
+
+    def wrong(self, how: Any, setups: Mapping[str, Setup | None]) -> Iterator[str]:
+        if len(setups) < 2:
+            yield "jobs are shifted against each other: two tenants are needed"
+        if any(setup is not None and setup.then for setup in setups.values()):
+            yield "an arm that changes to another plan is not coordinated"
+
+    def begun(self, how: Any, setups: Mapping[str, Setup]) -> Mapping[str, Any]:
+        return {next(iter(setups)): how} if how else {}
+
+
+ARM = PacedArm()

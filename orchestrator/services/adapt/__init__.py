@@ -1,1 +1,0 @@
-"""Circuits of a job's regions that follow its traffic while it runs (`testbed adapt`)."""

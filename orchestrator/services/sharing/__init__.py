@@ -1,1 +1,0 @@
-"""Jobs that share links: when each of them sends (`testbed job phases`), and their shifts (`testbed coordinate`)."""

@@ -1,0 +1,62 @@
+"""`testbed coordinate` and `testbed job phases` as they are typed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from extensions.pacing import coordinator
+from extensions.pacing.report import answer
+from extensions.pacing.service import CoordinateState
+from orchestrator.background.kind import Kind
+from orchestrator.background.state import ServiceState
+from tests.extensions.pacing.test_coordinator import seen
+from tests.house.repository import ROOT
+
+LAB = ("-i", str(ROOT / "inventory" / "example-lab"))
+
+
+def test_it_starts_a_process_that_does_the_work_and_prints_what_that_found(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[tuple[str, ...]] = []
+
+    def start(kind: Kind[ServiceState], settings: object, lab: object, *, words: Any) -> ServiceState:
+        started.append((kind.name, *kind.options, *words))
+        return CoordinateState(7, state="pacing", last="score 1.00 on tree rack 1 up")
+
+    monkeypatch.setattr(Kind, "start", start)
+    found = cli("coordinate", "--force", "--grid", "2", "--json", *LAB)
+    assert found.code == 0 and found.json["data"]["coordinator"]["last"] == "score 1.00 on tree rack 1 up"
+    assert started == [("coordinate", "--foreground", "--grid", "2", "--for", "3s", "--force")]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--by", "magic"], "--by magic: not one of shift, mltcp, together, off"),
+        (["--by", "off", "--force"], "--by off cannot be combined"),
+        (["--by", "mltcp", "--foreground"], "--by mltcp cannot be combined"),
+        (["--log", "x"], "--log goes with --foreground or --jsonl"),
+    ],
+)
+def test_words_that_make_no_sense_are_refused(cli: Any, words: list[str], said: str) -> None:
+    found = cli("coordinate", *words, "--json")
+    assert found.code == 2 and said in found.json["message"]
+
+
+def test_without_jobs_both_say_what_is_missing(cli: Any) -> None:
+    assert "no job runs" in cli("job", "phases", "--json", *LAB).json["message"]
+    assert "none runs" in cli("coordinate", "--foreground", "--json", *LAB).json["message"]
+
+
+def test_the_phases_are_text_json_and_a_picture(cli: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    async def phases(*_: object, grid_ms: float, seconds: float) -> Any:
+        assert (grid_ms, seconds) == (0.5, 30.0)
+        return answer("lab", [seen("ann", 30, 70), seen("bob", 30, 70)], grid_ms)
+
+    monkeypatch.setattr(coordinator, "job_phases", phases)
+    drawn = tmp_path / "phases.svg"
+    found = cli("job", "phases", "--grid", "0.5", "--for", "30s", "--figure", str(drawn), "--json")
+    assert found.code == 0 and found.json["data"]["score"] < 0.95 and found.json["data"]["jobs"][0]["name"] == "ann:job"
+    assert "do not fit" in cli("job", "phases", "--grid", "0.5", "--for", "30s").out and drawn.read_text().startswith("<svg")

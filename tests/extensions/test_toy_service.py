@@ -1,0 +1,236 @@
+"""A service is a folder, too: its kind, verbs, arms and views are found by the extension's name, and nothing else changes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from textwrap import dedent
+
+from tests.house.repository import ROOT
+
+PARTS = {
+    "__init__": """
+        VERBS = {"chime": "Ring every hour.", "job chimes": "Show how often it rang."}
+        """,
+    "service": """
+        from dataclasses import dataclass
+
+        from orchestrator.background.kind import Kind
+        from orchestrator.background.state import ServiceState
+
+        @dataclass(frozen=True, slots=True)
+        class ChimeState(ServiceState):
+            rung: int = 0
+
+        KIND = Kind("chime", "chime", "rings for", ChimeState, of="lab")
+        """,
+    "command": """
+        import typer
+
+        from extensions.chime import VERBS
+        from orchestrator.cli.call import Result, verb
+
+        app, job = typer.Typer(), typer.Typer()
+        DONE = []
+
+        @verb(app, "chime", VERBS["chime"], examples="testbed chime")
+        def chime(call):
+            return Result({"rung": 3}, "ding", hint="testbed chime")
+
+        @verb(job, "chimes", VERBS["job chimes"], examples="testbed job chimes")
+        def chimes(call):
+            return Result({"times": 7}, "seven")
+
+        def begin(call, how):
+            DONE.append(("begin", how))
+            return [f"rings {how}"]
+
+        def end(call, how):
+            DONE.append(("end", how))
+        """,
+    "shapes": """
+        DATA = {"chime": ({"rung": int},), "job chimes": ({"times": int},)}
+        """,
+    "arm": """
+        from typing import Literal
+
+        from orchestrator.experiments.files.scenario.values import ArmService
+
+        class ChimeArm(ArmService):
+            key, section = "chime", Literal["soft", "loud"] | None
+
+            def wrong(self, how, setups):
+                if how == "loud" and len(setups) < 2:
+                    yield "nobody hears it"
+
+            def begun(self, how, setups):
+                return dict.fromkeys(setups, how) if how else {}
+
+        ARM = ChimeArm()
+        """,
+    "measurements": """
+        from orchestrator.measurement import COMMON_TAGS, Field, Measurement
+
+        MEASUREMENTS = (Measurement("chime", "a stroke", COMMON_TAGS, {"rung": Field("int", "", "so far")}, "hourly"),)
+        """,
+    "live": """
+        from orchestrator.views.services import Live, ServiceView
+
+        class LiveChime(Live):
+            def __init__(self):
+                self.rung, self.fresh, self.there = 0, False, None
+
+            def point(self, point):
+                self.rung, self.fresh = point.fields["rung"], True
+                return (self.words(), {"rung": self.rung}) if self.rung > 1 else None
+
+            def standing(self, state):
+                self.there = state
+
+            def taken(self):
+                fresh, self.fresh = self.fresh, False
+                return fresh
+
+            def words(self):
+                return f"rung {self.rung} times" if self.rung else ""
+
+            def json(self):
+                return {"words": self.words(), "bad": False, "bars": []} if self.rung else None
+
+        class ChimeView(ServiceView):
+            name = measurement = "chime"
+
+            def live(self):
+                return LiveChime()
+
+        SERVICE_VIEW = ChimeView()
+        """,
+}
+BEGIN = """
+import json, os, sys
+from pathlib import Path
+
+import extensions
+from orchestrator import extensions as known
+
+extensions.__path__.append(sys.argv[1])
+known.NAMES.append("chime")
+said = {}
+"""
+
+
+def run(tmp_path: Path, body: str) -> dict[str, object]:
+    folder = tmp_path / "more" / "chime"
+    folder.mkdir(parents=True)
+    for name, text in PARTS.items():
+        (folder / f"{name}.py").write_text(dedent(text))
+    words = [sys.executable, "-c", BEGIN + dedent(body) + "\nprint(json.dumps(said))", str(folder.parent), str(tmp_path)]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr[-2000:]
+    said: dict[str, object] = json.loads(done.stdout.splitlines()[-1])
+    return said
+
+
+def test_its_kind_is_found_and_read_with_the_others(tmp_path: Path) -> None:
+    said = run(
+        tmp_path,
+        """
+        from orchestrator.background import registry
+        from tests.background.toy import settings
+
+        here = settings(Path(sys.argv[2]))
+        KIND = registry.kind("chime")
+        with KIND.file(here, "lab", KIND.own(here)) as file:
+            file.now(state="ringing", rung=3)
+            said["states"] = {name: str(state) for name, state in registry.states(here, "lab/ann", "lab").items()}
+        said["kinds"] = [each.name for each in registry.kinds()]
+        """,
+    )
+    states = said["states"]
+    assert isinstance(states, dict) and states["chime"].startswith("ringing, pid ")
+    assert isinstance(said["kinds"], list) and said["kinds"][-1] == "chime"
+
+
+def test_its_verbs_are_listed_run_and_described(tmp_path: Path) -> None:
+    said = run(
+        tmp_path,
+        """
+        from contextlib import redirect_stdout
+        from io import StringIO
+        from orchestrator.cli.call import Call
+        from orchestrator.cli.main import run
+
+        for words in (["--help"], ["chime", "--json"], ["job", "--help"], ["job", "chimes", "--json"], ["schema", "data", "chime"]):
+            with redirect_stdout(StringIO()) as out:
+                assert run(words) == 0
+            said[" ".join(words)] = out.getvalue()
+            said.setdefault("imported", "extensions.chime.command" in sys.modules)
+        said["here"] = Call("chime", inventory="x").here("testbed chime")
+        """,
+    )
+    assert "chime       Ring every hour." in str(said["--help"]) and not said["imported"], "a list imports no verb"
+    assert json.loads(str(said["chime --json"]))["data"] == {"rung": 3}
+    assert "chimes    Show how often it rang." in str(said["job --help"])
+    assert json.loads(str(said["job chimes --json"]))["data"] == {"times": 7}
+    assert '"rung"' in str(said["schema data chime"])
+    assert said["here"] == "testbed --inventory x chime"
+
+
+def test_an_arm_begins_and_ends_it_beside_its_jobs(tmp_path: Path) -> None:
+    said = run(
+        tmp_path,
+        """
+        from optics import BadFile
+        from orchestrator.cli.call import Call
+        from orchestrator.cli.measuring import Tenant
+        from orchestrator.experiments.files.scenario.reader import read_scenario
+        from tests.experiments.test_scenario_files import GOOD, fetch
+
+        text = GOOD.replace("a: {}", "a: {chime: soft}").replace("[plan.links]", "[plan.links, chime]")
+        said["beside"] = read_scenario(text, "s.yaml", fetch).arms["a"].beside
+        for name, pair in {"alone": ("soft", "loud"), "same": (", chime]", "]"), "odd": ("soft", "odd")}.items():
+            try:
+                read_scenario(text.replace(*pair), "s.yaml", fetch)
+            except BadFile as error:
+                said[name] = error.problems
+        tenant = Tenant(Call())
+        said["words"] = tenant.begin("chime", "soft")
+        tenant.end("chime", "soft")
+        from extensions.chime.command import DONE
+        said["done"] = DONE
+        """,
+    )
+    assert said["beside"] == [["chime", "ann", "soft"]]
+    assert "nobody hears it" in str(said["alone"]) and "the arms differ in chime, too" in str(said["same"])
+    assert "s.yaml:11:14: arms.a.chime: wanted soft or loud" in str(said["odd"])
+    assert (said["words"], said["done"]) == (["rings soft"], [["begin", "soft"], ["end", "soft"]])
+
+
+def test_viewers_see_what_it_recorded(tmp_path: Path) -> None:
+    said = run(
+        tmp_path,
+        """
+        from orchestrator.cli.watchscreen import slot_lines
+        from orchestrator.telemetry.lineprotocol import Point
+        from orchestrator.telemetry.names import MEASUREMENTS, OF_JOBS
+        from orchestrator.views.live.picture import Picture
+        from orchestrator.views.live.sections import changes, whole
+        from tests.kit.labs import lab_of
+
+        picture = Picture(lab_of("emulated"))
+        said["before"] = whole(picture)["services"]
+        for rung in (1, 2):
+            picture.feed(Point("chime", {"testbed": picture.lab.name, "run": "r1"}, {"rung": rung}, rung))
+        said["changes"] = [changes(picture).get("services"), changes(picture).get("services")]
+        said["log"] = [event.json() for event in picture.log]
+        said["line"] = [str(line) for line in slot_lines(picture, 80, unicode=False)]
+        said["known"] = ["chime" in MEASUREMENTS, "chime" in OF_JOBS]
+        """,
+    )
+    assert said["before"] == {}
+    assert said["changes"] == [{"chime": {"words": "rung 2 times", "bad": False, "bars": []}}, None]
+    log = said["log"]
+    assert isinstance(log, list) and [(one["event"], one["words"], one["rung"]) for one in log] == [("chime", "rung 2 times", 2)]
+    assert said["line"] == ["chime     rung 2 times"] and said["known"] == [True, False]
