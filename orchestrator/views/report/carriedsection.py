@@ -20,7 +20,7 @@ BEFORE_S, AFTER_S = 60.0, 1800.0
 """What is read of the job's journal: from this long (s) before the run until this long after it."""
 
 
-def section(c: Context, source: Source) -> None:
+def carried_section(c: Context, source: Source) -> None:
     """Add what the job around this run used of these; no section where it used none."""
     run = source.now or source.was
     if run not in c.campaign.journals:

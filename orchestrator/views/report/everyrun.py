@@ -63,14 +63,14 @@ def throughput(c: Context) -> None:
     for folder in dict.fromkeys(move.source.folder for move in chosen):
         near = [questions.near(move) for move in chosen if move.source.folder == folder]
         c.book.read_more(folder, "port", near)
-    answer = questions.throughput(c.book, chosen)
+    answer = questions.throughput_around_changes(c.book, chosen)
     if answer is None:
         section.notes.append("No port counters were sampled around a move, so the throughput is not known.")
         c.sections.append(section)
         return
     if len(c.moves) > len(chosen):
         section.intro = f"The {len(chosen)} longest of {len(c.moves)} moves."
-    drawn = traffic.throughput([(move, questions.samples(c.book, move)) for move in chosen])
+    drawn = traffic.throughput_charts([(move, questions.port_counters_near(c.book, move)) for move in chosen])
     caption = "Sent by all hosts together, even between two samples. Yellow: first command. Shaded: until routes were back."
     c.draw(
         section,
@@ -97,7 +97,7 @@ def job(c: Context) -> None:
     known = answer is not None and any(line[x] for line in answer.lines() for x in ("before_ms", "after_ms", "during_ms"))
     if answer is None or not known:
         section.notes.append("No job ran before or after a move, or its iterations were not collected (`testbed job status` does).")
-        turnsection.section(c, section)
+        turnsection.ring_change_tables(c, section)
         c.sections.append(section)
         return
     caption = (
@@ -111,9 +111,9 @@ def job(c: Context) -> None:
             line = next((x for x in answer.lines() if x["reconfig_id"].value == move.id), None)
             if line is None:
                 continue
-            points = questions.iterations(c.book, move, AROUND_S)
+            points = questions.iterations_near(c.book, move, AROUND_S)
             marks = turnsection.marks(c, move)
-            drawn = traffic.iterations(move, points, line["before_ms"].value, line["after_ms"].value, marks)
+            drawn = traffic.iteration_chart(move, points, line["before_ms"].value, line["after_ms"].value, marks)
             c.draw(section, "job" if k == 0 else f"job-{k + 1}", "iterations around the move", caption, drawn)
     else:
         drawn = traffic.before_after(answer)
@@ -139,7 +139,7 @@ def job(c: Context) -> None:
         )
     )
     section.notes.append(f"{answer.what[0].upper()}{answer.what[1:]}. Pause: {PAUSE}.")
-    turnsection.section(c, section)
+    turnsection.ring_change_tables(c, section)
     c.sections.append(section)
 
 

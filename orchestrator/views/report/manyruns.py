@@ -53,7 +53,7 @@ def durations(c: Context) -> None:
             figures.breakdown(spread),
         )
         section.tables.append(table(spread, {"part": "part", "n": "n", "least_ms": "least", **SPREAD}))
-        models = questions.models(book, campaign)
+        models = questions.dark_times_by_model(book, campaign)
         section.tables.append(table(models, {"model": "dark, by driver", **SPREAD}, c.scale_of_all()))
         section.notes.append("Percentiles are nearest rank; of fewer than a hundred values p99 is the longest.")
     c.sections.append(section)
@@ -73,7 +73,7 @@ def _tiles(c: Context, spread: Answer) -> None:
 
 
 def _pause_tile(c: Context) -> None:
-    answer = questions.pauses(c.book, c.job) if c.job is not None and c.job.values("pause_ms") else None
+    answer = questions.pause_spread(c.book, c.job) if c.job is not None and c.job.values("pause_ms") else None
     for line in answer.lines() if answer is not None else ():
         c.tiles.append(
             ("pause of the job, median", line["median_ms"].show(), f"longest {line['most_ms'].text()}, n {line['n'].text()}")
@@ -103,8 +103,8 @@ def _topologies(c: Context) -> None:
 
 def _run_table(c: Context) -> None:
     section = Section("runs", "The runs")
-    answer = questions.runs(c.book, c.campaign)
-    slow = questions.slowest(c.book, c.campaign)
+    answer = questions.run_durations(c.book, c.campaign)
+    slow = questions.slowest_changes(c.book, c.campaign)
     if slow:
         heads = {
             "reconfig_id": "longest reconfigurations",

@@ -12,7 +12,7 @@ from orchestrator.views.report import questions, turnquestions, words
 from orchestrator.views.report.figures import Drawing
 from orchestrator.views.report.gather import Campaign, Source
 from orchestrator.views.report.ledger import Answer, Cell, Ledger, missing
-from orchestrator.views.report.questions import Move
+from orchestrator.views.report.questions import Reconfiguration
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -65,15 +65,15 @@ class Context:
         self.tiles: list[tuple[str, Markup, str]] = []
         self.speed = words.speeds(campaign.sources)
         self.reconfigs = questions.reconfigs(book, campaign)
-        self.devices = questions.devices(book, campaign)
-        self.moves = questions.moves(self.reconfigs, self.devices, campaign)
+        self.devices = questions.device_times(book, campaign)
+        self.moves = questions.reconfigurations(self.reconfigs, self.devices, campaign)
         self.turns = turnquestions.found(book, campaign)
         self.changes = sorted([*self.moves, *turnquestions.unlit(self.turns, self.moves, campaign)], key=lambda m: m.t0)
         """The moves, and the turns of the job for which no light moved."""
-        self.job = questions.job(book, self.changes)
+        self.job = questions.effects_on_job(book, self.changes)
         self.few = campaign.single and len(self.moves) <= FEW
 
-    def longest(self, most: int) -> list[Move]:
+    def longest(self, most: int) -> list[Reconfiguration]:
         """The moves that took longest, in order of time."""
         return sorted(sorted(self.moves, key=lambda m: (m.t0 - m.t1, m.t0))[:most], key=lambda m: m.t0)
 

@@ -47,9 +47,9 @@ def write(campaign: Campaign, say: Callable[[str], None] = lambda what: None) ->
         everyrun.throughput(c)
         everyrun.job(c)
         if campaign.single:
-            ranksection.section(c, campaign.sources[0])
-            carriedsection.section(c, campaign.sources[0])
-            slotsection.section(c, campaign.sources[0])
+            ranksection.ranks_section(c, campaign.sources[0])
+            carriedsection.carried_section(c, campaign.sources[0])
+            slotsection.timeslots_section(c, campaign.sources[0])
             for view in service_views():
                 view.section(c, campaign.sources[0])
         everyrun.verification(c)

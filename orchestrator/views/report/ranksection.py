@@ -35,7 +35,7 @@ Rows = Mapping[str, Mapping[int, float]]
 """By rank: iteration -> ms."""
 
 
-def section(c: Context, source: Source) -> None:
+def ranks_section(c: Context, source: Source) -> None:
     """Add the section, if the journal of the job around this run has times of its ranks."""
     run = source.now or source.was
     if run not in c.campaign.journals:

@@ -12,7 +12,7 @@ LAST_S = 1800.0
 """Of a run that turned longer, slots of the last so many seconds are read: a day's are 100 MB."""
 
 
-def section(c: Context, source: Source) -> None:
+def timeslots_section(c: Context, source: Source) -> None:
     """Add what there is of slots to a report on one run."""
     run = source.record.id
     if run not in c.campaign.journals:

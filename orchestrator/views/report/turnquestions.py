@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from orchestrator.views import turns
 from orchestrator.views.report.gather import Campaign
 from orchestrator.views.report.ledger import Answer, Ledger, quoted
-from orchestrator.views.report.questions import Move, mine
+from orchestrator.views.report.questions import Reconfiguration, mine
 
 BEFORE_S = 60.0
 """Iterations of so long (s) before a run may be those that a slow one in it is compared with."""
@@ -38,7 +38,7 @@ def found(book: Ledger, campaign: Campaign) -> Answer | None:
     return answer or None
 
 
-def unlit(answer: Answer | None, moves: Sequence[Move], campaign: Campaign) -> list[Move]:
+def unlit(answer: Answer | None, moves: Sequence[Reconfiguration], campaign: Campaign) -> list[Reconfiguration]:
     """The turns for which no light moved, as moves that end with the iteration."""
     sources, known = {s.record.id: s for s in campaign.sources}, {move.id for move in moves}
     made = []
@@ -46,7 +46,7 @@ def unlit(answer: Answer | None, moves: Sequence[Move], campaign: Campaign) -> l
         name, run, begun = (line[column].value for column in ("reconfig_id", "run", "time_ns"))
         if name not in known and run in sources:
             end = max(begun, round(line["at_ns"].value or begun))
-            made.append(Move(name, sources[run], begun, end, end))
+            made.append(Reconfiguration(name, sources[run], begun, end, end))
     return made
 
 

@@ -6,12 +6,12 @@ from orchestrator.views import turns
 from orchestrator.views.report import turnquestions
 from orchestrator.views.report.ledger import Answer
 from orchestrator.views.report.model import Context, Section, Table, table
-from orchestrator.views.report.questions import Move
+from orchestrator.views.report.questions import Reconfiguration
 
 _SHARES = (*turns.CAUSES, "other")
 
 
-def marks(c: Context, move: Move) -> list[tuple[int, str]]:
+def marks(c: Context, move: Reconfiguration) -> list[tuple[int, str]]:
     """The turns of one move for its figure: wall ns, what the job stood."""
     if c.turns is None:
         return []
@@ -22,7 +22,7 @@ def marks(c: Context, move: Move) -> list[tuple[int, str]]:
     ]
 
 
-def section(c: Context, into: Section) -> None:
+def ring_change_tables(c: Context, into: Section) -> None:
     """Add the tables of turns and slow iterations to the section on the job."""
     if c.turns is not None:
         _turns(c, into, c.turns)
