@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.telemetry.names import AFTER, BEFORE, PAUSE, USUAL
-from orchestrator.views.report.gather import Campaign, Source
+from orchestrator.views.report.gather import ReportedRuns, Source
 from orchestrator.views.report.ledger import Answer, Ledger, quoted
 
 READ = ("reconfig", "reconfig_device", "phase", "verify", "iteration", "turn", "turn_rank")
@@ -30,7 +30,7 @@ class Reconfiguration:
     t1: int
 
 
-def mine(campaign: Campaign) -> str:
+def mine(campaign: ReportedRuns) -> str:
     """The SQL condition that a point belongs to a run of the report, and not to one that is read only for its job."""
     runs = [source.record.id for source in campaign.sources]
     if len(runs) == 1:
@@ -39,7 +39,7 @@ def mine(campaign: Campaign) -> str:
     return f"run NOT IN ({', '.join(map(quoted, others))})" if others else "run <> ''"
 
 
-def reconfigs(book: Ledger, campaign: Campaign) -> Answer:
+def reconfigs(book: Ledger, campaign: ReportedRuns) -> Answer:
     """Every reconfiguration, in order of time."""
     durations = ", ".join(f"{name}_ms" for name in PHASES)
     return book.query(
@@ -50,7 +50,7 @@ def reconfigs(book: Ledger, campaign: Campaign) -> Answer:
     )
 
 
-def reconfigurations(found: Answer, parts: Answer, campaign: Campaign) -> list[Reconfiguration]:
+def reconfigurations(found: Answer, parts: Answer, campaign: ReportedRuns) -> list[Reconfiguration]:
     """The reconfigurations with their runs; `parts`: as `device_times` answers."""
     sources = {source.record.id: source for source in campaign.sources}
     back: dict[Any, float] = {}
@@ -73,7 +73,7 @@ def _spread(ms: str, least: str = "") -> str:
     return f"COUNT({ms}) AS n, {least}median({ms}) AS median_ms, {shares}, MAX({ms}) AS most_ms"
 
 
-def percentiles(book: Ledger, campaign: Campaign) -> Answer:
+def percentiles(book: Ledger, campaign: ReportedRuns) -> Answer:
     """The spread of each part over all reconfigurations; parts that were never recorded are left out."""
     ask = "SELECT '{0}' AS part, {1} FROM reconfig WHERE {2} HAVING COUNT({0}_ms) > 0"
     sql = " UNION ALL ".join(
@@ -82,7 +82,7 @@ def percentiles(book: Ledger, campaign: Campaign) -> Answer:
     return book.query("percentiles", "how long each part took over all reconfigurations (nearest rank)", sql)
 
 
-def dark_times_by_model(book: Ledger, campaign: Campaign) -> Answer:
+def dark_times_by_model(book: Ledger, campaign: ReportedRuns) -> Answer:
     """Dark times by device model."""
     dark = "(t_dark_end_ns - t_dark_begin_ns) / 1e6"
     return book.query(
@@ -92,7 +92,7 @@ def dark_times_by_model(book: Ledger, campaign: Campaign) -> Answer:
     )
 
 
-def device_times(book: Ledger, campaign: Campaign) -> Answer:
+def device_times(book: Ledger, campaign: ReportedRuns) -> Answer:
     """The parts of each device, times since the first command of its reconfiguration."""
     since = "(d.time_ns - r.time_ns) / 1e6"
     parts = ", ".join(
@@ -117,7 +117,7 @@ def device_times(book: Ledger, campaign: Campaign) -> Answer:
     )
 
 
-def slowest_changes(book: Ledger, campaign: Campaign, most: int = 10) -> Answer:
+def slowest_changes(book: Ledger, campaign: ReportedRuns, most: int = 10) -> Answer:
     """The longest reconfigurations, with the device that was dark longest in each."""
     dark = "(d.t_dark_end_ns - d.t_dark_begin_ns)"
     return book.query(
@@ -130,7 +130,7 @@ def slowest_changes(book: Ledger, campaign: Campaign, most: int = 10) -> Answer:
     )
 
 
-def phases(book: Ledger, campaign: Campaign) -> Answer:
+def phases(book: Ledger, campaign: ReportedRuns) -> Answer:
     """The phases of a run and of the devices and hosts inside it."""
     return book.query(
         "phases",
@@ -140,7 +140,7 @@ def phases(book: Ledger, campaign: Campaign) -> Answer:
     )
 
 
-def hosts(book: Ledger, campaign: Campaign) -> Answer:
+def hosts(book: Ledger, campaign: ReportedRuns) -> Answer:
     """Times that hosts waited for light and took to commit."""
     return book.query(
         "hosts",
@@ -150,7 +150,7 @@ def hosts(book: Ledger, campaign: Campaign) -> Answer:
     )
 
 
-def rungs(book: Ledger, campaign: Campaign, *, each: bool) -> Answer:
+def rungs(book: Ledger, campaign: ReportedRuns, *, each: bool) -> Answer:
     """The verification: each rung that was checked, or the counts by rung."""
     if each:
         sql = f"SELECT rung, ok, passed, total, duration_ms, detail FROM verify WHERE {mine(campaign)} ORDER BY time_ns"
@@ -162,7 +162,7 @@ def rungs(book: Ledger, campaign: Campaign, *, each: bool) -> Answer:
     return book.query("verify", "the verification ladder", sql)
 
 
-def run_durations(book: Ledger, campaign: Campaign) -> Answer:
+def run_durations(book: Ledger, campaign: ReportedRuns) -> Answer:
     """Each run of a campaign by its journal: its duration from the begin of the first phase to the end of the last."""
     return book.query(
         "runs",
@@ -175,7 +175,7 @@ def run_durations(book: Ledger, campaign: Campaign) -> Answer:
     )
 
 
-def links(book: Ledger, campaign: Campaign, source: Source) -> Answer:
+def links(book: Ledger, campaign: ReportedRuns, source: Source) -> Answer:
     """The circuits of its plan that were up after a run."""
     book.read_more(source.folder, "circuit")
     name = "circuits" if campaign.single else f"circuits of {source.record.id}"

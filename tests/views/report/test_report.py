@@ -19,8 +19,7 @@ import pytest
 
 from orchestrator.cli import report as report_command
 from orchestrator.telemetry import Journal, read
-from orchestrator.views.report.figures import Drawing, breakdown, run_waterfall
-from orchestrator.views.report.figures import topology as topology_figure
+from orchestrator.views.report.figures import Drawing, breakdown, draw_topology, run_waterfall
 from orchestrator.views.report.ledger import Answer, number_text
 from orchestrator.views.report.questions import Reconfiguration
 from orchestrator.views.report.topology import Topology
@@ -255,7 +254,7 @@ def test_the_figures_are_files_for_papers_and_the_same_every_time(typed: Typed, 
     assert all(text.startswith(b"%PDF-" if name.endswith("pdf") else b"<?xml") for name, text in made.items())
     assert sorted(data["figures"]) == sorted(str(typed.home / "paper" / name) for name in made)
     assert report(typed, run)[0].html == page.html
-    drawing = Drawing("t", "t", "", topology_figure(Topology(after=frozenset({("a:p1", "b:p1")}))))
+    drawing = Drawing("t", "t", "", draw_topology(Topology(after=frozenset({("a:p1", "b:p1")}))))
     drawn = [[path.read_bytes() for path in drawing.save(at)] for at in (typed.home, typed.home / "paper")]
     assert drawn[0] == drawn[1]
 
