@@ -416,7 +416,7 @@ def replaced(by: StandIns) -> Iterator[None]:
             (services, "spawn", lambda settings, words, said: by.spawn(settings, words, said)),
             (changes, "stop_movers", lambda settings, slice_: by.stop_movers(settings, slice_)),
             (changes, "watch_over", lambda settings, run: by.watch_over(settings, run)),
-            (environment, "note", lambda *words: None),
+            (environment, "record_environment", lambda *words: None),
             (basics, "os", by.disk_os),
             (basics, "open", by.disk_open),
             (fence, "os", by.disk_os),
