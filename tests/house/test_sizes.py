@@ -50,7 +50,6 @@ LARGER: Mapping[str, int] = {
     "orchestrator/services/schedule/turner.py:Turner": 29,
     "orchestrator/views/live/picture.py:Picture": 27,
     "tests/change/fleet.py:Fleet": 32,
-    "workloads/collectives/turns.py:Turns": 28,
     "tests/sim/lab.py:World": 35,
 }
 """Classes, with their methods."""
