@@ -13,7 +13,7 @@ import yaml
 
 from emulators.inventory.config import read_config
 from optics import BadFile
-from orchestrator.experiments.files.scenario.documents import differing, undeclared
+from orchestrator.experiments.files.scenario.documents import differing_fields, undeclared
 from orchestrator.experiments.files.scenario.edges import json_schema
 from orchestrator.experiments.files.scenario.reader import read_scenario
 from orchestrator.experiments.files.scenario.values import Scenario
@@ -153,8 +153,8 @@ def test_arms_that_differ_in_the_job_without_saying_so_are_refused_field_by_fiel
 
 def test_a_name_a_description_and_a_prediction_are_no_difference() -> None:
     a, b = plan("a", predicted={"iteration_ms": 1.0}), {**plan("b"), "$schema": "x"}
-    assert differing([a, b], "plan") == []
-    assert differing([a, None], "then") == ["then"]
+    assert differing_fields([a, b], "plan") == []
+    assert differing_fields([a, None], "then") == ["then"]
     assert undeclared(["plan.job.args.model"], ["plan.job.args"]) == ([], [])
 
 

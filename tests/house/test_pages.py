@@ -133,7 +133,7 @@ def test_every_key_of_emulator_yml_that_the_page_lists_is_taken(tmp_path: Path) 
 PLAN_PARTS: Mapping[str, type[BaseModel]] = {
     "The plan": PlanEdge,
     "Links": LinkEdge,
-    "Segments": planedges.SegmentEdge,
+    "Segments": planedges.PlanSegmentEdge,
     "Job": JobEdge,
     "Traffic": TrafficEdge,
     "Groups": GroupEdge,

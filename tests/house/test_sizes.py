@@ -45,7 +45,6 @@ LARGER: Mapping[str, int] = {
     "emulators/devices/dialects/rome_cli.py:RomeCli": 36,
     "emulators/devices/dialects/rotor.py:Rotor": 34,
     "emulators/devices/dialects/sonic_ocs.py:SonicOcs": 28,
-    "orchestrator/services/schedule/turner.py:Turner": 29,
     "orchestrator/views/live/picture.py:Picture": 27,
     "tests/change/fleet.py:Fleet": 32,
     "tests/sim/lab.py:World": 35,

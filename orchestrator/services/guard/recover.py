@@ -17,7 +17,7 @@ from orchestrator.deadline import deadline
 from orchestrator.hosts import Hello
 from orchestrator.hosts.launch import check_launch, resumable
 from orchestrator.inventory.lab import Lab
-from orchestrator.jobs.attachments import check
+from orchestrator.jobs.attachments import check_attachments
 from orchestrator.jobs.jobs import Jobs
 from orchestrator.jobs.record import FINISHED, hosts_of_job, launched
 from orchestrator.jobs.report import JobStatus
@@ -60,7 +60,7 @@ async def restart(jobs: Jobs, command: Command, record: JobRecord, why: str, beg
         if now is None or now.id != record.id or now.state in FINISHED:
             raise Locked(f"job {record.name} was stopped or launched again meanwhile", hint="testbed job status")
         with begin() as begun:
-            await check(job, lab, now, again=True)
+            await check_attachments(job, lab, now, again=True)
             run = store.new_run(
                 "job restart",
                 lab_of(jobs.slice),
