@@ -84,6 +84,7 @@ TYPED = """
 from optical_testbed import AsyncLab, BadFile, Designed, Event, Lab, Rows
 from orchestrator.change.report import UpReport
 from orchestrator.jobs.report import JobStatus
+from orchestrator.plan.report import PlanReport
 
 def show(event: Event) -> None: ...
 
