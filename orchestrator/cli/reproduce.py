@@ -231,11 +231,11 @@ def _result(call: Call, kept: ComparisonRecord, out: Path | None) -> Result:
     from orchestrator.cli.text import columns
     from orchestrator.experiments.scenario.judging import reproduced
     from orchestrator.results import path_text, to_json
-    from orchestrator.views.report.measured import complete, findings
+    from orchestrator.views.report.measured import all_measured, findings
 
     page, found = page_of(call, kept, out)
     judged = findings(found, kept.data)
-    good = reproduced(judged, complete(kept.data))
+    good = reproduced(judged, all_measured(kept.data))
     outcome = "reproduced" if good else "not reproduced"
     kept.data["outcome"] = outcome
     kept.data["findings"] = to_json([{"name": f.compared.name, "found": f.found, "holds": f.holds, "why": f.why} for f in judged])

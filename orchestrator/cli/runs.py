@@ -173,7 +173,7 @@ def show(
     from orchestrator.store.notes import notes_of, tags_of
     from orchestrator.store.runs import named
     from orchestrator.views.report.gather import recorded
-    from orchestrator.views.waterfall import bar_json, bars, iterations
+    from orchestrator.views.waterfall import bar_json, bars, summarise_iterations
 
     with call.store() as store:
         record = named(store, run)
@@ -184,7 +184,7 @@ def show(
     trouble: list[str] = []
     points = list(whole.read(("phase", "reconfig", "iteration", "collective"), trouble))
     found = bars(points)
-    jobs = iterations(points)
+    jobs = summarise_iterations(points)
     seconds = record.seconds if record.seconds is not None else wall(record)
     took = f", took {seconds_text(seconds)}" if seconds is not None else ""
     lines = [

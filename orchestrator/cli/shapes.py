@@ -43,7 +43,7 @@ from orchestrator.verify.report import PowerReport, StallReport, VerifyReport
 from orchestrator.verify.signals import DiagnosisReport
 from orchestrator.views.metrics.process import ExporterState
 from orchestrator.views.sweep import Row
-from orchestrator.views.waterfall import Bar, Iterations
+from orchestrator.views.waterfall import Bar, IterationSummary
 from planner.operate.repair import Replan
 
 Shape: TypeAlias = Any
@@ -220,7 +220,7 @@ DATA: dict[str, Shapes] = {
             "phases": list[Bar],
             "parts": list[Bar],
             "reconfigs": list[dict[str, Any]],
-            "jobs": list[Iterations],
+            "jobs": list[IterationSummary],
             "beside": list[ComparedFigure],
             "steps": [STEP],
             "journal": str,

@@ -1,4 +1,4 @@
-"""The verbs: observe, diff, plan, journal, act, observe again. The only module that asks devices and hosts to change.
+"""The verbs, which are all called from here: observe, diff, plan, journal, act, observe again.
 
 The order of every change (promise S3): stage routes, drain, break, make, light, link, commit, verify. Nothing slow happens between
 break and commit: hosts are armed before the light moves and commit on carrier without being asked.
@@ -6,21 +6,18 @@ break and commit: hosts are armed before the light moves and commit on carrier w
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
-from optics import Infeasible, Interlock, Locked, Missing
+from optics import Infeasible, Interlock, Missing
 from optics.plain import counted
 from optics.plan import Job, Plan
-from orchestrator.change.expiry import confirm, confirmations, settled, watch
+from orchestrator.change.expiry import confirm, settled, watch
 from orchestrator.change.goal import as_saved
 from orchestrator.change.interlock import Interlocks, rerouted
 from orchestrator.change.report import DownReport, PrewireReport, UpReport
-from orchestrator.change.run import ChangeRun, before_run, chosen
+from orchestrator.change.run import ChangeRun
 from orchestrator.fabric.next_hops import joined
 from orchestrator.inventory.lab import Lab
 from orchestrator.jobs.keep import apart, ended, foretold, together
@@ -28,26 +25,21 @@ from orchestrator.jobs.record import affected as affected_jobs
 from orchestrator.jobs.report import ALIVE, JobStatus
 from orchestrator.plan.attached import check_placed
 from orchestrator.plan.avoid import avoiding
-from orchestrator.plan.reader import read_plan
 from orchestrator.plan.relabel import relabelled
 from orchestrator.plan.report import PlanReport, RelabelReport
 from orchestrator.plan.target import circuit_rows, dark_time_scale, diff, expected_dark_ms, fingerprint, target
-from orchestrator.services.guard.recover import evict, still_silent, with_spares
+from orchestrator.services.guard.recover import evict, with_spares
 from orchestrator.services.schedule.making import up_slots
-from orchestrator.services.schedule.process import at_rest
 from orchestrator.session import Command, PlanText, check_ports, load_lab, load_plan
-from orchestrator.settings import Settings
 from orchestrator.store.keys import key_of, slice_of
 from orchestrator.store.locks import who
 from orchestrator.store.options import PLAIN, RunOptions, UpOptions
 from orchestrator.store.ownership import adopted, explained, refuse_shared
-from orchestrator.store.records import RunRecord
-from orchestrator.store.runs import latest_begun, latest_change
 from orchestrator.store.store import Store
 from orchestrator.store.tagouts import Tagouts
-from orchestrator.store.verbs import verb_of
 from orchestrator.telemetry.recorder import Recorder
 from orchestrator.verbs import job as job_verbs
+from orchestrator.verbs.back import restore, resume, rollback
 from orchestrator.verbs.devices import devices, devices_power
 from orchestrator.verbs.diagnose import job_diagnose
 from orchestrator.verbs.job import job_env, job_logs, job_status
@@ -263,149 +255,3 @@ async def prewire(command: Command, plan_path: Path | PlanText, *, relabel: bool
 async def down(command: Command) -> DownReport:
     """Stop the job, take down the owner's circuits, restore the hosts; foreign circuits stay. Raises: as `up`."""
     return await ChangeRun("down", load_lab(command.inventory), command).down()
-
-
-@settled
-async def resume(command: Command, run: str) -> UpReport | DownReport | PrewireReport:
-    """Resume an unfinished run: the same plan and options again, from the present state. A measurement is rolled back instead.
-
-    Raises: as the verb it resumes.
-
-    Missing - there is no such run, or it left nothing to resume. Interlock - it belongs to another owner.
-    """
-    lab, store, settings = load_lab(command.inventory), command.store, command.settings
-    record = _half_done(store, lab, settings, run)
-    # What was known of hosts and job when it began may be true no longer: a host is back, the job was launched on the new hosts.
-    options = replace(record.options, resumes=record.id, broken="")
-    job = store.latest_job(slice_of(lab, settings))
-    if job is not None and job.run == record.id and options.asked.job == "restart":  # it has been restarted
-        options = replace(options, up=replace(options.asked, job=None))
-    options = replace(options, lost=tuple(await still_silent(command, lab, options.lost)))
-    still = partial(_half_done, store, lab, settings, record.id)
-    change = ChangeRun(record.verb, lab, command, still)
-    match record.verb:
-        case "up":
-            read = read_plan(record.plan_text, record.plan_name, lab)
-            if read.schedule is not None:
-                still()
-                return await up_slots(command, lab, read, record.plan_text, options)
-            return await change.up(avoiding(read, record.avoid, lab), record.plan_text, options)
-        case "prewire":
-            return await change.prewire(read_plan(record.plan_text, record.plan_name, lab), record.plan_text, options)
-        case "down":
-            return await change.down(options)
-        case "rollback":
-            if (before := before_run(store, lab, options.of)) is not None:
-                return _slots_said(await change.back(before, options), command, lab)
-        case "restore":
-            return _slots_said(await change.restore(options), command, lab)
-        case "turn":
-            raise Missing(f"run {record.id} turned slots; it is not resumed, another goes on", hint="testbed turn")
-    if verb_of(record.verb).undone:
-        return await rollback(command, record.id)
-    raise Missing(f"run {record.id} ({record.verb}) cannot be resumed", hint="testbed status")
-
-
-def _half_done(store: Store, lab: Lab, settings: Settings, run: str) -> RunRecord:
-    """A run that can be resumed; `last`: the owner's latest that began to change something.
-
-    Raises: as `chosen`; Missing - it is finished or resolved, or it never began.
-    """
-    if run == "last":
-        run = latest_begun(store, key_of(lab), settings.owner).id
-    record = chosen(store, lab, settings, run)
-    if not record.may_have_begun:
-        raise Missing(
-            f"run {record.id} ended before it changed anything, so there is nothing to resume",
-            hint=f"testbed show {record.id} gives the reason; then repeat the whole command",
-        )
-    if record.status == "ok" or record.resolved_by not in ("", record.id):
-        how = f"run {record.resolved_by} resolved it" if record.resolved_by else "it finished"
-        raise Missing(f"run {record.id} left nothing unfinished: {how}", hint="testbed status")
-    return record
-
-
-async def rollback(command: Command, run: str | None) -> UpReport | DownReport:
-    """Restore exactly the state before `run`; None or `last`: before the owner's latest change. Raises: as `up`.
-
-    Of a run that died before it changed anything, which may be the latest, nothing is restored, and it is done with.
-
-    Missing - there is no such run, or it changed nothing. Interlock - it belongs to another owner.
-    """
-    lab, store, settings = load_lab(command.inventory), command.store, command.settings
-    run = None if run == "last" else run  # the last that changed something, not one that was refused
-    waiting = confirmations(command).pending() if run is None else None
-    run = waiting.undo if waiting is not None else run
-    if run is None and (dead := _died_early(store, lab, settings)):
-        return await _done_with(command, lab, dead)
-    record = chosen(store, lab, settings, run) if run is not None else latest_change(store, key_of(lab), settings.owner)
-    if run is None and (lost := record.options.unconfirmed):
-        raise Interlock(
-            f"the latest change, run {lost}, was rolled back by run {record.id} already: it was not confirmed in time",
-            hint=f"to bring it up again all the same: testbed rollback {record.id}",
-        )
-    before = before_run(store, lab, record.id)
-    if before is None and record.unfinished:
-        return await _done_with(command, lab, [record])
-    if before is None:
-        raise Missing(f"run {record.id} ({record.verb}) changed nothing that could be rolled back", hint="testbed history")
-    undone = record.options.of if (record.verb, record.status) == ("rollback", "ok") else ""
-    if undone and before == before_run(store, lab, undone):
-        raise Missing(
-            f"run {record.id} rolled back run {undone}, which was unfinished: no state worth going back to",
-            hint=_earlier(store, lab, settings, undone) or "testbed history",
-        )
-
-    def still() -> None:
-        if run is None and (now := latest_change(store, key_of(lab), settings.owner)).id != record.id:
-            raise Locked(
-                f"run {now.id} ({now.verb} {now.plan_name}) changed the lab meanwhile; nothing was rolled back",
-                hint=f"to roll it back: testbed rollback {now.id}",
-            )
-
-    change = ChangeRun("rollback", lab, command, still)
-    return _slots_said(await change.back(before, RunOptions(of=record.id)), command, lab)
-
-
-def _died_early(store: Store, lab: Lab, settings: Settings) -> list[RunRecord]:
-    """The owner's runs that died before they changed anything, newest first; none if another is unfinished, or came later."""
-    unfinished = [record for record in store.unfinished(key_of(lab), settings.owner) if record.verb != "turn"]
-    if any(record.begun for record in unfinished):
-        return []
-    with suppress(Missing):
-        last = latest_change(store, key_of(lab), settings.owner)
-        return [record for record in unfinished if record.token > last.token]
-    return unfinished
-
-
-async def _done_with(command: Command, lab: Lab, dead: Sequence[RunRecord]) -> DownReport:
-    """Record that these are done with; say what would undo the change before them."""
-    words = ", ".join(f"run {record.id} ({record.what})" for record in dead)
-    earlier = _earlier(command.store, lab, command.settings, dead[-1].id) or "no change was made before"
-    note = f"{words}: died before anything was changed, so there is nothing to undo; {earlier}"
-    return await ChangeRun("rollback", lab, command).nothing([record.id for record in dead], note)
-
-
-def _earlier(store: Store, lab: Lab, settings: Settings, run: str) -> str:
-    """How to undo the change before this run; empty if there is none."""
-    try:
-        record = latest_change(store, key_of(lab), settings.owner, before=run)
-    except Missing:
-        return ""
-    return f"to undo the change before that ({record.what}): testbed rollback {record.id}"
-
-
-@settled
-async def restore(command: Command) -> UpReport:
-    """Restore the plan that is up exactly as the store has it, after devices or hosts lost it. Raises: as `up`."""
-    lab = load_lab(command.inventory)
-    return _slots_said(await ChangeRun("restore", lab, command).restore(), command, lab)
-
-
-R = TypeVar("R", bound=UpReport | DownReport)
-
-
-def _slots_said(report: R, command: Command, lab: Lab) -> R:
-    """Note that the slots of what is up again do not turn."""
-    words = at_rest(command.store.current(slice_of(lab, command.settings)), lab)
-    return replace(report, notes=(*report.notes, f"its slots {words}")) if words else report

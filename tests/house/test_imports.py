@@ -163,13 +163,13 @@ def newer_than_hosts_promise(folder: Path) -> list[str]:
 
 
 def test_the_agent_is_written_in_the_python_that_hosts_promise(tmp_path: Path) -> None:
-    assert not [file for folder in ("agent", *(part for part, _ in HOST_PARTS)) for file in newer_than_hosts_promise(ROOT / folder)]
+    assert not [file for folder in ("agent", *HOST_PARTS) for file in newer_than_hosts_promise(ROOT / folder)]
     (tmp_path / "planted.py").write_text("match 1:\n    case 1:\n        pass\n")
     assert newer_than_hosts_promise(tmp_path) == ["planted.py"]
 
 
 def test_the_agent_imports_no_types_at_run_time() -> None:
-    files = (file for folder in ("agent", *(part for part, _ in HOST_PARTS)) for file in (ROOT / folder).rglob("*.py"))
+    files = (file for folder in ("agent", *HOST_PARTS) for file in (ROOT / folder).rglob("*.py"))
     files = (file for file in files if file.stem not in ("__init__", "__main__", "shapes"))
     modules = ", ".join(".".join(file.relative_to(ROOT).with_suffix("").parts) for file in files)
     code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); import {modules}; print('agent.shapes' in sys.modules)"

@@ -1,13 +1,16 @@
-"""The guard's access to devices: each reading opens connections of its own and closes them again."""
+"""What the guard reads of devices, over connections of its own that are closed again, and what is new in it."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 
 from drivers.api import CircuitSwitch
 from optics import DeviceName, Setting, TestbedError
+from optics.words import short, sort_key
+from orchestrator.fabric.lightpath import Held, among
 from orchestrator.inventory.lab import Lab
 from orchestrator.session import opened
 
@@ -32,3 +35,28 @@ async def settings_held(lab: Lab, names: Collection[DeviceName]) -> dict[DeviceN
             raise answer
         found[name] = answer
     return found
+
+
+@dataclass
+class Drift:
+    """How devices differ from the plan. silent: those that do not answer, and why. differs: what each was last found to lack."""
+
+    silent: dict[str, str]
+    differs: dict[str, str] = field(default_factory=dict)
+
+    def news(self, wanted: Held, found: Mapping[DeviceName, frozenset[Setting] | TestbedError]) -> Iterator[tuple[str, str, str]]:
+        """What is new in this reading: event, words, device."""
+        for name, held in sorted(found.items()):
+            if isinstance(held, TestbedError):
+                if name not in self.silent:
+                    yield "device lost", f"{name} does not answer: {held.line}; its light stays as it is", name
+                self.silent[name] = held.line
+                continue
+            if name in self.silent:
+                del self.silent[name]
+                yield "device back", f"{name} answers again", name
+            missing = sorted(wanted[name] - among(wanted[name], held), key=sort_key)
+            words = f"{name}: {', '.join(map(short, missing[:6]))} missing" if missing else ""
+            if words != self.differs.get(name, ""):
+                self.differs[name] = words
+                yield "drift" if words else "drift gone", words or f"{name}: as planned again", name

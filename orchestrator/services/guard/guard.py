@@ -14,24 +14,21 @@ import time
 from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from itertools import count
 
-from optics import Circuit, DeviceName, HostName, HostPort, Link, Locked, Missing, TestbedError
+from optics import Circuit, HostName, HostPort, Link, Locked, Missing, TestbedError
 from optics.plain import counted
-from optics.words import short, sort_key
 from orchestrator.background.kind import StateFile
 from orchestrator.background.work import Notify, Retries, emit, ready, serving
 from orchestrator.change.apply import finish
-from orchestrator.fabric.circuits import receivers
 from orchestrator.fabric.circuits import settings as settings_of
 from orchestrator.fabric.detour import HOLD_S, FlapDamping, dark_circuits, dead_links, link_text
-from orchestrator.fabric.lightpath import among
-from orchestrator.fabric.rules import Macs
-from orchestrator.hosts import Hello, HostEvent
+from orchestrator.hosts import HostEvent
 from orchestrator.plan.stored import stored_plan
 from orchestrator.results import Json
-from orchestrator.services.guard.devices import connected, settings_held
+from orchestrator.services.guard.carriers import Carriers
+from orchestrator.services.guard.devices import Drift, connected, settings_held
 from orchestrator.services.guard.jobs import JobWatch
+from orchestrator.services.guard.news import flaps, of_light
 from orchestrator.services.guard.policy import Budget
 from orchestrator.services.guard.process import GUARD, GuardReport, GuardState
 from orchestrator.services.guard.reroute import Rerouter, Watched
@@ -52,10 +49,7 @@ LOCKED_POLL_S = 0.25
 """While another run changes the lab, interval (s) between checks whether it has ended."""
 TOGETHER_S = 0.015
 """Carriers lost within this time (s) have one cause: a cut cable darkens two hosts, a switch many."""
-REPORTED_LOSSES = 3
-"""A link that loses its light more often than this without a long calm between is reported as flapping, once."""
 FIRST_RETRY_S, LAST_RETRY_S = 1.0, 60.0
-RECONNECT_S = (0.5, 1.0, 2.0, 5.0, 10.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +99,6 @@ class Guard:
     options: GuardOptions
     patience_s: float
     watched: Watched | None = None
-    carriers: dict[HostPort, bool] = field(default_factory=dict)
-    macs: dict[HostPort, Macs] = field(default_factory=dict)
     applied: frozenset[Link] | None = frozenset()
     dead: frozenset[Link] = frozenset()
     detected_ns: int = 0
@@ -117,6 +109,7 @@ class Guard:
 
     def __post_init__(self) -> None:
         self.lab, self.hosts = self.session.lab, self.session.hosts
+        self.carriers = Carriers(self.hosts, self.patience_s)
         self.key, self.slice = key_of(self.lab), slice_of(self.lab, self.command.settings)
         self.locks = locks_of(self.lab, self.command.settings, self.command.store)
         self.confirmations = Confirmations(self.command.store, self.slice, self.locks.who)
@@ -130,7 +123,7 @@ class Guard:
         self.retry_at = 0.0
         self.retries = Retries(FIRST_RETRY_S, LAST_RETRY_S)
         self.behind = ""
-        self.differs: dict[str, str] = {}
+        self.drift = Drift(self.silent)
         self.last = ""
 
     def report(self) -> GuardReport:
@@ -165,7 +158,7 @@ class Guard:
         """Watch until the plan is taken down."""
         self.queue = self.hosts.channels.subscribe()
         try:
-            await self._connect(tuple(self.lab.hosts))
+            await self.carriers.connect(tuple(self.lab.hosts), self._lost)
             if not await self._tick():
                 return
             ready()
@@ -197,11 +190,11 @@ class Guard:
         match event.kind:
             case "link":
                 port = HostPort(event.host, int(event.values["port"]))
-                self.carriers[port] = bool(event.values["carrier"])
-                if not self.carriers[port] and not self.detected_ns:
+                self.carriers.lit[port] = bool(event.values["carrier"])
+                if not self.carriers.lit[port] and not self.detected_ns:
                     self.detected_ns = event.at_ns
             case "lost":
-                self._spawn(self._reconnect(event.host, str(event.values.get("error", ""))))
+                self._lost(event.host, str(event.values.get("error", "")))
             case "reverted" if self.watched is not None and event.host in self.watched.hosts:
                 self.applied = None  # whatever the cause: the routes in use must be read again
             case "job":
@@ -211,7 +204,7 @@ class Guard:
                     self.jobs.ended.set()
 
     def _dead_now(self) -> frozenset[Link]:
-        return dead_links(self.watched.links, self.carriers) if self.watched else frozenset()
+        return dead_links(self.watched.links, self.carriers.lit) if self.watched else frozenset()
 
     async def _tick(self) -> bool:
         """Check that the same plan is up. False: it was taken down, and no other is awaited."""
@@ -263,18 +256,13 @@ class Guard:
             lost, restored = dead - self.dead, self.dead - dead
         self.dead = dead
         self.damping.see(dead, now)
-        flapping = {link for link in lost | restored if self.damping.losses.get(link, 0) > REPORTED_LOSSES}
-        if lost - flapping:
-            self._report_dark(lost - flapping)
-        for link in sorted(restored - flapping, key=link_text):
-            held = self.damping.hold(link)
-            words = f"{link_text(link)}: light is back; used again once lit for {held:g} s"
-            self.say("light", words, link=link_text(link), hold_s=held)
-        for link in sorted(flapping & lost, key=link_text):
-            losses = self.damping.losses[link]
-            if losses == REPORTED_LOSSES + 1:
-                words = f"{link_text(link)}: flaps; not used until it stays lit for longer, and further losses are not reported"
-                self.say("flapping", words, link=link_text(link), losses=losses)
+        flapping = flaps(lost | restored, self.damping)
+        after_ms = round((time.monotonic_ns() - self.detected_ns) / 1e6, 1) if self.detected_ns else None
+        for event, words, fields in of_light(lost, restored, flapping, self.damping, self.carriers.lit, after_ms):
+            self.say(event, words, **fields)
+        if ends := {port for link in lost - flapping for port in (link.a, link.b)}:
+            dark = dark_circuits(self.watched.circuits, self.carriers.lit)
+            self._spawn(self._report_where([circuit for circuit in dark if circuit.receiver in ends]))
         out = self.damping.out(now)
         if out == self.applied:
             self.detected_ns, self.retry_at = 0, 0.0
@@ -282,17 +270,6 @@ class Guard:
         elif now >= self.retry_at:
             await self._try(out)
         return True
-
-    def _report_dark(self, lost: Collection[Link]) -> None:
-        after_ms = round((time.monotonic_ns() - self.detected_ns) / 1e6, 1) if self.detected_ns else None
-        assert self.watched is not None
-        ends = {port for link in lost for port in (link.a, link.b)}
-        circuits = [circuit for circuit in dark_circuits(self.watched.circuits, self.carriers) if circuit.receiver in ends]
-        for link in sorted(lost, key=link_text):
-            dark = sorted(p for p in receivers([link]) if self.carriers.get(p) is False)
-            words = f"{link_text(link)}: no light at {', '.join(map(str, dark)) or 'the adjacent port'}"
-            self.say("dark", words, link=link_text(link), ports=[str(p) for p in dark], after_ms=after_ms)
-        self._spawn(self._report_where(circuits))
 
     async def _report_where(self, circuits: Collection[Circuit]) -> None:
         """Ask the switches' meters on which side the light was lost."""
@@ -345,7 +322,7 @@ class Guard:
         """Raises: Locked, and whatever a host reports; the hosts are then as before."""
         assert self.watched is not None
         done = await self.rerouter.move(
-            self.watched, out, self.applied or (), self.macs, self.file.state, self.detected_ns if out else 0
+            self.watched, out, self.applied or (), self.carriers.macs, self.file.state, self.detected_ns if out else 0
         )
         if done is None:
             return  # the next tick finds the plan that came up
@@ -365,43 +342,19 @@ class Guard:
 
     # --- hosts that go and come
 
-    async def _connect(self, names: Collection[HostName]) -> None:
-        """Connect and subscribe to carriers; hosts that do not answer are retried in the background."""
-        answers = await self.hosts.channels.connect(names, self.patience_s)
-        there = [name for name, answer in answers.items() if isinstance(answer, Hello) and answer.installed]
-        for name, answer in answers.items():
-            if name not in there:
-                self._spawn(self._reconnect(name, str(answer) if isinstance(answer, TestbedError) else "no agent runs there"))
-
-        async def watch_links(name: HostName) -> None:
-            with suppress(TestbedError):  # a host lost meanwhile sends an event, and is reconnected
-                self.carriers |= await self.hosts.measure.watch_links([name])
-
-        await asyncio.gather(*map(watch_links, there))
-        self.macs |= self.hosts.channels.macs()
+    def _lost(self, host: HostName, why: str) -> None:
+        self._spawn(self._reconnect(host, why))
 
     async def _reconnect(self, host: HostName, why: str) -> None:
         """Report that a host does not answer, and reconnect when it does."""
         if host in self.silent:
             return
         self.silent[host] = why
-        for port in [port for port in self.carriers if port.host == host]:
-            del self.carriers[port]  # its neighbours still report whether its light arrives
+        self.carriers.forget(host)
         first = why.splitlines()[0] if why else ""
         self.say("host lost", f"{host} does not answer: {first}; its neighbours still report their carriers", host=host)
         self._state(self.file.state.state)
-        for tries in count():
-            await asyncio.sleep(RECONNECT_S[min(tries, len(RECONNECT_S) - 1)])
-            answer = (await self.hosts.channels.connect([host], self.patience_s))[host]
-            if not isinstance(answer, Hello) or not answer.installed:
-                continue
-            try:
-                found = await self.hosts.measure.watch_links([host])
-            except TestbedError:
-                continue
-            break
-        self.carriers |= found
-        self.macs |= self.hosts.channels.macs()
+        await self.carriers.reconnect(host)
         del self.silent[host]
         self.say("host back", f"{host} answers again", host=host)
         self._state(self.file.state.state)
@@ -425,21 +378,6 @@ class Guard:
         found = await settings_held(self.lab, wanted)
         if watched is not self.watched or self._others():
             return  # the reading belongs to another plan, or to a change in progress
-        for name, held in sorted(found.items()):
-            if isinstance(held, TestbedError):
-                self._silence(name, held.line)
-                continue
-            if name in self.silent:
-                del self.silent[name]
-                self.say("device back", f"{name} answers again", device=name)
-            missing = sorted(wanted[name] - among(wanted[name], held), key=sort_key)
-            words = f"{name}: {', '.join(map(short, missing[:6]))} missing" if missing else ""
-            if words != self.differs.get(name, ""):
-                self.differs[name] = words
-                self.say("drift" if words else "drift gone", words or f"{name}: as planned again", device=name)
+        for event, words, device in self.drift.news(wanted, found):
+            self.say(event, words, device=device)
         self._state(self.file.state.state)
-
-    def _silence(self, device: DeviceName, why: str) -> None:
-        if device not in self.silent:
-            self.say("device lost", f"{device} does not answer: {why}; its light stays as it is", device=device)
-        self.silent[device] = why

@@ -11,10 +11,9 @@ from __future__ import annotations
 import asyncio
 import gc
 import time
-from collections import deque
 from collections.abc import Coroutine, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from optics import Change, DeviceName, HostName, Locked, Outcome, Setting, TestbedError, TimedOut
 from optics.plan import Schedule
@@ -23,6 +22,7 @@ from orchestrator.background.work import Notify, emit
 from orchestrator.change.apply import NotBegun, Start, undisturbed
 from orchestrator.change.context import Context
 from orchestrator.results import Json
+from orchestrator.services.schedule.clock import Duty, SlotClock
 from orchestrator.services.schedule.goals import SlotGoal, Times, change_to, every
 from orchestrator.services.schedule.points import record_turn
 from orchestrator.services.schedule.process import TurnState
@@ -42,8 +42,6 @@ LEAVE_S = 8.0
 """Devices that turn by themselves are tried this long (s) to be stopped; `Kind.stop` waits for 15 s."""
 ARRIVE_S = 1.0
 """Hosts are waited for this long (s) beyond their light, before the schedule stops on them."""
-LATEST = 100
-"""Slots whose light is counted for the duty that is reported."""
 
 
 class Late(NotBegun):
@@ -52,10 +50,7 @@ class Late(NotBegun):
 
 @dataclass
 class Turner:
-    """One schedule on one lab. count: slots since the first of the first cycle; origin_ns: slot n ends at origin + n * period.
-
-    stored: the devices that turn by themselves, None if each is told every slot.
-    """
+    """One schedule on one lab. stored: the devices that turn by themselves, None if each is told every slot."""
 
     context: Context
     schedule: Schedule
@@ -66,42 +61,21 @@ class Turner:
     notify: Notify
     watch: HostWatch
     held: dict[DeviceName, frozenset[Setting]]
-    count: int
-    origin_ns: int = 0
+    clock: SlotClock
     turns: int = 0
     late: int = 0
     light_ns: int = 0
     stored: StoredSlots | None = None
     days: tuple[int, ...] = ()
     """The numbers of the slots' routes."""
-    lit: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=LATEST))
 
     def __post_init__(self) -> None:
         self.owned = every(goal.wanted for goal in self.goals) | self.context.store.owned(self.context.slice)
         self.devices = self.context.session.devices
-        self.period_ns = int(self.times.period_s * 1e9)
+        self.duty = Duty(self.times.duty(stored=self.stored is not None))
         self._tick: asyncio.Task[None] | None = None
         self._stepped = 0.0
         self._stopping = False
-
-    @property
-    def slot(self) -> int:
-        return self.count % len(self.goals)
-
-    @property
-    def duty(self) -> float:
-        """The share of the latest slots in which there was light, by the devices' own reports; 0 before there were two."""
-        lit, whole = (sum(pair[i] for pair in self.lit) for i in (0, 1))
-        return lit / whole if whole else 0.0
-
-    @property
-    def planned_duty(self) -> float:
-        """What `duty` is if nothing is late."""
-        return self.times.duty(stored=self.stored is not None)
-
-    def end_ns(self) -> int:
-        """When the present slot ends."""
-        return self.origin_ns + self.count * self.period_ns
 
     def say(self, event: str, words: str, **fields: Json) -> None:
         """Emit one event."""
@@ -110,8 +84,8 @@ class Turner:
     def state(self, state: str, **more: object) -> None:
         """Write the state file."""
         worst, error_ms = self.watch.worst()
-        where = {"slot": self.slot, "slots": len(self.goals), "cycle": self.count // len(self.goals), "late": self.late}
-        duty = {"duty": round(self.duty, 4), "planned_duty": round(self.planned_duty, 4)}
+        where = {"slot": self.clock.slot, "slots": self.clock.slots, "cycle": self.clock.cycle, "late": self.late}
+        duty = {"duty": round(self.duty.share, 4), "planned_duty": round(self.duty.planned, 4)}
         self.file.now(
             state=state, **where, **duty, worst=worst, worst_ms=round(error_ms, 3), silent=tuple(sorted(self.watch.silent)), **more
         )
@@ -122,10 +96,10 @@ class Turner:
         if not await self._adopted():
             await self.repair("")
             self.light_ns = self.light_ns or time.monotonic_ns()
-            self.origin_ns = self.light_ns + int(self.times.dwell_s * 1e9) - self.count * self.period_ns
+            self.clock.end_at(self.light_ns + int(self.times.dwell_s * 1e9))
         await self._told()
         self.state("turning")
-        self.say("turning", f"slot {self.slot} of {len(self.goals)}, {self.times.period_s:g} s each")
+        self.say("turning", f"slot {self.clock.slot} of {len(self.goals)}, {self.times.period_s:g} s each")
 
     async def turn(self, turns: int | None = None) -> None:
         """Turn until cancelled, or so often. A turn that has begun is completed.
@@ -140,7 +114,7 @@ class Turner:
                 await self._next()
 
     async def _next(self) -> None:
-        goal = self.goals[(self.count + 1) % len(self.goals)]
+        goal = self.goals[(self.clock.count + 1) % len(self.goals)]
         changes = change_to(self.held, goal, self.owned)
         if self.context.interlocks is not None:
             self.context.interlocks.seen.update(self.held)
@@ -148,7 +122,7 @@ class Turner:
         self._step()
         if self.schedule.kind == "phase":
             await self._phase()
-        await _until(self.end_ns() - int(min(LEAD_S, self.times.dwell_s / 3) * 1e9))
+        await _until(self.clock.end_ns - int(min(LEAD_S, self.times.dwell_s / 3) * 1e9))
         if self.watch.overtaken is not None:
             raise self.watch.overtaken
         _may_move(self.context)
@@ -173,12 +147,12 @@ class Turner:
                 self._tell()
         finally:
             boundary.cancel()
-        self.origin_ns = time.monotonic_ns() + int(self.times.guard_s * 1e9) - self.count * self.period_ns
-        await self.watch.hosts.slots.turn(self.hosts, self.count, 1.0)
+        self.clock.end_at(time.monotonic_ns() + int(self.times.guard_s * 1e9))
+        await self.watch.hosts.slots.turn(self.hosts, self.clock.count, 1.0)
 
     async def _turned(self, goal: SlotGoal, changes: Mapping[DeviceName, Change]) -> None:
         """One turn: at the time of its end, or left out."""
-        answers = await (self._followed() if self.stored is not None else self._apply(changes, self.end_ns()))
+        answers = await (self._followed() if self.stored is not None else self._apply(changes, self.clock.end_ns))
         if late := next((a for a in answers.values() if isinstance(a, Late)), None):
             self._left_out(late)
             return
@@ -186,17 +160,17 @@ class Turner:
         self.held = {d: held for d, held in self.held.items() if d not in answers}  # what fails may have moved light all the same
         self.held.update({d: o.observed for d, o in outcomes.items()})
         ended_ns = min((o.sent_ns for o in outcomes.values()), default=time.monotonic_ns())
-        late_ns = ended_ns - self.end_ns()
-        self.count += 1
+        late_ns = ended_ns - self.clock.end_ns
+        self.clock.count += 1
         self.turns += 1
         failed = [str(a) for a in answers.values() if not isinstance(a, Outcome)]
         failed += [f"{d}: {why}" for d, o in outcomes.items() for why in o.failed.values()]
         if failed:
             await self.repair("; ".join(failed))
-            self._realign()
+            self.clock.realign()
         now_lit = max((o.settled_ns for o in outcomes.values()), default=time.monotonic_ns()) if not failed else time.monotonic_ns()
         if self.light_ns:
-            self.lit.append((ended_ns - self.light_ns, now_lit - self.light_ns))
+            self.duty.lit.append((ended_ns - self.light_ns, now_lit - self.light_ns))
         before, self.light_ns = self.light_ns, now_lit
         self._tell()
         self.state("turning")
@@ -206,10 +180,10 @@ class Turner:
     async def _followed(self) -> dict[DeviceName, Outcome | BaseException]:
         """Wait until devices that turn by themselves are in their next slot, and take their time for it."""
         assert self.stored is not None
-        reached, answers = await self.stored.turned(self.count, self.end_ns())
-        self.count = reached - 1
+        reached, answers = await self.stored.turned(self.clock.count, self.clock.end_ns)
+        self.clock.count = reached - 1
         if lit := [a.settled_ns for a in answers.values() if isinstance(a, Outcome)]:
-            self.origin_ns = max(lit) - int(self.times.night_s * 1e9) - self.count * self.period_ns
+            self.clock.end_at(max(lit) - int(self.times.night_s * 1e9))
         return answers
 
     async def _adopted(self) -> bool:
@@ -221,8 +195,8 @@ class Turner:
         if time.monotonic_ns() > ends_ns or change_to(held, self.goals[slot % len(self.goals)], self.owned):
             return False
         self.held.update(held)
-        self.count = slot
-        self.origin_ns = ends_ns - self.count * self.period_ns
+        self.clock.count = slot
+        self.clock.end_at(ends_ns)
         self.light_ns = ends_ns - int(self.times.dwell_s * 1e9)
         self.say("adopted", f"devices turn by themselves, in slot {slot}")
         return True
@@ -233,7 +207,7 @@ class Turner:
         async def on_time() -> None:
             late_s = (time.monotonic_ns() - at_ns) / 1e9
             if late_s > self.times.late_s / 2:
-                raise Late(f"slot {self.slot}: {start.last} was ready {late_s * 1e3:.0f} ms after its end")
+                raise Late(f"slot {self.clock.slot}: {start.last} was ready {late_s * 1e3:.0f} ms after its end")
             await _until(at_ns)
 
         start = Start(len(changes), self.context.written, on_time, self.context.unanswered)
@@ -249,23 +223,18 @@ class Turner:
                 f"late: stop was reached: {late}",
                 hint="to go on: testbed turn",
             )
-        self._realign()
+        self.clock.realign()
         self._tell()
         self.state("turning")
-        self.say("late", words, slot=self.slot)
-
-    def _realign(self, least_ns: int = 0) -> None:
-        """The present slot ends whole periods later than expected, as hosts take it; in `least_ns` at the earliest."""
-        behind = time.monotonic_ns() + (least_ns or int(self.times.dwell_s * 0.5e9)) - self.end_ns()
-        self.origin_ns += max(0, -(-behind // self.period_ns)) * self.period_ns
+        self.say("late", words, slot=self.clock.slot)
 
     async def repair(self, why: str) -> None:
         """Bring all devices to the present slot, from whatever they hold. Raises: the last error after `REPAIR_S`."""
-        goal, give_up, pause = self.goals[self.slot], time.monotonic() + REPAIR_S, 0.02
+        goal, give_up, pause = self.goals[self.clock.slot], time.monotonic() + REPAIR_S, 0.02
         if why:
             self.late += 1
             self.state("repairing")
-            self.say("repairing", f"slot {self.slot}: {why}", slot=self.slot)
+            self.say("repairing", f"slot {self.clock.slot}: {why}", slot=self.clock.slot)
         while True:
             try:
                 await self._completed(goal)
@@ -301,14 +270,14 @@ class Turner:
         """Have devices that can turn by themselves, in the times that hosts know, if they know any."""
         if self.stored is None:
             return
-        if self.origin_ns:
-            self._realign(2 * self.period_ns)
+        if self.clock.origin_ns:
+            self.clock.realign(2 * self.clock.period_ns)
             self._tell()
-            await _until(self.end_ns() - self.period_ns)
-        with self.context.run.step("device", "all", "turn", {"from": self.count, "slots": len(self.goals), "stored": True}):
+            await _until(self.clock.end_ns - self.clock.period_ns)
+        with self.context.run.step("device", "all", "turn", {"from": self.clock.count, "slots": len(self.goals), "stored": True}):
             self.context.written.update(self.stored.devices)
-            light_ns = await self.stored.begin(self.slot)
-        if not self.origin_ns:
+            light_ns = await self.stored.begin(self.clock.slot)
+        if not self.clock.origin_ns:
             self.light_ns = light_ns
 
     # -- the hosts, told in the background
@@ -320,8 +289,8 @@ class Turner:
 
     async def _told(self) -> None:
         lease_s = LEASE_PERIODS * self.times.period_s + LEASE_S
-        ends_s = None if self.schedule.kind == "phase" else max(0.0, (self.end_ns() - time.monotonic_ns()) / 1e9)
-        await self.watch.tell(self.count, ends_s, lease_s, min(2.0, self.times.period_s))
+        ends_s = None if self.schedule.kind == "phase" else max(0.0, (self.clock.end_ns - time.monotonic_ns()) / 1e9)
+        await self.watch.tell(self.clock.count, ends_s, lease_s, min(2.0, self.times.period_s))
 
     async def leave(self) -> None:
         """Stop the schedule on the hosts, which stay in the present slot.
@@ -344,8 +313,8 @@ class Turner:
         while True:
             try:
                 slot = await stored.stop()
-                self.count += 0 if slot is None else (slot - self.slot) % len(self.goals)
-                await self._completed(self.goals[self.slot])
+                self.clock.count += 0 if slot is None else (slot - self.clock.slot) % len(self.goals)
+                await self._completed(self.goals[self.clock.slot])
                 break
             except TestbedError:
                 if time.monotonic() > give_up:
@@ -362,7 +331,7 @@ class Turner:
             asked = (self.watch.hosts.slots.states([host]) for host in self.watch.hosts.channels.attached() if host in self.hosts)
             answers = await asyncio.gather(*asked, return_exceptions=True)
             seen = [one for answer in answers if not isinstance(answer, BaseException) for one in answer.values()]
-            if all(not one["loaded"] or (one["count"] == self.count and one["state"] != "dark") for one in seen):
+            if all(not one["loaded"] or (one["count"] == self.clock.count and one["state"] != "dark") for one in seen):
                 return
             await asyncio.sleep(0.01)
 
@@ -372,14 +341,14 @@ class Turner:
         if time.monotonic() - self._stepped < STEP_S:
             return
         self._stepped = time.monotonic()
-        what = {"from": self.count, "slots": len(self.goals)}
+        what = {"from": self.clock.count, "slots": len(self.goals)}
         with self.context.run.step("device", "all", "turn", what) as step:
-            step.result({"turns": self.turns, "late": self.late, "duty": round(self.duty, 4)})
+            step.result({"turns": self.turns, "late": self.late, "duty": round(self.duty.share, 4)})
 
     def _record(self, outcomes: Mapping[DeviceName, Outcome], late_ns: int, lit_ns: int) -> None:
         if (journal := self.context.recorder.journal) is not None:
-            cycle = self.count // len(self.goals)
-            record_turn(journal, self.file.state.plan, self.slot, cycle, outcomes, late_ns, lit_ns, self.duty)
+            clock, plan, duty = self.clock, self.file.state.plan, self.duty.share
+            record_turn(journal, plan, clock.slot, clock.cycle, outcomes, late_ns, lit_ns, duty)
 
 
 def _may_move(context: Context) -> None:

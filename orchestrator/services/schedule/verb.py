@@ -24,6 +24,7 @@ from orchestrator.fabric.up_state import SlotsMade, UpState
 from orchestrator.inventory.lab import Lab
 from orchestrator.plan.reader import read_plan
 from orchestrator.plan.stored import unmade
+from orchestrator.services.schedule.clock import SlotClock
 from orchestrator.services.schedule.goals import (
     change_to,
     every,
@@ -98,18 +99,18 @@ async def turn(command: Command, *, notify: Notify, options: TurnOptions) -> Tur
             turner = await _prepared(context, lab, current, plan, schedule, file, notify)
             await _turned(turner, plan, options, silent)
             await finish(_left(turner, plan))
-            turner.say("ended", f"stopped in slot {turner.slot}")
+            turner.say("ended", f"stopped in slot {turner.clock.slot}")
             report = TurnReport(
                 lab.name,
                 plan.name,
                 context.run.id,
                 turner.turns,
                 turner.late,
-                turner.slot,
+                turner.clock.slot,
                 len(turner.goals),
                 round(time.monotonic() - began, 1),
-                round(turner.duty, 4),
-                round(turner.planned_duty, 4),
+                round(turner.duty.share, 4),
+                round(turner.duty.planned, 4),
             )
             context.run.finish("ok", summary={"turns": turner.turns, "late": turner.late, "duty": report.duty})
             return report
@@ -192,9 +193,8 @@ async def _prepared(
     watch.networks = network_requests(goals, days, schedule, names)
     watch.count = slot
     stored = stored_slots(schedule, goals, times, foreign, session.devices)
-    turner = Turner(
-        context, schedule, goals, times, names, file, notify, watch, dict(seen.settings), slot, stored=stored, days=days
-    )
+    clock, held = SlotClock(times, len(goals), slot), dict(seen.settings)
+    turner = Turner(context, schedule, goals, times, names, file, notify, watch, held, clock, stored=stored, days=days)
     with context.run.step("host", "all", "load", {"generations": [*days, *nights]}, {"clear": [*days, *nights]}):
         await watch.load(names)
     return turner
@@ -247,19 +247,19 @@ async def _launched(turner: Turner, job: Job, command: Command) -> None:
 
 def _record_current(turner: Turner, plan: Plan) -> None:
     """Record the slot in which the hosts and devices are, as the plan that is up."""
-    context, goal = turner.context, turner.goals[turner.slot]
+    context, goal = turner.context, turner.goals[turner.clock.slot]
     current = context.store.current(context.slice)
     if current is None:
         return
-    found = turner.watch.generations[turner.days[turner.slot]]
+    found = turner.watch.generations[turner.days[turner.clock.slot]]
     context.store.set_current(
         context.slice,
         current.run,
         plan_name=current.plan_name,
         plan_sha=current.plan_sha,
         plan_text=current.plan_text,
-        up=UpState.of(goal.links, goal.circuits, rules_sha(found), SlotsMade(turner.slot, tuple(range(len(turner.goals))))),
-        generation=turner.days[turner.slot],
+        up=UpState.of(goal.links, goal.circuits, rules_sha(found), SlotsMade(turner.clock.slot, tuple(range(len(turner.goals))))),
+        generation=turner.days[turner.clock.slot],
         by=context.run.id,
     )
 

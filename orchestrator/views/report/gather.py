@@ -16,7 +16,7 @@ from orchestrator.store.store import Store
 from orchestrator.store.verbs import verb_of
 from orchestrator.telemetry import environment
 from orchestrator.telemetry.lineprotocol import INT_MAX
-from orchestrator.telemetry.reader import Recorded, Stretch, parts
+from orchestrator.telemetry.reader import Recorded, Stretch, part_files
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Source:
     @property
     def journalled(self) -> bool:
         """Whether any part of its journal exists."""
-        return bool(parts(self.folder))
+        return bool(part_files(self.folder))
 
     @property
     def plan(self) -> Mapping[str, Any]:
@@ -56,7 +56,7 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
-class Campaign:
+class ReportedRuns:
     """The runs of a report, oldest first. journals: every journal it reads, the jobs' too. comparison: as `compare` keeps it."""
 
     name: str
@@ -71,7 +71,7 @@ class Campaign:
 
 def gather(
     records: Iterable[RunRecord], store: Store, settings: Settings, name: str, comparison: Mapping[str, Any] | None = None
-) -> Campaign:
+) -> ReportedRuns:
     """Collect the records of these runs."""
     ordered = sorted({r.id: r for r in records}.values(), key=lambda r: (r.started, r.id))
     jobs = _jobs(store)
@@ -80,7 +80,7 @@ def gather(
     sources = []
     for record in ordered:
         folder = settings.run_dir(record.id)
-        noted = environment.noted(folder)
+        noted = environment.recorded_environment(folder)
         if noted is not None:
             emulated, devices = noted.get("emulated"), _scales(noted.get("devices"))
         else:
@@ -92,8 +92,8 @@ def gather(
         until = _until(record, changes[record.lab])
         sources.append(Source(record, folder, before, noted, emulated, devices, was, now, until, _ports(noted)))
     runs = [word for source in sources for word in (source.record.id, source.was, source.now) if word]
-    journals = {run: settings.run_dir(run) for run in dict.fromkeys(runs) if parts(settings.run_dir(run))}
-    return Campaign(name, tuple(sources), journals, comparison or {})
+    journals = {run: settings.run_dir(run) for run in dict.fromkeys(runs) if part_files(settings.run_dir(run))}
+    return ReportedRuns(name, tuple(sources), journals, comparison or {})
 
 
 def recorded(record: RunRecord, store: Store, settings: Settings) -> Recorded:

@@ -290,7 +290,7 @@ def test_a_lost_host_is_said_the_others_are_told_and_it_follows_when_it_is_back(
 
 
 def test_a_host_that_comes_back_while_the_others_are_rerouted_follows_them(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guarding, "RECONNECT_S", (0.01,))
+    monkeypatch.setattr("orchestrator.services.guard.carriers.RECONNECT_S", (0.01,))
     probe = bench.hosts.probe
 
     async def meanwhile(*words: Any, **more: Any) -> Any:
