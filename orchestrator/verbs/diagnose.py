@@ -23,7 +23,7 @@ from orchestrator.settings import Settings
 from orchestrator.store.keys import slice_of
 from orchestrator.store.locks import locks_of
 from orchestrator.store.records import CurrentPlan, JobRecord
-from orchestrator.store.scope import reach
+from orchestrator.store.scope import reachable_scope
 from orchestrator.store.store import Store
 from orchestrator.verify.diagnosis import open_question, verdicts
 from orchestrator.verify.pace import BEFORE
@@ -56,7 +56,7 @@ async def job_diagnose(command: Command, *, traffic: bool = True) -> DiagnosisRe
         if open_question(signals):
             async with AsyncExitStack() as lock:
                 if traffic:
-                    scope = reach(lab, {p.host for link in found.links for p in (link.a, link.b)})
+                    scope = reachable_scope(lab, {p.host for link in found.links for p in (link.a, link.b)})
                     try:  # what another run moves meanwhile would be measured
                         await lock.enter_async_context(holding(lab, command, scope, "job diagnose"))
                     except Locked as error:

@@ -30,7 +30,7 @@ from orchestrator.services.schedule.points import record_host, record_turn
 from orchestrator.store.light import light_history
 from orchestrator.store.records import StallPoint
 from orchestrator.store.store import Store
-from orchestrator.telemetry import MEASUREMENTS, Journal, Silent, read
+from orchestrator.telemetry import MEASUREMENTS, Journal, Silent, read_points
 from orchestrator.telemetry.recorder import Recorder
 from orchestrator.telemetry.reference import rewrite_tables
 from orchestrator.verify.power import Point, Reading, keep
@@ -167,7 +167,7 @@ def test_what_the_engine_records_is_declared_and_what_is_declared_is_recorded(tm
             assert [p.loss_db for p in light_history(store, "lab")] == [1.5]
     trouble: list[str] = []
     seen: dict[str, set[str]] = defaultdict(set)
-    for point in read(tmp_path, trouble=trouble):
+    for point in read_points(tmp_path, trouble=trouble):
         assert set(point.tags) == set(MEASUREMENTS[point.measurement].tags)
         assert set(point.fields) <= set(MEASUREMENTS[point.measurement].fields)
         seen[point.measurement] |= set(point.fields)
