@@ -49,7 +49,6 @@ LARGER: Mapping[str, int] = {
     "emulators/devices/dialects/sonic_ocs.py:SonicOcs": 28,
     "emulators/optics/plant.py:Plant": 28,
     "emulators/optics/spectrum.py:SpectralPlant": 40,
-    "orchestrator/views/live/picture.py:Picture": 27,
     "tests/change/fleet.py:Fleet": 32,
     "workloads/collectives/turns.py:Turns": 28,
     "tests/sim/lab.py:World": 35,
