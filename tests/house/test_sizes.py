@@ -17,7 +17,6 @@ LINES, METHODS = 450, 25
 
 LONGER: Mapping[str, int] = {
     "tests/agent/routes/test_generations.py": 455,
-    "tests/cli/test_doctor.py": 541,
     "tests/cli/test_verbs.py": 487,
     "tests/drivers/test_http_drivers.py": 533,
     "tests/emulators/devices/test_emulated_netconf.py": 474,
