@@ -188,7 +188,7 @@ def take(arm: Arm, run: str, runs: Path, dark: list[tuple[float, float]], warm_u
 
 def ratio(of: Arm, over: Arm, words: str) -> interval.Interval:
     """Mean all-to-all time of one arm over that of another; printed."""
-    found = interval.verdict(over.comm_ms, of.comm_ms, middle=fmean)
+    found = interval.compare_arms(over.comm_ms, of.comm_ms, middle=fmean)
     assert found is not None, "both were measured"
     print(
         f"  {words:<40} {found.ratio.value:.3f} ({found.ratio.low:.3f} to {found.ratio.high:.3f});"

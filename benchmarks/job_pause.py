@@ -34,7 +34,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.bench_lab import ROOT, BenchLab, bench_lab, ring_links
 from benchmarks.harness import verdict
-from orchestrator.experiments.scenario.interval import verdict as compared
+from orchestrator.experiments.scenario.interval import compare_arms
 from orchestrator.telemetry.reader import read
 
 HOSTS = [f"gpu{n:02d}" for n in range(1, 13)]
@@ -251,7 +251,7 @@ class Bench:
 def ends_of(values: Iterable[float]) -> tuple[float, float]:
     """Return the ends of the median's 95 % interval; of a single value, that value."""
     singles = [[value] for value in values]  # one a measurement
-    between = compared(singles, singles)
+    between = compare_arms(singles, singles)
     if between is None:
         raise ValueError("no values")
     found = between.a

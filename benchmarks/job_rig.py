@@ -20,7 +20,7 @@ from typing import Any
 
 from benchmarks.bench_lab import BenchLab
 from benchmarks.slot_rig import pids
-from orchestrator.experiments.scenario.interval import verdict
+from orchestrator.experiments.scenario.interval import compare_arms
 
 TCP_BYTES = 14 + 20 + 32
 """Ethernet, IPv4, TCP with timestamps: the headers that an interface counts once a packet, however large it is (GSO)."""
@@ -170,7 +170,7 @@ def ratio(
     over: Sequence[Sequence[float]], of: Sequence[Sequence[float]], middle: Callable[[Iterable[float]], float] = statistics.median
 ) -> list[float]:
     """The ratio of two arms' medians, or of another `middle`, and the ends of its interval (nan where there is none)."""
-    judged = verdict(over, of, middle=middle)
+    judged = compare_arms(over, of, middle=middle)
     assert judged is not None, "both arms were measured"
     found = judged.ratio
     return [round(math.nan if value is None else value, 4) for value in (found.value, found.low, found.high)]

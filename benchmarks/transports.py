@@ -52,7 +52,7 @@ def main() -> int:
         found[arm].append([goodput(arm, *FAVOURABLE, SECONDS)])
     ratios = {}
     for name, (a, b) in RATIOS.items():
-        judged = interval.verdict(found[a], found[b])
+        judged = interval.compare_arms(found[a], found[b])
         assert judged is not None, "every arm was measured"
         ratios[name] = judged.ratio
         print(f"  {name:<25} {judged.ratio.value:.3f} ({judged.ratio.low:.3f} to {judged.ratio.high:.3f})", flush=True)

@@ -16,13 +16,15 @@ from pathlib import Path
 
 from emulators.devices.dialects.base import AnyDialect
 from emulators.devices.transports.pty import Line
-from emulators.fabric.build import CannotBuild, Fabric
+from emulators.fabric.build import Fabric
 from emulators.fabric.containment import contain, remove
 from emulators.fabric.doors import listen
+from emulators.fabric.hosts import CannotBuild
 from emulators.fabric.linux import die_with_parent, leave, own_namespace
 from emulators.fabric.needs import missing
 from emulators.fabric.sshd import ensure_device_keys, ensure_keys
-from emulators.inventory.config import BadInventory, DeviceConfig, LabConfig, read_config
+from emulators.inventory.config import DeviceConfig, LabConfig, read_config
+from emulators.inventory.files import BadInventory
 from emulators.lab.running import Doors, build_devices, logins
 from emulators.lab.serve import serve, take_priority
 

@@ -21,7 +21,7 @@ from orchestrator.deadline import deadline
 from orchestrator.fabric.lightpath import Held
 from orchestrator.files.reading import attentive, text_of
 from orchestrator.hosts import Hello, Hosts
-from orchestrator.hosts.launch import rehearse
+from orchestrator.hosts.launch import check_launch
 from orchestrator.hosts.program import with_files
 from orchestrator.inventory.device_ports import lacks, misplaced
 from orchestrator.inventory.folders import FILES, PROGRAMS, absent
@@ -93,7 +93,7 @@ def load_plan(path: Path | PlanText, lab: Lab) -> tuple[Plan, str]:
     with attentive(str(path)):
         plan = read_plan(text, str(path), lab)
     if plan.job is not None:
-        rehearse(plan.job, lab)
+        check_launch(plan.job, lab)
     return plan, text
 
 

@@ -7,29 +7,25 @@ receiver is an end that is down, which the host at the other end sees as loss of
 from __future__ import annotations
 
 import errno
-import json
 import os
-import select
 import socket
-import struct
 import threading
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 from emulators.devices.families import family
 from emulators.fabric import functions, linux, relay
 from emulators.fabric.gate import Gates
 from emulators.fabric.glass import Glass, HostPort, Relight, Strand, Tie
-from emulators.fabric.host import FIRST_PORT_INDEX, HOME, LOOPBACK, MGMT_INDEX, ORDER_BYTES, HostPlan, live
+from emulators.fabric.host import FIRST_PORT_INDEX, LOOPBACK, MGMT_INDEX
+from emulators.fabric.hosts import FIRST_GLASS_INDEX, CannotBuild, PortWatch, start
 from emulators.fabric.linkwatch import Linkwatch
 from emulators.fabric.loss import program
 from emulators.fabric.netlink import (
     CLSACT_EGRESS,
     CLSACT_INGRESS,
-    AdminWatch,
     End,
     Message,
     Netlink,
@@ -47,85 +43,13 @@ from emulators.fabric.netlink import (
     veth,
 )
 from emulators.fabric.queues import Queues, port_mac
-from emulators.fabric.sshd import Keys, server_config
+from emulators.fabric.sshd import Keys
 from emulators.fabric.switches import OUTWARD, QUEUE_BYTES, UNLIMITED_BPS, cables, limited, queue_bytes, switched
 from emulators.inventory.config import LabConfig
 from emulators.optics.light import Lit
 from emulators.optics.turning import Turning
 
-BRIDGE_INDEX, FIRST_GLASS_INDEX, FIRST_MGMT_INDEX = 10, 1000, 5000
-JOB_UID = 65100  # of the first user of jobs; no distribution hands out numbers from here to 65533 by itself (Debian policy 9.2.2)
-
-
-class CannotBuild(RuntimeError):
-    """The kernel or the rights of this process do not allow the fabric; the message names what is missing."""
-
-
-class PortWatch(AdminWatch):
-    """Watches for a host's ports, by number, being switched on or off."""
-
-    def read(self) -> Iterable[tuple[int, bool]]:
-        for index, up in super().read():
-            if FIRST_PORT_INDEX < index < FIRST_GLASS_INDEX:
-                yield index - FIRST_PORT_INDEX, up
-
-
-class Host:
-    """A running host, seen from the lab."""
-
-    def __init__(self, name: str, pid: int, control: socket.socket) -> None:
-        self.name = name
-        self.pid = pid  # as this process sees it
-        self.machine_pid = 0  # as the machine sees it: for nsenter
-        self.control = control
-        self.door_open = True
-        self.slow_s = 0.0
-        self.ports: PortWatch
-
-    def receive(self, within_s: float | None = None) -> dict[str, object]:
-        """Wait for the host's next message, for `within_s` (s) at most; None: as long as its first process lives.
-
-        Raises: CannotBuild - it reports an error, died, or is silent.
-        """
-        poll = select.poll()
-        poll.register(self.control, select.POLLIN)
-        if not poll.poll(None if within_s is None else within_s * 1000):
-            raise CannotBuild(f"host {self.name}: no answer from its first process within {within_s:g} s")
-        words = self.control.recv(ORDER_BYTES)
-        said: dict[str, object] = json.loads(words) if words else {"error": f"host {self.name}: its first process died"}
-        if "error" in said:
-            raise CannotBuild(str(said["error"]))
-        return said
-
-    def shut_door(self) -> None:
-        """Refuse new SSH connections; open sessions continue."""
-        self.control.send(b"shut")
-        self.receive(5.0)
-        self.door_open = False
-
-    def slow_door(self, seconds: float) -> None:
-        """Delay the sshd of every new SSH connection by `seconds` (s); open sessions continue."""
-        self.control.send(f"slow {seconds}".encode())
-        self.receive(5.0)
-        self.slow_s = seconds
-
-    def order(self, **words: object) -> dict[str, object]:
-        """Have the host's first process carry out a request about its programs (programs.py). Raises: OSError - it cannot."""
-        try:
-            self.control.send(json.dumps(words).encode())
-            said = self.receive(5.0)
-        except CannotBuild as problem:
-            raise OSError(str(problem)) from problem
-        if "refused" in said:
-            raise OSError(str(said["refused"]))
-        return said
-
-    def open_door(self, listener: socket.socket) -> None:
-        """Take SSH connections at `listener`, which the host takes over."""
-        self.control.sendmsg([b"open"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack("=i", listener.fileno()))])
-        self.receive(5.0)
-        listener.close()
-        self.door_open = True
+BRIDGE_INDEX, FIRST_MGMT_INDEX = 10, 5000
 
 
 class Fabric:
@@ -158,7 +82,7 @@ class Fabric:
         self._flushing: Future[bool] = Future()
         self._flushing.set_result(True)
         self._one_flush = threading.Lock()
-        self.hosts = self._start_hosts(keys, doors, machine_proc)
+        self.hosts = start(config, keys, doors, machine_proc)
         nets = {h.name: os.open(f"/proc/{h.pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC) for h in self.hosts.values()}
         self._lay_fibres(nets, function_doors or {})
         for host in self.hosts.values():
@@ -294,30 +218,6 @@ class Fabric:
             if self._flushing.running() or self._flushing.done():
                 self._flushing = self._flusher.submit(self._linkwatch.flush)
 
-    def _start_hosts(self, keys: Keys, doors: Mapping[str, socket.socket], machine_proc: int) -> dict[str, Host]:
-        common = _common_files(self.config, keys)
-        cpus = host_cpus(self.config)
-        own_pids = linux.own_namespace("pid")
-        hosts: dict[str, Host] = {}
-        for name, facts in self.config.hosts.items():
-            private, public = keys.hosts[name]
-            files = {**common, "hostname": f"{name}\n", "host_key": private, "host_key.pub": public}
-            plan = HostPlan(name, facts.mgmt_address, tuple(facts.interfaces), files, cpus)
-            parent_end, child_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            linux.unshare(linux.NEW_PID)
-            pid = os.fork()
-            if pid == 0:
-                linux.leave(partial(live, plan, child_end, doors[name], machine_proc))
-            linux.setns(own_pids, linux.NEW_PID)
-            child_end.close()
-            hosts[name] = Host(name, pid, parent_end)
-        os.close(own_pids)
-        for door in doors.values():
-            door.close()
-        for host in hosts.values():
-            host.machine_pid = int(str(host.receive()["made"]))
-        return hosts
-
     def _lay_fibres(self, nets: Mapping[str, int], function_doors: Mapping[str, socket.socket]) -> None:
         ocs = linux.new_network()
         with linux.inside(ocs):
@@ -400,28 +300,6 @@ def laid(config: LabConfig) -> Glass:
     """Return the fibres and trunks of a lab, no light in them yet."""
     strands = (Strand(f.name, HostPort(f.host, f.port), f.device, f.enters, f.leaves, f.slot) for f in config.fibres)
     return Glass(strands, (Tie(t.name, t.source, t.target) for t in config.trunks))
-
-
-def host_cpus(config: LabConfig) -> frozenset[int]:
-    """The cores hosts may use: all but the lab's own where there are four or more, or if emulator.yml says so."""
-    cpus = sorted(os.sched_getaffinity(0))
-    reserve = config.reserve_core if config.reserve_core is not None else len(cpus) >= 4
-    return frozenset(cpus[1:] if reserve and len(cpus) > 1 else cpus)
-
-
-def _common_files(config: LabConfig, keys: Keys) -> dict[str, str]:
-    people = [line for line in Path("/etc/passwd").read_text().splitlines() if not line.startswith("root:")]
-    # the users of jobs come with the lab, with the same number on each of its hosts
-    jobs = sorted({h.job_user for h in config.hosts.values()} - {"root", *(line.partition(":")[0] for line in people)})
-    people += [f"{name}:x:{JOB_UID + n}:{JOB_UID + n}::/nonexistent:/usr/sbin/nologin" for n, name in enumerate(jobs)]
-    known = [f"{h.mgmt_address} {h.name}" for h in config.hosts.values()]
-    return {
-        "passwd": "\n".join([f"root:x:0:0:root:{HOME}:/bin/sh", *people, ""]),
-        "shadow": "root:*:19000:0:99999:7:::\n",  # no password, but not locked: sshd refuses locked accounts
-        "hosts": "\n".join(["127.0.0.1 localhost", *known, ""]),
-        "authorized_keys": keys.client_public,
-        "sshd_config": server_config(),
-    }
 
 
 def _explain(problem: OSError) -> str:

@@ -6,33 +6,24 @@ is the job of the program under test.
 
 from __future__ import annotations
 
-import os
-import stat
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from emulators.devices.families import WHERE, family
 from emulators.devices.transports.pty import DEFAULT_BAUD
 from emulators.inventory.addresses import Address, parse
+from emulators.inventory.files import BadInventory, mapping
 from emulators.inventory.lines import LineConfig, overloaded, read_line
 from emulators.inventory.offer import read_offer, too_large
 from emulators.optics.light import edges_mhz, fibre_loss_db
 
-MAX_BYTES = 8 << 20
-MAX_DEPTH = 64
 MOST_SEGMENTS = 250
 """Of those with functions: their number is an octet of an address."""
 LEAST_QUEUE_KB, MOST_QUEUE_KB = 68, 1 << 20
 """The kernel hands over up to 64 kB of TCP at once, counted with a header for each packet: a shorter queue would drop all of it."""
-
-
-class BadInventory(ValueError):
-    """The inventory cannot be emulated; one problem per line, `file: where: what`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,8 +142,8 @@ def read_config(inventory: Path) -> LabConfig:
     Raises: BadInventory - a file is missing, is not YAML, or describes something that cannot be emulated.
     """
     inventory = inventory.resolve()
-    hosts_file, devices_file, fibres_file = (_load(inventory / f"{stem}.yml") for stem in ("hosts", "devices", "fibres"))
-    extra = _load(inventory / "emulator.yml") if (inventory / "emulator.yml").exists() else {}
+    hosts_file, devices_file, fibres_file = (mapping(inventory / f"{stem}.yml") for stem in ("hosts", "devices", "fibres"))
+    extra = mapping(inventory / "emulator.yml") if (inventory / "emulator.yml").exists() else {}
     problems: list[str] = []
     unknown = set(extra) - {"hosts", "seed", "link_rate_mbps", "mtu", "devices", "reserve_core", "lines"}
     problems += [f"emulator.yml: {key}: unknown setting" for key in sorted(unknown)]
@@ -257,48 +248,6 @@ def read_config(inventory: Path) -> LabConfig:
         mtu=mtu,
         reserve_core=extra.get("reserve_core"),
     )
-
-
-class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """Tags that only Ansible can read (`!vault`, `!unsafe`) are dropped here; emulator.yml may give the value."""
-
-
-_Loader.add_multi_constructor("!", lambda loader, suffix, node: None)
-
-
-def _load(path: Path) -> dict[str, Any]:
-    try:
-        text = _text(path)
-        _check_depth(text)
-        content = yaml.load(text, Loader=_Loader)
-    except FileNotFoundError:
-        raise BadInventory(f"{path}: no such file; an inventory directory has hosts.yml, devices.yml and fibres.yml") from None
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as problem:
-        raise BadInventory(f"{path}: {getattr(problem, 'strerror', None) or problem}") from None
-    if not isinstance(content, dict):
-        raise BadInventory(f"{path}: a mapping is expected at the top")
-    return content
-
-
-def _text(path: Path) -> str:
-    """The text of a regular file of at most MAX_BYTES. Raises: OSError, UnicodeDecodeError."""
-    # O_NONBLOCK: opening a FIFO without a writer would block for ever
-    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:  # noqa: PTH123
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise OSError("not a regular file")
-        data = file.read(MAX_BYTES + 1)
-    if len(data) > MAX_BYTES:
-        raise OSError(f"larger than {MAX_BYTES / 1e6:.1f} MB")
-    return data.decode()
-
-
-def _check_depth(text: str) -> None:
-    """libyaml's composer calls itself and has no limit of its own. Raises: yaml.YAMLError - not YAML, or nested too deep."""
-    depth = 0
-    for event in yaml.parse(text, Loader=_Loader):
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if depth > MAX_DEPTH:
-            raise yaml.YAMLError(f"nested deeper than {MAX_DEPTH} levels, from{event.start_mark}")
 
 
 def _hosts(group: Mapping[str, Any], inherited: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:

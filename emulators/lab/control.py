@@ -26,10 +26,10 @@ from dataclasses import asdict
 
 from emulators.devices.server import DeviceServer
 from emulators.fabric import linux
-from emulators.fabric.build import Host
 from emulators.fabric.doors import listen
 from emulators.fabric.functions import Functions
 from emulators.fabric.glass import HostPort
+from emulators.fabric.hosts import Host
 from emulators.lab.injector import Injector
 from emulators.lab.running import Lab
 from emulators.optics.light import Optic

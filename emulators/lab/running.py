@@ -15,12 +15,14 @@ from emulators.devices.dialects.base import AnyDialect
 from emulators.devices.families import WHERE, device_from_config, family
 from emulators.devices.server import Access, DeviceServer, Line
 from emulators.fabric import linux
-from emulators.fabric.build import Fabric, Host, laid
+from emulators.fabric.build import Fabric, laid
 from emulators.fabric.functions import Functions
 from emulators.fabric.gate import lack
 from emulators.fabric.glass import HostPort, Relight
+from emulators.fabric.hosts import Host
 from emulators.fabric.sshd import Keys
-from emulators.inventory.config import BadInventory, DeviceConfig, Fibre, LabConfig, Trunk
+from emulators.inventory.config import DeviceConfig, Fibre, LabConfig, Trunk
+from emulators.inventory.files import BadInventory
 from emulators.lab.feeds import Feeds
 from emulators.optics.light import Lit, Violation
 from emulators.optics.rotorplant import RotorPlant

@@ -7,24 +7,12 @@ chooses circuits for mixtures of experts in that way: a circuit to the pair that
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from itertools import combinations
-from typing import TypeAlias
+from collections.abc import Sequence
+from dataclasses import replace
 
-import numpy as np
-from numpy.typing import NDArray
-
+from extensions.adapt.branches import Branches
+from extensions.adapt.trial import FINE, Bytes, Choice, Circuit, Cost, Fabric, Pair, Trial
 from planner.model.demand import Infeasible
-
-Bytes: TypeAlias = NDArray[np.float64]
-Circuit: TypeAlias = tuple[int, int, int]
-"""Two ranks, the smaller first, and the plane (switch) that joins them."""
-Circuits: TypeAlias = tuple[Circuit, ...]
-"""Sorted; parallel ones as often as they are there."""
-Pair: TypeAlias = tuple[int, int]
-Cost: TypeAlias = tuple[float, float]
-State: TypeAlias = tuple[NDArray[np.int64], list[list[int]], list[Circuit]]
 
 WORK = 400
 """Choices weighed while circuits are exchanged: about 20 ms for 12 ranks of 4 ports on a core of a virtual machine."""
@@ -33,38 +21,6 @@ POLISH = 2000
 """Choices that the exact search looks at after exchanges, in regions up to `SMALL`: ten in most of them, 30 ms at most."""
 NODES = 200_000
 """Choices that the exact search looks at, at most."""
-FINE = 1e-9
-"""Relative gain below which one choice is no better than another."""
-
-
-@dataclass(frozen=True)
-class Fabric:
-    """What joins the ranks of a region.
-
-    room: for each rank, its ports at each plane. circuit_bytes_per_s, packet_bytes_per_s: of a port, per direction. split: a pair
-    with circuits may send a part over the packet switch.
-    """
-
-    room: tuple[tuple[int, ...], ...]
-    circuit_bytes_per_s: float
-    packet_bytes_per_s: float
-    split: bool = True
-
-    def __post_init__(self) -> None:
-        if min(self.circuit_bytes_per_s, self.packet_bytes_per_s) <= 0:
-            raise Infeasible("a port that carries nothing", "give rates above 0")
-
-    @property
-    def n(self) -> int:
-        return len(self.room)
-
-
-@dataclass(frozen=True)
-class Choice:
-    """Circuits, and how long (s) the all-to-all takes over them."""
-
-    circuits: Circuits
-    seconds: float
 
 
 def all_to_all_s(demand: Bytes, circuits: Sequence[Circuit], fabric: Fabric) -> float:
@@ -72,7 +28,7 @@ def all_to_all_s(demand: Bytes, circuits: Sequence[Circuit], fabric: Fabric) -> 
 
     Raises: Infeasible - more circuits than ports, a demand of another shape, negative or no number.
     """
-    return _Region(demand, fabric, circuits).cost()[0]
+    return Trial(demand, fabric, circuits).cost()[0]
 
 
 def proposed(demand: Bytes, fabric: Fabric, now: Sequence[Circuit] = (), work: int = WORK) -> Choice:
@@ -92,23 +48,23 @@ def proposed(demand: Bytes, fabric: Fabric, now: Sequence[Circuit] = (), work: i
         tries.insert(0, improved(demand, fabric, now, work))
     best = min(tries, key=lambda choice: choice.seconds)
     if fabric.n <= SMALL:
-        best = _Exact(demand, fabric, best, POLISH).run()[0]
+        best = Branches(demand, fabric, best, POLISH).run()[0]
     return best if best.seconds < kept.seconds * (1 - FINE) else kept
 
 
 def greedy(demand: Bytes, fabric: Fabric) -> Choice:
     """A circuit to the pair that takes longest, again and again, until no port is left that helps."""
-    region = _Region(demand, fabric)
+    trial = Trial(demand, fabric)
     done: set[Pair] = set()
-    while (pair := region.slowest(done)) is not None:
-        before, cost = region.state(), region.cost()
-        while region.join(*pair):  # several at once where the packet switch is faster than one
-            if region.cost() < cost:
+    while (pair := trial.slowest(done)) is not None:
+        before, cost = trial.state(), trial.cost()
+        while trial.join(*pair):  # several at once where the packet switch is faster than one
+            if trial.cost() < cost:
                 break
         else:
-            region.back_to(before)
+            trial.back_to(before)
             done.add(pair)
-    return region.choice()
+    return trial.choice()
 
 
 def improved(demand: Bytes, fabric: Fabric, start: Sequence[Circuit], work: int = WORK) -> Choice:
@@ -117,23 +73,23 @@ def improved(demand: Bytes, fabric: Fabric, start: Sequence[Circuit], work: int 
     A pair gets a circuit, in place of one of each of its ranks where all their ports are in use; the ranks that lose theirs are
     joined instead. First pairs that take part in what is slowest, then all; of each, the choice that gains most.
     """
-    region = _Region(demand, fabric, start)
+    trial = Trial(demand, fabric, start)
     left = work
     while left > 0:
-        before, cost = region.state(), region.cost()
-        for tried in region.exchanges([*region.slow_pairs(), *region.pairs]):
+        before, cost = trial.state(), trial.cost()
+        for tried in trial.exchanges([*trial.slow_pairs(), *trial.pairs]):
             left -= 1
             if _better(tried, cost) or left <= 0:
                 break
-        if not _better(region.cost(), cost):
-            region.back_to(before)
+        if not _better(trial.cost(), cost):
+            trial.back_to(before)
             break
-    return region.choice()
+    return trial.choice()
 
 
 def exact(demand: Bytes, fabric: Fabric, nodes: int = NODES) -> Choice:
     """The fastest circuits of all. Raises: Infeasible - the region is too large to look at every choice (`nodes`)."""
-    found, complete = _Exact(demand, fabric, improved(demand, fabric, greedy(demand, fabric).circuits), nodes).run()
+    found, complete = Branches(demand, fabric, improved(demand, fabric, greedy(demand, fabric).circuits), nodes).run()
     if not complete:
         raise Infeasible(
             f"more than {nodes} choices of circuits among {fabric.n} ranks", "take fewer ranks or ports, or the greedy choice"
@@ -144,271 +100,3 @@ def exact(demand: Bytes, fabric: Fabric, nodes: int = NODES) -> Choice:
 def _better(cost: Cost, than: Cost) -> bool:
     """Faster, or as fast with less on the fuller parts."""
     return cost[0] < than[0] * (1 - FINE) or (cost[0] <= than[0] and cost[1] < than[1] * (1 - FINE))
-
-
-class _Region:
-    """Circuits that can be changed one by one, and their cost."""
-
-    def __init__(self, demand: Bytes, fabric: Fabric, circuits: Sequence[Circuit] = ()) -> None:
-        n = fabric.n
-        if demand.shape != (n, n) or not np.isfinite(demand).all() or (demand < 0).any():
-            raise Infeasible(f"a demand that is no {n} x {n} square of bytes, 0 or more", "give bytes from each rank to each other")
-        self.circuit_s = np.maximum(demand, demand.T) / fabric.circuit_bytes_per_s
-        self.packet_s = demand / fabric.packet_bytes_per_s
-        self.split, self.faster = fabric.split, np.float64(fabric.circuit_bytes_per_s / fabric.packet_bytes_per_s)
-        np.fill_diagonal(self.circuit_s, 0.0)
-        np.fill_diagonal(self.packet_s, 0.0)
-        self.pairs = [(a, b) for a in range(n) for b in range(a + 1, n) if self.circuit_s[a, b] > 0]
-        self.room = [list(row) for row in fabric.room]
-        self.links = np.zeros((n, n), dtype=np.int64)
-        self.circuits: list[Circuit] = []
-        for circuit in circuits:
-            a, b, plane = circuit
-            if not 0 <= a < b < n or not 0 <= plane < len(self.room[a]) or min(self.room[a][plane], self.room[b][plane]) < 1:
-                raise Infeasible(f"a circuit of ranks {a} and {b} at plane {plane} without a free port", "take circuits that fit")
-            self.add(circuit)
-
-    def add(self, circuit: Circuit, count: int = 1) -> None:
-        a, b, plane = circuit
-        self.links[a, b] += count
-        self.links[b, a] += count
-        self.room[a][plane] -= count
-        self.room[b][plane] -= count
-        if count > 0:
-            self.circuits.append(circuit)
-        else:
-            self.circuits.remove(circuit)
-
-    def drop(self, circuit: Circuit) -> None:
-        self.add(circuit, -1)
-
-    def state(self) -> State:
-        return self.links.copy(), [list(row) for row in self.room], list(self.circuits)
-
-    def back_to(self, state: State) -> None:
-        links, room, circuits = state
-        self.links, self.room, self.circuits = links.copy(), [list(row) for row in room], list(circuits)
-
-    def join(self, a: int, b: int) -> bool:
-        """Add a circuit between two ranks with free ports; others change planes for it where that is enough. False: it does not."""
-        a, b = min(a, b), max(a, b)
-        if there := self.open_planes(a, b):
-            self.add((a, b, there[0]))
-            return True
-        free_a, free_b = ([plane for plane, free in enumerate(self.room[rank]) if free] for rank in (a, b))
-        for first in free_a:
-            for second in free_b:
-                chain = self.chain(b, first, second)
-                if chain is None or a in {rank for circuit in chain for rank in circuit[:2]}:
-                    continue
-                for circuit in chain:
-                    self.drop(circuit)
-                for x, y, plane in chain:
-                    self.add((x, y, second if plane == first else first))
-                self.add((a, b, first))
-                return True
-        return False
-
-    def chain(self, rank: int, first: int, second: int) -> Circuits | None:
-        """The circuits that change places between two planes so that `rank` gets its port at `first` free (a Kempe chain), if the
-        last rank has a port for it."""
-        found: list[Circuit] = []
-        seen = {rank}
-        plane, other = first, second
-        while (
-            at := next((c for c in self.circuits if c[2] == plane and rank in c[:2] and not {*c[:2]} <= seen), None)
-        ) is not None:
-            found.append(at)
-            rank = at[1] if at[0] == rank else at[0]
-            seen.add(rank)
-            if self.room[rank][other]:
-                return tuple(found)
-            plane, other = other, plane
-        return None
-
-    def parts(self) -> tuple[Bytes, Bytes, Bytes]:
-        """Seconds of each pair's circuits, and of what each rank sends and receives over the packet switch.
-
-        Where traffic is split, circuits last as long as their ranks' ports: theirs are 0.
-        """
-        if self.split:
-            helped = self.links * self.faster
-            return np.zeros_like(self.packet_s), split_s(self.packet_s, helped), split_s(self.packet_s.T, helped)
-        dark = self.links == 0
-        rest = np.where(dark, self.packet_s, 0.0)
-        return np.where(dark, 0.0, self.circuit_s / np.maximum(self.links, 1)), rest.sum(axis=1), rest.sum(axis=0)
-
-    def cost(self) -> Cost:
-        """The time (s), and the sum of squares of the times of all parts, by which equals are told apart."""
-        every = np.concatenate([part.ravel() for part in self.parts()])
-        return float(every.max(initial=0.0)), float(every @ every)
-
-    def choice(self) -> Choice:
-        return Choice(tuple(sorted(self.circuits)), self.cost()[0])
-
-    def open_planes(self, a: int, b: int) -> list[int]:
-        """The planes that could join the pair, each as often as it could."""
-        rooms = zip(self.room[a], self.room[b], strict=True)
-        return [plane for plane, (at_a, at_b) in enumerate(rooms) for _ in range(min(at_a, at_b))]
-
-    def slowest(self, done: set[Pair]) -> Pair | None:
-        """The pair whose part takes longest, of those not done: its own circuits, or the fuller of its ranks' packet ports."""
-        pairs = [pair for pair in self.pairs if pair not in done]
-        return max(pairs, key=self._takes(), default=None)
-
-    def _takes(self) -> Callable[[Pair], tuple[float, float]]:
-        own, sent, received = self.parts()
-        ports = np.maximum(sent, received)
-        left = self._left(float(ports.max(initial=0.0)))
-
-        def takes(pair: Pair) -> tuple[float, float]:
-            a, b = pair
-            if self.links[pair] and not self.split:
-                return float(own[pair]), 0.0
-            return float(max(ports[a], ports[b])), float(left[pair])
-
-        return takes
-
-    def slow_pairs(self) -> list[Pair]:
-        """The pairs that a circuit more would take out of what is slowest, the ones with most bytes first."""
-        own, sent, received = self.parts()
-        ports = np.maximum(sent, received)
-        slowest = max(float(own.max(initial=0.0)), float(ports.max(initial=0.0))) * (1 - FINE)
-        full = {int(rank) for rank in np.flatnonzero(ports >= slowest)}
-        left = self._left(slowest)
-
-        def slow(pair: Pair) -> bool:
-            if self.links[pair] and not self.split:
-                return bool(own[pair] >= slowest)
-            return bool(full & {*pair}) and left[pair] > 0
-
-        return sorted(filter(slow, self.pairs), key=lambda pair: -float(left[pair]))
-
-    def _left(self, seconds: float) -> Bytes:
-        """What a circuit more could take of each pair, in seconds of a circuit: all, or what is not done by then."""
-        return np.maximum(self.circuit_s - (self.links * seconds if self.split else 0.0), 0.0)
-
-    def exchanges(self, pairs: Sequence[Pair]) -> Iterator[Cost]:
-        """The cost of each way to give one of `pairs` a circuit more, or one less; it is in place when its cost is given."""
-        before = self.state()
-        for a, b in pairs:
-            for out in self.freeing(a, b):
-                for circuit in out:
-                    self.drop(circuit)
-                if self.join(a, b):
-                    yield self.cost()
-                    lost = [rank for circuit in out for rank in circuit[:2] if rank not in (a, b)]
-                    if len(lost) == 2 and lost[0] != lost[1] and self.join(*lost):
-                        yield self.cost()
-                    elif not out:
-                        while self.join(a, b):
-                            yield self.cost()
-                self.back_to(before)
-            if (one := next((circuit for circuit in self.circuits if circuit[:2] == (a, b)), None)) is not None:
-                self.drop(one)
-                yield self.cost()
-                self.back_to(before)
-
-    def freeing(self, a: int, b: int) -> list[Circuits]:
-        """The circuits of other pairs, each choice of which leaves both ranks a port."""
-        at = [sorted({circuit for circuit in self.circuits if rank in circuit[:2] and circuit[:2] != (a, b)}) for rank in (a, b)]
-        full = [not any(self.room[rank]) for rank in (a, b)]
-        choices: list[Circuits] = [()]
-        for circuits, none_left in zip(at, full, strict=True):
-            if none_left:
-                choices = [(*so_far, circuit) for so_far in choices for circuit in circuits]
-        return choices
-
-
-def split_s(packet_s: Bytes, helped: Bytes) -> Bytes:
-    """How long (s) each rank takes to send, if what circuits take of a pair's bytes is chosen as well as can be.
-
-    packet_s: seconds of each pair's bytes over the packet switch alone; helped: rates of its circuits, as multiples of the packet
-    port's. In T seconds circuits take T x helped, and the rest has to fit the port: so T is the largest, of all sets of pairs, of
-    their seconds over 1 + their circuits' rates; the set is that of the pairs with the most seconds for a circuit's rate.
-    """
-    with np.errstate(divide="ignore", invalid="ignore"):
-        order = np.argsort(-np.where(helped > 0, packet_s / helped, np.inf), axis=1, kind="stable")
-    load, rate = (np.take_along_axis(every, order, axis=1).cumsum(axis=1) for every in (packet_s, helped))
-    return np.asarray((load / (1 + rate)).max(axis=1, initial=0.0))
-
-
-class _Exact:
-    """Pairs one after the other, the heaviest first: how many circuits, and at which planes; bounded from below."""
-
-    def __init__(self, demand: Bytes, fabric: Fabric, start: Choice, nodes: int) -> None:
-        self.region = _Region(demand, fabric)
-        self.found, self.left = start, nodes
-        self.pairs = sorted(self.region.pairs, key=lambda pair: -float(self.region.circuit_s[pair]))
-        self.load = [[0.0] * fabric.n, [0.0] * fabric.n]  # what pairs without a circuit send and receive, s
-
-    def run(self) -> tuple[Choice, bool]:
-        """The fastest choice found, `start` if none is faster, and whether no other can be faster still."""
-        self.pair(0, 0.0)
-        return self.found, self.left >= 0
-
-    def pair(self, index: int, slowest: float) -> None:
-        self.left -= 1
-        if self.left < 0:
-            return
-        if max(slowest, self.least(index)) >= self.found.seconds * (1 - FINE):
-            return
-        if index == len(self.pairs):
-            self.found = self.region.choice()
-            return
-        a, b = self.pairs[index]
-        for planes in self.options(a, b):
-            for plane in planes:
-                self.region.add((a, b, plane))
-            if planes or self.region.split:
-                own = 0.0 if self.region.split else float(self.region.circuit_s[a, b]) / len(planes)
-                self.pair(index + 1, max(slowest, own))
-            else:
-                self.packets(a, b, 1.0)
-                self.pair(index + 1, slowest)
-                self.packets(a, b, -1.0)
-            for plane in planes:
-                self.region.drop((a, b, plane))
-
-    def packets(self, a: int, b: int, sign: float) -> None:
-        for src, dst in ((a, b), (b, a)):
-            seconds = sign * float(self.region.packet_s[src, dst])
-            self.load[0][src] += seconds
-            self.load[1][dst] += seconds
-
-    def options(self, a: int, b: int) -> Iterator[tuple[int, ...]]:
-        """Which planes join the pair: all, ..., one, last none."""
-        there = self.region.open_planes(a, b)
-        for count in range(len(there), -1, -1):
-            yield from sorted(set(combinations(there, count)))
-
-    def least(self, index: int) -> float:
-        """No choice for the pairs from `index` on is faster: each rank's ports take its heaviest pairs off its packets."""
-        if self.region.split:
-            return self.least_split(index)
-        rest: list[tuple[list[float], list[float]]] = [([], []) for _ in self.load[0]]
-        for a, b in self.pairs[index:]:
-            for src, dst in ((a, b), (b, a)):
-                seconds = float(self.region.packet_s[src, dst])
-                rest[src][0].append(seconds)
-                rest[dst][1].append(seconds)
-        longest = 0.0
-        for rank, both in enumerate(rest):
-            ports = sum(self.region.room[rank])
-            for way, parts in enumerate(both):
-                parts.sort(reverse=True)
-                longest = max(longest, self.load[way][rank] + sum(parts[ports:]))
-        return longest
-
-    def least_split(self, index: int) -> float:
-        """As `least`: what is decided takes as long as it takes, and all ports that are left help all pairs."""
-        region = self.region
-        decided, helped = region.packet_s.copy(), region.links * region.faster
-        for a, b in self.pairs[index:]:
-            decided[a, b] = decided[b, a] = 0.0
-        room = np.array([sum(row) for row in region.room]) * region.faster
-        longest = 0.0
-        for whole, part in ((region.packet_s, decided), (region.packet_s.T, decided.T)):
-            together = whole.sum(axis=1) / (1 + helped.sum(axis=1) + room)
-            longest = max(longest, float(split_s(part, helped).max(initial=0.0)), float(together.max(initial=0.0)))
-        return longest

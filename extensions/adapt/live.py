@@ -15,7 +15,7 @@ from orchestrator.views.services import Live, ServiceView
 
 if TYPE_CHECKING:
     from orchestrator.views.report.gather import Source
-    from orchestrator.views.report.model import Context
+    from orchestrator.views.report.model import ReportContext
 
 KEPT = 40
 """So many looks are shown."""
@@ -92,7 +92,7 @@ class AdaptView(ServiceView):
     def live(self) -> Following:
         return Following()
 
-    def section(self, c: Context, source: Source) -> None:
+    def section(self, c: ReportContext, source: Source) -> None:
         from extensions.adapt.report import section
 
         section(c, source)

@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from extensions.adapt.circuits import Circuit, Circuits, Fabric, all_to_all_s, proposed
+from extensions.adapt.circuits import all_to_all_s, proposed
 from extensions.adapt.plan import Region
 from extensions.adapt.traffic import Bytes
+from extensions.adapt.trial import Circuit, Circuits, Fabric
 from optics import DeviceName, HostName, HostPort, Infeasible, Link
 from optics.plan import WantedLink
 from orchestrator.inventory.lab import Lab

@@ -10,7 +10,7 @@ from orchestrator.views.report import figures
 from orchestrator.views.report.figures import Drawing, one_figure
 from orchestrator.views.report.gather import Source
 from orchestrator.views.report.ledger import Answer, quoted
-from orchestrator.views.report.model import Context, Section, Table, table
+from orchestrator.views.report.model import ReportContext, ReportSection, Table, result_table
 from orchestrator.views.report.svg import INK
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ MOST = 40
 _GAIN = {"turned": PHASE_COLOURS["up"], "skipped": figures.GREY, "failed": PHASE_COLOURS["fault"]}
 
 
-def section(c: Context, source: Source) -> None:
+def section(c: ReportContext, source: Source) -> None:
     """Add what came of the looks of a run to the report on it, if there were any."""
     run = source.record.id
     if run not in c.campaign.journals:
@@ -44,7 +44,7 @@ def section(c: Context, source: Source) -> None:
         "SELECT iteration, gain, skew, now_ms, then_ms, moved, planned_ms, turn_ms, dark_ms, exposed_ms FROM (SELECT * FROM adapt"
         f" WHERE run = {quoted(run)} AND what = 'turned' ORDER BY time_ns DESC LIMIT {MOST}) ORDER BY time_ns",
     )
-    made = Section("adapt", "Circuits that followed the job's traffic")
+    made = ReportSection("adapt", "Circuits that followed the job's traffic")
     looks = c.book.database.execute(
         f"SELECT what, iteration, gain FROM adapt WHERE run = {quoted(run)} AND gain IS NOT NULL ORDER BY time_ns"
     ).fetchall()
@@ -64,7 +64,7 @@ def section(c: Context, source: Source) -> None:
             "then_ms": "after",
         }
         heads |= {"moved": "settings", "planned_ms": "planned in", "turn_ms": "turn", "dark_ms": "dark", "exposed_ms": "exposed"}
-        made.tables.append(table(turned, heads))
+        made.tables.append(result_table(turned, heads))
     else:
         del c.book.answers["adapt_turns"]
     made.notes.append(
@@ -78,7 +78,7 @@ def section(c: Context, source: Source) -> None:
 def _outcomes(answer: Answer) -> Table:
     heads = {"what": "looks that", "n": "number", "gain": "gain, median", "gain_most": "largest", "skew": "skew"}
     heads |= {"turn_ms": "turn", "dark_ms": "dark", "exposed_ms": "exposed"}
-    shown = table(answer, heads)
+    shown = result_table(answer, heads)
     rows = []
     for row, line in zip(shown.rows, answer.lines(), strict=True):
         why = str(line["reason"].value or "")

@@ -16,7 +16,7 @@ from orchestrator.hosts.api import Tail
 from orchestrator.hosts.launch import identity
 from orchestrator.inventory.lab import Lab
 from orchestrator.jobs import follow
-from orchestrator.jobs.attachments import Attachment, Figures, Given, Launch, Look
+from orchestrator.jobs.attachments import Attachment, Figures, Given, Inspection, Launch
 from orchestrator.jobs.iterations import LATEST
 from orchestrator.jobs.rank_records import sound
 from orchestrator.session import Session
@@ -44,7 +44,7 @@ class ShadowOfJob(Attachment[Shadow]):
         why = await started(launch.job, launch.run, restore=restore, spared=launch.spared, says=launch.says)  # type: ignore[arg-type]
         return {"lacks": why} if why else given
 
-    async def status(self, value: Shadow, given: Given, look: Look) -> Sequence[Figures]:
+    async def status(self, value: Shadow, given: Given, look: Inspection) -> Sequence[Figures]:
         """What it judged is fetched first. lost: packets that the taps had no room for."""
         session, record = look.session, look.record
         host, lab = value.host, session.lab
@@ -72,7 +72,7 @@ class ShadowOfJob(Attachment[Shadow]):
         }
         return [figures | ({"lag_ms": round(statistics.median(lags), 3)} if lags else {})]
 
-    async def _fetch(self, host: HostName, places: Figures, local: Path, look: Look) -> str:
+    async def _fetch(self, host: HostName, places: Figures, local: Path, look: Inspection) -> str:
         """Append the records that are new to a file of this machine and to the journal; the state of the shadow."""
         session, record = look.session, look.record
 
@@ -93,7 +93,7 @@ class ShadowOfJob(Attachment[Shadow]):
 
         with suppress(TestbedError):
             await _connected(session, host)
-            await follow.lines(session, host, local, records, take)
+            await follow.collect_lines(session, host, local, records, take)
         return state
 
     async def stop(self, value: Shadow, given: Given, session: Session, record: JobRecord) -> None:

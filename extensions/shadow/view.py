@@ -12,7 +12,7 @@ from orchestrator.results import Json
 from orchestrator.telemetry.lineprotocol import Point
 from orchestrator.telemetry.palette import MARK, PHASE_COLOURS
 from orchestrator.views.attached import Figures, Mark, View, made_mark
-from orchestrator.views.report.model import Context, Section, table
+from orchestrator.views.report.model import ReportContext, ReportSection, result_table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -65,7 +65,7 @@ class ShadowView(View):
         newest = points[-1].fields
         return str(newest.get("host", "")), str(newest.get("taps", "")).split()
 
-    def section(self, c: Context, made: Section, where: str) -> None:
+    def section(self, c: ReportContext, made: ReportSection, where: str) -> None:
         answer = c.book.query(
             "shadow",
             "the job's shadow: iterations it judged, how many were equal to the job's, how far it was behind",
@@ -86,7 +86,7 @@ class ShadowView(View):
             "lost": "packets without room",
             "checkpoint": "checkpoint of",
         }
-        made.tables.append(table(answer, heads | {"lag_ms": "lag, median", "lag_p99_ms": "99 %", "lag_most_ms": "longest"}))
+        made.tables.append(result_table(answer, heads | {"lag_ms": "lag, median", "lag_p99_ms": "99 %", "lag_most_ms": "longest"}))
         made.notes.append(
             "Equal: the shadow's weights and momentum had the hash that rank 0 published. Flagged: they had not, or sums were"
             " missed; its state is then fetched from the job over the management network. Checkpoint of: the newest iteration"

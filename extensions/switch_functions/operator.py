@@ -30,7 +30,7 @@ from orchestrator.files.fields import of_fields
 from orchestrator.hosts import job_name
 from orchestrator.inventory.lab import Lab
 from orchestrator.inventory.segments import Segment
-from orchestrator.jobs.attachments import Attachment, Figures, Given, Launch, Look
+from orchestrator.jobs.attachments import Attachment, Figures, Given, Inspection, Launch
 from orchestrator.processes import Daemon, process_alive
 
 FIRST_LEASE_S = 10.0
@@ -191,7 +191,7 @@ class FunctionsOfJob(Attachment[tuple[Function, ...]]):
         keeper = keeper_of(given)
         return keeper is not None and not process_alive(keeper.pid, keeper.mark)
 
-    async def tend(self, given: Given, look: Look) -> Sequence[str]:
+    async def tend(self, given: Given, look: Inspection) -> Sequence[str]:
         """If nobody renews the leases any more, this starts who does. Returns the uses that have ended, in words."""
         found = []
         for lease in leases_of(given):
@@ -206,7 +206,7 @@ class FunctionsOfJob(Attachment[tuple[Function, ...]]):
                 look.store.set_job_spec(now.id, replace(now.spec, given={**now.spec.given, self.key: kept}))
         return [str(use) for use in found if use.error]
 
-    async def status(self, value: object, given: Given, look: Look) -> Sequence[Figures]:
+    async def status(self, value: object, given: Given, look: Inspection) -> Sequence[Figures]:
         """None once the job has ended."""
         if look.record.ended is not None or not look.alive:
             return ()

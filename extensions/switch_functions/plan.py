@@ -13,7 +13,7 @@ from orchestrator.inventory.positions import Path
 from orchestrator.plan.attached import Planned, Site
 
 if TYPE_CHECKING:
-    from orchestrator.plan.edges import SegmentEdge
+    from orchestrator.plan.edges import PlanSegmentEdge
 
 MOST_WORKERS = 64
 """Of an allocation (docs/reference/functions-dialect.md)."""
@@ -69,7 +69,7 @@ class PlannedFunctions(Planned[tuple[Function, ...]]):
             )
         return tuple(Function(segment, name) for name, segment in found.items()) or None  # type: ignore[arg-type]
 
-    def _unused(self, name: str, segment: SegmentEdge, path: Path, at: Site) -> None:
+    def _unused(self, name: str, segment: PlanSegmentEdge, path: Path, at: Site) -> None:
         """Say that no job uses it, or that the switch could not do it."""
         if name not in at.links.lab.segments[segment.name].functions:
             at.links.problems.add(path, self._unable(name, segment, at))
@@ -77,11 +77,11 @@ class PlannedFunctions(Planned[tuple[Function, ...]]):
         users = "train with args.exchange aggregate" if name == "aggregate" else "workload retrieve"
         at.notes.add(path, f"no job of this plan uses it, so nothing of it is taken: {name} is for {users}")
 
-    def _unable(self, name: str, segment: SegmentEdge, at: Site) -> str:
+    def _unable(self, name: str, segment: PlanSegmentEdge, at: Site) -> str:
         has = ", ".join(at.links.lab.segments[segment.name].functions) or "none"
         return f"the packet switch of segment {segment.name} cannot {name} (functions in fibres.yml: {has})"
 
-    def _unfit(self, name: str, segment: SegmentEdge, job: Job, at: Site) -> str:
+    def _unfit(self, name: str, segment: PlanSegmentEdge, job: Job, at: Site) -> str:
         """Why the job cannot use it; empty: it can."""
         known = at.links.lab.segments[segment.name]
         if name not in known.functions:

@@ -9,7 +9,7 @@ from optics.plain import share_text
 from orchestrator.telemetry.lineprotocol import Point
 from orchestrator.views.attached import Figures, Mark, View, made_mark
 from orchestrator.views.report.ledger import quoted
-from orchestrator.views.report.model import Context, Section, table
+from orchestrator.views.report.model import ReportContext, ReportSection, result_table
 
 
 class FunctionsView(View):
@@ -50,7 +50,7 @@ class FunctionsView(View):
         words = self.words(figures)
         return made_mark(point.tags["function"], words.removeprefix(f"{point.tags['function']} "), share=share)
 
-    def section(self, c: Context, made: Section, where: str) -> None:
+    def section(self, c: ReportContext, made: ReportSection, where: str) -> None:
         shared = {"segment": "segment", "size": "had", "total": "of", "each_bytes": "size of one", "packets_in": "packets in"}
         shared |= {"bytes_in": "bytes in", "bytes_out": "bytes out"}
         own = {
@@ -68,7 +68,7 @@ class FunctionsView(View):
                 del c.book.answers[name]
                 continue
             heads = {**shared, **more, "segment": f"{name} at", "size": "slots" if name == "aggregate" else "entries"}
-            made.tables.append(table(answer, heads))
+            made.tables.append(result_table(answer, heads))
 
 
 VIEW = FunctionsView()

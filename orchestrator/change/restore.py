@@ -21,7 +21,7 @@ from orchestrator.fabric.lookahead import ahead
 from orchestrator.fabric.move_order import in_order
 from orchestrator.fabric.transition import per_device
 from orchestrator.inventory.lab import Lab
-from orchestrator.jobs.attachments import adjust, check
+from orchestrator.jobs.attachments import adjust, check_attachments
 from orchestrator.jobs.record import launched
 from orchestrator.jobs.report import JobStatus
 from orchestrator.plan.stored import stored_plan
@@ -87,7 +87,7 @@ class Restore(Up):
         if record is not None and record.state != "finished" and record.spec.wanted.attached:
             try:
                 job = launched(record, self.lab, self.to.wanted)
-                await check(job, self.lab, store.latest_job(self.context.slice))
+                await check_attachments(job, self.lab, store.latest_job(self.context.slice))
             except TestbedError as error:
                 self.unfit = error.line
         if self.running is not None and self.running.id == self.to.job:

@@ -17,7 +17,7 @@ from orchestrator.change.timeline import Figures
 from orchestrator.change.turn_cost import measured, note
 from orchestrator.hosts.launch import layout
 from orchestrator.jobs.attempt import GO_TAKES, LOOK_S, MOST_S, Attempt
-from orchestrator.jobs.decision import Decision, Live, cut_off, decide, differing, pauses
+from orchestrator.jobs.decision import JobDecision, Live, cut_off, decide_job, differing, pauses
 from orchestrator.jobs.record import boundary
 from orchestrator.plan.target import Target, expected_dark_ms
 from orchestrator.store.generations import generation_owners
@@ -37,7 +37,7 @@ class Turn:
     """What a change does with the job that runs: `choose`, then around the light `prepare`, `begin`, `hold` and `change_over`,
     then `finish`. A change that fails calls `give_up`.
 
-    live, restart: as `decide`; with `prefer` and `never` nothing here fails a change, and what was not possible is a note and
+    live, restart: as `decide_job`; with `prefer` and `never` nothing here fails a change, and what was not possible is a note and
     a restart. Raises, everywhere: Locked - a newer run holds a host; with `require` Refused, Unreachable, TimedOut - the ranks
     cannot take over their rings.
     """
@@ -47,7 +47,7 @@ class Turn:
         self.hosts, self.lab = context.session.hosts, context.session.lab
         self.record: JobRecord | None = None
         self.job: Job | None = None
-        self.decision = Decision("none")
+        self.decision = JobDecision("none")
         self.attempt: Attempt | None = None
         self.dropped: Attempt | None = None
         """An attempt that was dropped and whose end not all ranks have reported."""
@@ -77,7 +77,7 @@ class Turn:
         self.unknown = record is not None and record.spec.turning != 0
         if record is not None and record.state == "paused":
             self.notes.append(f"job {record.name} was paused; this change ended its pause")
-        self.decision = decide(record, job, self.live, restart=self.restart)
+        self.decision = decide_job(record, job, self.live, restart=self.restart)
         if record is not None and self.decision.kind == "turn":
             try:
                 if self.policy.boundary_s > TransitionPolicy().boundary_s:
@@ -344,7 +344,7 @@ class Turn:
         if self.live == "require":
             hint = f"{error.hint + '; ' if error.hint else ''}to restart it with the change: --job restart"
             raise type(error)(f"job {record.name} cannot take over its rings while it runs: {error}", hint=hint) from error
-        self.decision = Decision("restart", str(error))
+        self.decision = JobDecision("restart", str(error))
         self.notes.append(f"job {record.name} is restarted, as it cannot take over its rings while it runs: {error}")
 
     def _no_pause(self, error: TestbedError) -> None:

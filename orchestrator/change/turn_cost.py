@@ -11,7 +11,7 @@ from optics import TestbedError
 from orchestrator.change.report import JobChange
 from orchestrator.change.standstill import Standstill, standstill
 from orchestrator.jobs.attempt import LOOK_S, Attempt
-from orchestrator.jobs.iterations import ahead_ns_of, bring_home, ends_of, last_before, turned_at
+from orchestrator.jobs.iterations import ahead_ns_of, collect_iterations, ends_of, last_before, turned_at
 from orchestrator.jobs.record import counts_collectives, ranks_of
 from orchestrator.results import to_json
 from orchestrator.session import Session
@@ -38,7 +38,7 @@ async def measured(
         ahead_ns = await ahead_ns_of(session, ranks[0]) + journal.anchor_ns
         at_ns = await turned_at(session, name, ranks[0], move) if counts_collectives(record) else None
         while True:
-            records = await bring_home(session, name, record, runs / record.run)
+            records = await collect_iterations(session, name, record, runs / record.run)
             if at_ns is not None:
                 after = last_before(records, at_ns)
             found = standstill(records, ends_of(records, ahead_ns), since_ns, after)

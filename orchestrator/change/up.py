@@ -257,17 +257,19 @@ class Up:
     async def _choose(self, goal: Target, *, launch: bool, dark: bool) -> None:
         """See that the devices have the ports, and decide what becomes of the running job.
 
-        Raises: Interlock - it goes on, and the plan disconnects hosts of it; else as `check_ports`, `attachments.check`,
+        Raises: Interlock - it goes on, and the plan disconnects hosts of it; else as `check_ports`, `check_attachments`,
         `Turn.choose` and `Jobs.make_ready`.
         """
         await check_ports(self.context.session, goal.change.made)
         self.notes += as_asked(self.running, self.plan, self.asked.job)
-        await attachments.check(self.plan.job if launch else None, self.lab, self.context.store.latest_job(self.context.slice))
+        await attachments.check_attachments(
+            self.plan.job if launch else None, self.lab, self.context.store.latest_job(self.context.slice)
+        )
         await self.turn.choose(self.running, self.plan.job if launch else None, dark=dark)
         if self.running is not None and self.turn.decision.kind == "keep" and self.slots is None:  # slots were looked at together
             together(self.running, self.plan, self.asked.job)
         if launch and self.plan.job is not None:
-            await attachments.ready(self.plan.job, self.context.session)
+            await attachments.check_attachment_hosts(self.plan.job, self.context.session)
             if self.plan.job.program:
                 await self.hosts.jobs.make_ready(self.plan.job)
 

@@ -107,12 +107,12 @@ def _measured(call: Call, kept: ComparisonRecord, scenario: Scenario, within_s: 
 def _result(call: Call, kept: ComparisonRecord, whole: bool, left: str, out: Path | None) -> Result:
     from orchestrator.experiments.scenario.interval import LEVEL
     from orchestrator.results import path_text, to_json
-    from orchestrator.views.report.measured import verdicts
+    from orchestrator.views.report.measured import compare_to_first
     from orchestrator.views.report.samples import by_arm
 
     page, found = page_of(call, kept, out)
     times, arms = by_arm(found, kept.data), kept.data["arms"]
-    done = verdicts(times)
+    done = compare_to_first(times)
     lines = [f"Compared: {kept.name}   {progress_of(kept)}"]
     first = next(iter(arms))
     if done:

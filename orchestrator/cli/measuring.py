@@ -102,11 +102,11 @@ def page_of(call: Call, kept: ComparisonRecord, out: Path | None) -> tuple[Path,
     from orchestrator.views.report import questions
     from orchestrator.views.report.gather import gather
     from orchestrator.views.report.ledger import ledger
-    from orchestrator.views.report.samples import samples
+    from orchestrator.views.report.samples import metric_samples
 
     with call.store() as store:
         records = [r for slot in kept.slots for run in slot["runs"] if (r := store.get(run)) is not None]
         campaign = gather(records, store, call.settings, kept.data["title"], kept.data)
     with ledger(list(campaign.journals.values()), (*questions.READ, "collective", "requests")) as book:
-        found = samples(book, kept.data)
+        found = metric_samples(book, kept.data)
     return written(call, campaign, out), found

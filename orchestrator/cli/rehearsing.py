@@ -12,7 +12,7 @@ from orchestrator.cli.call import Call, Result
 
 if TYPE_CHECKING:
     from orchestrator.change.report import UpReport
-    from orchestrator.experiments.rehearsal.report import Beside, RehearsalReport
+    from orchestrator.experiments.rehearsal.report import ComparedFigure, RehearsalReport
     from orchestrator.store.options import UpOptions
 
 FEW = 6
@@ -65,18 +65,17 @@ def beside(result: Result, rehearsed: RehearsalReport, report: UpReport, call: C
     """The result of `up` with the rehearsed figures beside the measured ones, which are kept with the run."""
     from contextlib import suppress
 
-    from orchestrator.experiments.rehearsal.report import beside as compared
-    from orchestrator.experiments.rehearsal.report import keep
+    from orchestrator.experiments.rehearsal.report import compare_rehearsal, save_comparison
     from orchestrator.results import to_json
 
-    rows = compared(rehearsed, report)
+    rows = compare_rehearsal(rehearsed, report)
     with suppress(OSError):  # the change is made: that its prediction could not be kept must not fail it
-        keep(call.settings.run_dir(report.run), rehearsed, rows)
+        save_comparison(call.settings.run_dir(report.run), rehearsed, rows)
     data = {**result.data, "rehearsed": rehearsed.to_json(), "beside": to_json(rows)}
     return replace(result, data=data, text="\n".join([*beside_lines(rows), result.text]))
 
 
-def beside_lines(rows: Iterable[Beside]) -> list[str]:
+def beside_lines(rows: Iterable[ComparedFigure]) -> list[str]:
     """A table: what, as rehearsed, as measured, and by how much it was off."""
     from orchestrator.cli.text import columns, ms_text
 

@@ -17,7 +17,7 @@ from orchestrator.files.atomic import probe, write_whole
 if TYPE_CHECKING:
     from orchestrator.store.records import RunRecord
     from orchestrator.store.store import Store
-    from orchestrator.views.report.gather import Campaign
+    from orchestrator.views.report.gather import ReportedRuns
     from orchestrator.views.report.model import Report
 
 
@@ -77,19 +77,19 @@ def report(
     return _result(campaign, made, page_file, drawn, tables, others=others, hint="testbed report all" if more else "")
 
 
-def _made(call: Call, campaign: Campaign) -> Report:
+def _made(call: Call, campaign: ReportedRuns) -> Report:
     from orchestrator.views.report import page
     from orchestrator.views.report.figures import prepare
 
     prepare(call.settings.cache_dir)
     with call.progress() as progress, call.timed():
         progress.phase("report", f"{len(campaign.sources)} runs")
-        made = page.write(campaign, lambda what: progress.update("report", 0, 0, what))
+        made = page.write_report(campaign, lambda what: progress.update("report", 0, 0, what))
         progress.done("report", f"{len(made.drawings)} figures, {len(made.answers)} tables")
     return made
 
 
-def written(call: Call, campaign: Campaign, out: Path | None) -> Path:
+def written(call: Call, campaign: ReportedRuns, out: Path | None) -> Path:
     """Write a campaign's page; return its path. Raises: Usage - it cannot be written there."""
     path = _place(call, campaign, out)
     _save(_made(call, campaign), path)
@@ -104,7 +104,7 @@ def _chosen(
     until: str | None,
     plan: str | None,
     tags: Sequence[str],
-) -> tuple[Campaign, str]:
+) -> tuple[ReportedRuns, str]:
     """The chosen runs, and a note on those left out because they are of other labs.
 
     Raises: Usage, Missing - there are none; BadFile - a campaign's file is not one.
@@ -186,7 +186,7 @@ def _of_one_lab(call: Call, found: list[RunRecord]) -> tuple[list[RunRecord], st
     return [r for r in found if r.lab == lab], f"runs of {lab} alone; left out: {left}"
 
 
-def _place(call: Call, campaign: Campaign, out: Path | None) -> Path:
+def _place(call: Call, campaign: ReportedRuns, out: Path | None) -> Path:
     """The path of the page. Raises: Usage - nothing can be written there."""
     if out is not None:
         path = out / "report.html" if out.is_dir() else out
@@ -217,7 +217,7 @@ def _figures(made: Report, folder: Path | None) -> list[Path]:
         return [path for drawing in made.drawings for path in drawing.save(folder)]
 
 
-def _tables(campaign: Campaign, made: Report, folder: Path | None) -> list[Path]:
+def _tables(campaign: ReportedRuns, made: Report, folder: Path | None) -> list[Path]:
     """Write the tables of every journal of the report, and its queries with their results."""
     import json
 
@@ -244,7 +244,7 @@ def _writing(flag: str, path: Path) -> Iterator[None]:
 
 
 def _result(
-    campaign: Campaign, made: Report, page_file: Path, drawn: list[Path], tables: list[Path], *, others: str, hint: str
+    campaign: ReportedRuns, made: Report, page_file: Path, drawn: list[Path], tables: list[Path], *, others: str, hint: str
 ) -> Result:
     from orchestrator.results import Json, path_text
 

@@ -160,13 +160,13 @@ def _own_lab(call: Call, scenario: Scenario, wanted: WantedLab, *, check: bool) 
         raise Usage(f"reproduce: {scenario.name} starts a lab of its own", hint="leave out --inventory, or give it `lab: any`")
     if check:
         with tempfile.TemporaryDirectory(prefix="testbed-scenario-") as name:
-            yield replace(call, inventory=str(lab.prepare(Path(name) / scenario.name, wanted)))
+            yield replace(call, inventory=str(lab.prepare_lab(Path(name) / scenario.name, wanted)))
         return
     place = private_dir(call.settings.state_dir / "scenarios")
     with locked(place / f"{scenario.name}.lock") as own:
         if not own:
             raise Locked(f"{scenario.name} is being reproduced by another command", hint="wait until it has ended")
-        inventory = lab.prepare(place / scenario.name, wanted)
+        inventory = lab.prepare_lab(place / scenario.name, wanted)
         try:
             yield replace(call, inventory=str(inventory))
         finally:
@@ -179,7 +179,7 @@ def _on_lab(call: Call, scenario: Scenario, kept: ComparisonRecord | None, check
     from orchestrator.experiments.scenario import lab as own
     from orchestrator.experiments.scenario.record import begin_comparison, expected_duration_s, known, minutes
     from orchestrator.experiments.scenario.runner import Runner
-    from orchestrator.experiments.scenario.surroundings import fingerprint
+    from orchestrator.experiments.scenario.surroundings import environment_fingerprint
     from orchestrator.session import load_lab
 
     lab = load_lab(call.settings.inventory)
@@ -208,9 +208,9 @@ def _on_lab(call: Call, scenario: Scenario, kept: ComparisonRecord | None, check
     inventory = call.settings.inventory
     if emulated.is_emulated(inventory):
         emulated.start(inventory)
-    kept.data["environment"] = fingerprint(lab)
+    kept.data["environment"] = environment_fingerprint(lab)
     kept.save()
-    runner = Runner(kept, scenario, verbs, say, lambda ms: own.settle(inventory, ms), stalls=True, sleep=_sleep)
+    runner = Runner(kept, scenario, verbs, say, lambda ms: own.set_switching_time(inventory, ms), stalls=True, sleep=_sleep)
     runner.share = lambda how: own.share(inventory, how)
     with bounded(kept, verbs, f"testbed reproduce {scenario.name} --resume {kept.name}", leaves=True):
         runner.measure()
@@ -231,11 +231,11 @@ def _result(call: Call, kept: ComparisonRecord, out: Path | None) -> Result:
     from orchestrator.cli.text import columns
     from orchestrator.experiments.scenario.judging import reproduced
     from orchestrator.results import path_text, to_json
-    from orchestrator.views.report.measured import complete, findings
+    from orchestrator.views.report.measured import all_measured, findings
 
     page, found = page_of(call, kept, out)
     judged = findings(found, kept.data)
-    good = reproduced(judged, complete(kept.data))
+    good = reproduced(judged, all_measured(kept.data))
     outcome = "reproduced" if good else "not reproduced"
     kept.data["outcome"] = outcome
     kept.data["findings"] = to_json([{"name": f.compared.name, "found": f.found, "holds": f.holds, "why": f.why} for f in judged])

@@ -168,12 +168,12 @@ def show(
     from orchestrator.cli import waterfall
     from orchestrator.cli.rehearsing import beside_lines
     from orchestrator.cli.text import columns, when
-    from orchestrator.experiments.rehearsal.report import kept
+    from orchestrator.experiments.rehearsal.report import load_comparison
     from orchestrator.results import Json, path_text, to_json
     from orchestrator.store.notes import notes_of, tags_of
     from orchestrator.store.runs import named
     from orchestrator.views.report.gather import recorded
-    from orchestrator.views.waterfall import bar_json, bars, iterations
+    from orchestrator.views.waterfall import bar_json, bars, summarise_iterations
 
     with call.store() as store:
         record = named(store, run)
@@ -184,7 +184,7 @@ def show(
     trouble: list[str] = []
     points = list(whole.read(("phase", "reconfig", "iteration", "collective"), trouble))
     found = bars(points)
-    jobs = iterations(points)
+    jobs = summarise_iterations(points)
     seconds = record.seconds if record.seconds is not None else wall(record)
     took = f", took {seconds_text(seconds)}" if seconds is not None else ""
     lines = [
@@ -197,7 +197,7 @@ def show(
     lines += _note_lines(notes)
     width = shutil.get_terminal_size((100, 24)).columns
     lines += ["", *waterfall.draw(found, width, unicode=unicode and call.unicode)]
-    beside = kept(directory)
+    beside = load_comparison(directory)
     for more in (waterfall.reconfig_lines(points), waterfall.iteration_lines(jobs, record.id), beside_lines(beside)):
         lines += ["", *more] if more else []
     states = {state: sum(s.state == state for s in done) for state in ("done", "failed", "doing", "planned")}

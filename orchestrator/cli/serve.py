@@ -60,7 +60,7 @@ def metrics(
         from prometheus_client.exposition import choose_encoder
 
         from orchestrator.views.metrics.families import LabMetrics
-        from orchestrator.views.metrics.serving import Known
+        from orchestrator.views.metrics.serving import CollectedFamilies
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "prometheus_client":
             raise
@@ -73,7 +73,7 @@ def metrics(
     if once:
         with call.store() as store, Watcher(call.settings, store) as watcher:
             encode, _ = choose_encoder("application/openmetrics-text; version=1.0.0")
-            text = encode(Known(LabMetrics(call.settings, store, watcher).families())).decode()
+            text = encode(CollectedFamilies(LabMetrics(call.settings, store, watcher).families())).decode()
         return Result({"openmetrics": text}, text.rstrip("\n"), verbatim=True)
     with suppress(KeyboardInterrupt):
         worked(call, _served, False, log, kept=log is not None, call=call, port=port, listen=listen, log=log)
@@ -90,7 +90,7 @@ async def _served(command: Command, *, notify: Notify, call: Call, port: int, li
     from orchestrator.views.metrics.process import EXPORTER
     from orchestrator.views.metrics.serving import Endpoint
     from orchestrator.views.web.doors import Names
-    from orchestrator.views.web.server import serve
+    from orchestrator.views.web.server import serve_page
 
     own = EXPORTER.own(call.settings, str(log or ""), kept=log is not None)
     with (
@@ -110,4 +110,4 @@ async def _served(command: Command, *, notify: Notify, call: Call, port: int, li
                 print(coloured(f"{watcher.picture.lab.name}: {url}metrics\nCtrl-C stops it"), flush=True)
 
         with suppress(asyncio.CancelledError):
-            await serve(Endpoint(lab.families, Names(listen, port)), listener, ready)
+            await serve_page(Endpoint(lab.families, Names(listen, port)), listener, ready)

@@ -14,8 +14,8 @@ from pydantic import WithJsonSchema
 
 from orchestrator.change.report import ConfirmReport, DownReport, PrewireReport, UpReport, WatchReport
 from orchestrator.cli.design import SHORT
-from orchestrator.experiments.rehearsal.report import Beside, RehearsalReport
-from orchestrator.experiments.scenario.interval import Verdict
+from orchestrator.experiments.rehearsal.report import ComparedFigure, RehearsalReport
+from orchestrator.experiments.scenario.interval import ArmComparison
 from orchestrator.extensions import parts
 from orchestrator.hosts.by_hand import ByHand
 from orchestrator.jobs.report import JobLogs, JobStatus
@@ -43,7 +43,7 @@ from orchestrator.verify.report import PowerReport, StallReport, VerifyReport
 from orchestrator.verify.signals import DiagnosisReport
 from orchestrator.views.metrics.process import ExporterState
 from orchestrator.views.sweep import Row
-from orchestrator.views.waterfall import Bar, Iterations
+from orchestrator.views.waterfall import Bar, IterationSummary
 from planner.operate.repair import Replan
 
 Shape: TypeAlias = Any
@@ -84,7 +84,7 @@ DESIGN: dict[str, Any] = {
     "exported?": list[str],
     "not_exported?": list[str],
 }
-UP: dict[str, Any] = fields(UpReport) | {"rehearsed?": fields(RehearsalReport), "beside?": list[Beside]}
+UP: dict[str, Any] = fields(UpReport) | {"rehearsed?": fields(RehearsalReport), "beside?": list[ComparedFigure]}
 SCOPE = {"everything": bool, "hosts": list[str], "devices": list[str], "ports": list[tuple[str, str]], "owners": list[str]}
 LOCK = fields(Lock, "process", "seq", "asked", "ended", scope=SCOPE, words=str)
 STEP = fields(StepRecord)
@@ -93,7 +93,7 @@ RESULTS: dict[str, Any] = {"name": str, "folder": str, "parquet": str, "database
 FIGURE = fields(Figure, off=float | None)
 PROBABILITY = {"failures": int, "static": float, "static_exact": str, "reconfigurable": float, "reconfigurable_exact": str}
 ANSWER = {"what": str, "sql": str, "columns": list[str], "rows": list[list[Any]]}
-VERDICT = fields(Verdict, sure=bool)
+VERDICT = fields(ArmComparison, sure=bool)
 SCENARIO = {"name": str, "title": str, "label": str, "claim": str, "source": list[str], "arms": list[str]} | {
     "hosts": int | None,
     "seconds": float,
@@ -220,8 +220,8 @@ DATA: dict[str, Shapes] = {
             "phases": list[Bar],
             "parts": list[Bar],
             "reconfigs": list[dict[str, Any]],
-            "jobs": list[Iterations],
-            "beside": list[Beside],
+            "jobs": list[IterationSummary],
+            "beside": list[ComparedFigure],
             "steps": [STEP],
             "journal": str,
             "trouble": list[str],

@@ -188,7 +188,7 @@ def show(
     from orchestrator.cli.text import columns
     from orchestrator.experiments.sweep import record
     from orchestrator.results import path_text, to_json
-    from orchestrator.views.sweep import asked, drawn, rows_of, table
+    from orchestrator.views.sweep import draw_figure, parse_figure, rows_of, sweep_table
 
     if out is not None and figure is None:
         raise Usage("sweep show: --out is of --figure", hint="testbed sweep show --figure x=ports,y=iteration_ms")
@@ -207,11 +207,11 @@ def show(
     waiting = len(found.trials) - len(results)
     words = f"{found.name}: {states['done']} of {len(found.trials)} trials done, {states['failed']} failed, {waiting} waiting"
     data: dict[str, Json] = _data(found) | states | {"waiting": waiting, "rows": to_json([row.to_json() for row in rows])}
-    cells, meaning = table(rows, wanted)
+    cells, meaning = sweep_table(rows, wanted)
     lines = [words, *(f"  {line}" for line in filter(None, (*columns(cells), meaning))), *_failures(results)]
     if figure is not None:
         place = out or found.folder / "figure.svg"
-        drawn(asked(figure, found, known), rows, found, place, call.settings.cache_dir)
+        draw_figure(parse_figure(figure, found, known), rows, found, place, call.settings.cache_dir)
         data["figure"] = str(place)
         lines.append(f"  figure     {path_text(place)}")
     hint = "testbed sweep FILE --resume" if waiting or states["failed"] else ""

@@ -66,7 +66,7 @@ async def _served(call: Call, store: Store, listener: socket.socket, listen: str
     from orchestrator.views.live.collect import collect
     from orchestrator.views.web.doors import Keys, Names
     from orchestrator.views.web.safestate import SafeState
-    from orchestrator.views.web.server import Page, serve
+    from orchestrator.views.web.server import Page, serve_page
 
     task = asyncio.current_task()
     assert task is not None
@@ -91,7 +91,7 @@ async def _served(call: Call, store: Store, listener: socket.socket, listen: str
 
         asking = None if passive else asyncio.create_task(collect(watcher))
         try:
-            await serve(page, listener, ready)
+            await serve_page(page, listener, ready)
         except asyncio.CancelledError:
             pass
         finally:

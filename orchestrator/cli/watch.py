@@ -73,7 +73,7 @@ def watch(
     length_s = float("inf") if length is None else seconds("--for", length, "10s")
     with call.store() as store:
         from orchestrator.views.live import Watcher
-        from orchestrator.views.live.sections import whole
+        from orchestrator.views.live.sections import whole_picture
 
         with Watcher(call.settings, store) as watcher:
             view = _Once(call, watcher, svg) if once else _view(call, watcher, jsonl)
@@ -87,7 +87,7 @@ def watch(
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             finally:
                 view.close()
-            return Result(whole(watcher.picture) if call.json else {}, view.last)
+            return Result(whole_picture(watcher.picture) if call.json else {}, view.last)
 
 
 class _View:
@@ -117,10 +117,10 @@ class _Silent(_View):
 
 class _Json(_View):
     def __init__(self, call: Call, watcher: Watcher) -> None:
-        from orchestrator.views.live.sections import whole
+        from orchestrator.views.live.sections import whole_picture
 
         super().__init__(call, watcher)
-        self._say({"at": time.time(), "event": "picture", **whole(watcher.picture)})
+        self._say({"at": time.time(), "event": "picture", **whole_picture(watcher.picture)})
         self._due = 0.0
 
     def show(self, changed: bool) -> None:
@@ -245,7 +245,7 @@ async def _watch(watcher: Watcher, view: _View, length_s: float, passive: bool) 
     import signal
 
     from orchestrator.views.live.collect import collect
-    from orchestrator.views.live.sections import changes
+    from orchestrator.views.live.sections import changed_sections
     from orchestrator.views.live.watcher import LOOK_S
 
     task = asyncio.current_task()
@@ -259,7 +259,7 @@ async def _watch(watcher: Watcher, view: _View, length_s: float, passive: bool) 
             if not has_reader():
                 raise BrokenPipeError
             watcher.refresh()
-            view.show(bool(changes(watcher.picture)))
+            view.show(bool(changed_sections(watcher.picture)))
             if time.monotonic() >= end:
                 return
             await asyncio.sleep(LOOK_S)

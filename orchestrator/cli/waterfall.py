@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 
 from optics.plain import counted
 from orchestrator.telemetry.lineprotocol import Point
-from orchestrator.views.waterfall import OVERLAPPING, Bar, Iterations, part_rows, run_rows
+from orchestrator.views.waterfall import OVERLAPPING, Bar, IterationSummary, part_rows, run_rows
 
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 _LABEL = 12
@@ -45,7 +45,7 @@ def reconfig_lines(points: Iterable[Point]) -> list[str]:
     return lines
 
 
-def iteration_lines(found: Iterable[Iterations], run: str) -> list[str]:
+def iteration_lines(found: Iterable[IterationSummary], run: str) -> list[str]:
     """One line per job and operation; of a job that another than `run` launched, until the next change."""
     return [
         f"  job {i.job} ({i.what}{f', launched by {i.run}' if i.run != run else ''}): "

@@ -135,7 +135,7 @@ class Channels:
         token = self.run_token()
 
         def send(name: str, fields: Mapping[str, Any]) -> asyncio.Future[dict[str, Any]]:
-            return self._channels[host_of_rank(name)].send(op, **fields, **token)
+            return self._channels[host_of_rank(name)].send(op, **{**token, **fields})  # `traffic` has a `token` of its own
 
         async def in_turn(name: str, fields: Mapping[str, Any]) -> asyncio.Future[dict[str, Any]]:
             async with self._at_once.room():
@@ -185,7 +185,7 @@ class Channels:
 
         async def one(name: HostName) -> TestbedError | None:
             try:
-                await self._channels[name].ask(op, timeout_s=timeout_s, **fields, **token)
+                await self._channels[name].ask(op, timeout_s=timeout_s, **{**token, **fields})
             except TestbedError as error:
                 return error
             return None

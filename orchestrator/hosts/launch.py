@@ -79,7 +79,7 @@ def payloads(requests: Mapping[RankName, Mapping[str, Any]]) -> dict[HostName, s
     }
 
 
-def rehearse(job: Job, lab: Lab) -> None:
+def check_launch(job: Job, lab: Lab) -> None:
     """Build the requests that would start the job and discard them. Raises: Infeasible - the job could not be started."""
     wanted = requests(job, lab, "")
     payloads(wanted)

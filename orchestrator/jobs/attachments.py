@@ -14,7 +14,7 @@ from optics.plan import Job
 from orchestrator.extensions import parts
 from orchestrator.hosts.launch import Extra
 from orchestrator.inventory.lab import Lab
-from orchestrator.jobs.decision import Decision
+from orchestrator.jobs.decision import JobDecision
 from orchestrator.jobs.keep import is_same
 from orchestrator.session import Session
 from orchestrator.store.job_spec import JobSpec
@@ -46,7 +46,7 @@ class Launch:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class Inspection:
     """A look at a job. alive: its ranks are there. asked: what this look has learned already, by whoever wants to know it twice."""
 
     session: Session
@@ -92,11 +92,11 @@ class Attachment(Generic[V]):
         """Whether what keeps a job in what it was given is gone, by what this machine knows; `tend` mends it."""
         return False
 
-    async def tend(self, given: Given, look: Look) -> Sequence[str]:
+    async def tend(self, given: Given, look: Inspection) -> Sequence[str]:
         """Keep a job that has not ended in what it was given. Returns what of it is lost."""
         return ()
 
-    async def status(self, value: V, given: Given, look: Look) -> Sequence[Figures]:
+    async def status(self, value: V, given: Given, look: Inspection) -> Sequence[Figures]:
         """What is known of it; what is new since the last look goes into the run's directory and journal."""
         return ()
 
@@ -117,7 +117,7 @@ class Attachment(Generic[V]):
         """Raises: Missing - `record`, the latest job, left no checkpoint there. found: what `status` says."""
 
     async def elsewhere(self, lab: Lab, own: Sequence[Figures], asked: dict[object, Any]) -> Sequence[str]:
-        """What other jobs have of the lab, in words. own: figures of the owner's job. asked: as `Look.asked`."""
+        """What other jobs have of the lab, in words. own: figures of the owner's job. asked: as `Inspection.asked`."""
         return ()
 
 
@@ -135,7 +135,7 @@ def _of(job: Job) -> list[tuple[Attachment[Any], Any]]:
     return [(kind, job.attached[kind.key]) for kind in attachments() if kind.key in job.attached]
 
 
-async def check(job: Job | None, lab: Lab, latest: JobRecord | None, *, again: bool = False) -> None:
+async def check_attachments(job: Job | None, lab: Lab, latest: JobRecord | None, *, again: bool = False) -> None:
     """See that a job can have what its plan says, once the latest one has given back what it has; nothing is changed.
 
     again: it is launched even if it runs. Raises: as `Attachment.check`.
@@ -146,7 +146,7 @@ async def check(job: Job | None, lab: Lab, latest: JobRecord | None, *, again: b
         await kind.check(value, job, lab, latest.spec.given.get(kind.key) if latest is not None and latest.ended is None else None)
 
 
-async def ready(job: Job, session: Session) -> None:
+async def check_attachment_hosts(job: Job, session: Session) -> None:
     """See that the hosts of a job can have what its plan says. Raises: Refused - with their names."""
     for kind, value in _of(job):
         await kind.ready(value, job, session)
@@ -164,7 +164,7 @@ async def reserve(job: Job, lab: Lab, run: str) -> dict[str, Given]:
     return given
 
 
-async def begin(launch: Launch, spec: JobSpec, note: Callable[[JobSpec], None]) -> JobSpec:
+async def begin_attachments(launch: Launch, spec: JobSpec, note: Callable[[JobSpec], None]) -> JobSpec:
     """Give a recorded job what its plan says, and have each `note`d at once. Raises: as `Attachment.begin`."""
     for kind, value in _of(launch.job):  # one after the other: what was reserved waits for nothing slow
         await kind.ready(value, launch.job, launch.session)
@@ -190,17 +190,19 @@ def extra(job: Job, spec: JobSpec, lab: Lab) -> Extra:
     return on
 
 
-def without(spec: JobSpec) -> list[str]:
+def missing_attachments(spec: JobSpec) -> list[str]:
     """What a job was launched without, and why."""
-    return [f"no {kind.noun}: {spec.given[kind.key]['lacks']}" for kind, _ in _of(spec.wanted) if lacks(spec.given, kind.key)]
+    return [
+        f"no {kind.noun}: {spec.given[kind.key]['lacks']}" for kind, _ in _of(spec.wanted) if lacks_attachment(spec.given, kind.key)
+    ]
 
 
-def lacks(given: Mapping[str, Given], key: str) -> bool:
+def lacks_attachment(given: Mapping[str, Given], key: str) -> bool:
     """Whether a job was launched without this."""
     return bool(given.get(key, {}).get("lacks"))
 
 
-async def adjust(session: Session, decision: Decision, record: JobRecord | None, job: Job | None) -> list[str]:
+async def adjust(session: Session, decision: JobDecision, record: JobRecord | None, job: Job | None) -> list[str]:
     """Give a job that goes on what the plan wants now, as far as that can change; return what there is to say.
 
     record: the job as it ran before. Raises: as `Attachment.adjust`; all is as it was then, as far as hosts answer.
@@ -227,23 +229,23 @@ def neglected(spec: JobSpec) -> bool:
     return any(kind.neglected(spec.given.get(kind.key, {})) for kind, _ in _of(spec.wanted))
 
 
-async def tend(look: Look) -> list[str]:
+async def tend(look: Inspection) -> list[str]:
     """Keep a job that has not ended in what it was given; what of it is lost."""
     spec = look.record.spec
     return [line for kind, _ in _of(spec.wanted) for line in await kind.tend(spec.given.get(kind.key, {}), look)]
 
 
-async def status(look: Look) -> dict[str, tuple[Figures, ...]]:
+async def attachment_figures(look: Inspection) -> dict[str, tuple[Figures, ...]]:
     """What is known of a job's attachments, as `JobStatus.attached`."""
     spec = look.record.spec
     found = {kind.key: tuple(await kind.status(value, spec.given.get(kind.key, {}), look)) for kind, value in _of(spec.wanted)}
     return {key: figures for key, figures in found.items() if figures}
 
 
-async def stop(session: Session, record: JobRecord | None) -> None:
+async def stop_attachments(session: Session, record: JobRecord | None) -> None:
     """End what may still run of a job's attachments, its ranks having been stopped."""
     for kind, value in _of(record.spec.wanted) if record is not None else ():
-        if record is not None and not lacks(record.spec.given, kind.key):
+        if record is not None and not lacks_attachment(record.spec.given, kind.key):
             await kind.stop(value, record.spec.given.get(kind.key, {}), session, record)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from optics import TestbedError
 from optics.ranks import RankName, host_of_rank, hosts_of
 from orchestrator.hosts import Beat, late
-from orchestrator.jobs.follow import ahead_ns, noted
+from orchestrator.jobs.follow import ahead_ns, collection_mark
 from orchestrator.session import Session
 from orchestrator.telemetry import Journal
 
@@ -32,13 +32,15 @@ def kept(iteration: int) -> bool:
     return iteration % (1 << max(0, iteration.bit_length() - EVERY_BITS)) == 0
 
 
-async def bring_home(session: Session, name: str, job: str, run: str, run_dir: Path, ranks: Collection[RankName]) -> list[Beat]:
+async def collect_heartbeats(
+    session: Session, name: str, job: str, run: str, run_dir: Path, ranks: Collection[RankName]
+) -> list[Beat]:
     """Ask every rank for its beat; what it did since the last time goes into the journal of `run`, which launched the job.
 
     name: that of the job on the hosts. Ranks of hosts that do not answer are left out.
     """
     run_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with noted(run_dir / f"{name}.beats.json") as note:
+    with collection_mark(run_dir / f"{name}.beats.json") as note:
         if note is None:
             return list((await session.hosts.measure.beats(name, ranks, dict.fromkeys(ranks, NONE_AFTER))).values())
         due = note.due(AGAIN_S)

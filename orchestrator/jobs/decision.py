@@ -31,7 +31,7 @@ LIVE: Mapping[Mode | None, Live] = {"live": "require", "restart": "never"}
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class JobDecision:
     """kind: `none`, no job runs; `keep`, it stays as it is; `turn`, to other rings; `restart`, because of `why` (empty: asked)."""
 
     kind: Literal["none", "keep", "turn", "restart"]
@@ -58,18 +58,18 @@ def differing(running: Job, job: Job) -> list[str]:
     return found
 
 
-def decide(record: JobRecord | None, job: Job | None, live: str, *, restart: bool = False) -> Decision:
+def decide_job(record: JobRecord | None, job: Job | None, live: str, *, restart: bool = False) -> JobDecision:
     """What becomes of the running job `record` if the plan wants `job` (None: no job, or not to be launched).
 
     live: as `TransitionPolicy`. restart: whatever it is, as the operator asks. A job whose latest turn has an unknown result turns
     again, which changes nothing if it had turned.
     """
     if record is None:
-        return Decision("none")
+        return JobDecision("none")
     if job is None:
-        return Decision("keep")
+        return JobDecision("keep")
     if restart:
-        return Decision("restart")
+        return JobDecision("restart")
     backend, found = record.spec.backend, differing(record.spec.wanted, job)
     adjusting = [kind.key for kind in planned() if kind.adjusts]
     places = FIELD | {kind.key: kind.place for kind in planned() if kind.place}
@@ -77,14 +77,14 @@ def decide(record: JobRecord | None, job: Job | None, live: str, *, restart: boo
         some = ", ".join(places.get(field, f"job.{field}") for field in forced[:4]) + (
             f" and {len(forced) - 4} more" if len(forced) > 4 else ""
         )
-        return Decision("restart", f"{some} differ{'' if len(forced) > 1 else 's'} from the running job's")
+        return JobDecision("restart", f"{some} differ{'' if len(forced) > 1 else 's'} from the running job's")
     if not set(found) & set(TURNING) and not record.spec.turning:
-        return Decision("keep")
+        return JobDecision("keep")
     if backend == "nccl":
-        return Decision("restart", "job.backend is nccl, whose rings are fixed at the start of the job")
+        return JobDecision("restart", "job.backend is nccl, whose rings are fixed at the start of the job")
     if live == "never":
-        return Decision("restart", "")
-    return Decision("turn")
+        return JobDecision("restart", "")
+    return JobDecision("turn")
 
 
 def pauses(policy: TransitionPolicy, dark_s: float, nccl: bool, cut_off: bool) -> bool:

@@ -20,7 +20,7 @@ REPLACED = "\ufffd"
 
 
 @dataclass
-class Note:
+class CollectionMark:
     """How far a run's journal has what hosts keep: after which number or byte of each rank, and when it was fetched (wall s).
 
     ahead: how much each host's wall clock is ahead of the local one (ns), compared at `clocks_at` (wall s).
@@ -32,7 +32,7 @@ class Note:
     ahead: dict[str, int] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, text: str) -> Note:
+    def of(cls, text: str) -> CollectionMark:
         """The note that this text is; of anything else a new one."""
         with suppress(ValueError, TypeError, KeyError, AttributeError):
             found = json.loads(text)
@@ -46,7 +46,7 @@ class Note:
 
 
 @contextmanager
-def noted(path: Path) -> Iterator[Note | None]:
+def collection_mark(path: Path) -> Iterator[CollectionMark | None]:
     """The note in this file, as the body changes it; None: another command has it, which may be stopped, so nobody waits for it."""
     with path.open("a+", encoding="utf-8") as file:
         path.chmod(0o600)
@@ -55,7 +55,7 @@ def noted(path: Path) -> Iterator[Note | None]:
             return
         file.seek(0)
         before = file.read()
-        note = Note.of(before)
+        note = CollectionMark.of(before)
         yield note
         if (now := json.dumps(asdict(note))) != before:
             file.truncate(0)
@@ -68,7 +68,7 @@ async def ahead_ns(session: Session, hosts: Collection[HostName]) -> dict[HostNa
     return {host: c.offset_ns if abs(c.offset_ns) > c.round_trip_ns / 2 else 0 for host, c in clocks.items()}
 
 
-async def lines(
+async def collect_lines(
     session: Session,
     host: HostName,
     local: Path,

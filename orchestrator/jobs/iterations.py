@@ -13,7 +13,7 @@ from optics.plan import Job
 from optics.ranks import RankName, host_of_rank
 from orchestrator.jobs import follow
 from orchestrator.jobs.rank_records import Sound, sound
-from orchestrator.jobs.record import ranks_of, runs
+from orchestrator.jobs.record import ranks_of, workload_name
 from orchestrator.session import Session
 from orchestrator.store.records import JobRecord
 from orchestrator.telemetry.journal import Journal
@@ -30,7 +30,7 @@ def median_ms(records: list[dict[str, Any]]) -> float | None:
     return round(statistics.median(latest), 2) if latest else None
 
 
-async def bring_home(session: Session, name: str, record: JobRecord, run_dir: Path) -> Sound:
+async def collect_iterations(session: Session, name: str, record: JobRecord, run_dir: Path) -> Sound:
     """Append what rank 0 wrote since last time to the run's directory and journal; return all of the job's iterations.
 
     Where the file cannot be read, as the job made something else of it, those that came home before.
@@ -46,7 +46,7 @@ async def bring_home(session: Session, name: str, record: JobRecord, run_dir: Pa
                 iteration_point(journal, record, found, ahead_ns)
 
     try:
-        await follow.lines(
+        await follow.collect_lines(
             session, host_of_rank(first), local, lambda at: session.hosts.jobs.tail(name, first, "iterations.jsonl", at), take
         )
     except Refused as error:
@@ -127,7 +127,7 @@ def iteration_point(journal: Journal, record: JobRecord, r: Mapping[str, Any], a
     at = int(r["t_wall_ns"]) - ahead_ns - journal.anchor_ns
     journal.point(
         "iteration",
-        {"job": record.name, "workload": runs(wanted)},
+        {"job": record.name, "workload": workload_name(wanted)},
         {
             "iter": r["iter"],
             "iter_ms": took,

@@ -23,14 +23,24 @@ from orchestrator.hosts.output import last_line
 from orchestrator.jobs import attachments
 from orchestrator.jobs import beats as job_beats
 from orchestrator.jobs import ports as job_ports
-from orchestrator.jobs.attachments import Launch, Look
+from orchestrator.jobs.attachments import Inspection, Launch
 from orchestrator.jobs.attempt import Attempt
-from orchestrator.jobs.iterations import LATEST, bring_home, median_ms, saves, sent
+from orchestrator.jobs.iterations import LATEST, collect_iterations, median_ms, saves, sent
 from orchestrator.jobs.keep import is_same
 from orchestrator.jobs.pauses import paused
 from orchestrator.jobs.progress import unseen
 from orchestrator.jobs.rank_records import Sound
-from orchestrator.jobs.record import hosts_of_job, launched, launching, new_hosts, ranks_of, runs, spec_of, state_of, stopping
+from orchestrator.jobs.record import (
+    hosts_of_job,
+    launched,
+    launching,
+    new_hosts,
+    ranks_of,
+    spec_of,
+    state_of,
+    stopping,
+    workload_name,
+)
 from orchestrator.jobs.report import ALIVE, JobStatus
 from orchestrator.session import Session
 from orchestrator.store.keys import lab_of
@@ -63,19 +73,19 @@ class Jobs:
     async def beats(self, record: JobRecord) -> Sequence[Beat]:
         """What every rank says of itself, of the hosts that answer; its iterations since the last time go into the journal."""
         name, ranks = record.spec.on_hosts, ranks_of(record, self.session.lab)
-        return await job_beats.bring_home(self.session, name, record.name, record.run, self._run_dir(record), ranks)
+        return await job_beats.collect_heartbeats(self.session, name, record.name, record.run, self._run_dir(record), ranks)
 
     async def status(
         self, record: JobRecord, beats: Sequence[Beat] | None = None, asked: dict[object, Any] | None = None
     ) -> JobStatus:
         """Ask every rank, fetch the new iterations, record an end in the store.
 
-        beats: what `beats` returned a moment ago. asked: as `Look.asked`.
+        beats: what `beats` returned a moment ago. asked: as `Inspection.asked`.
         """
         name, wanted = record.spec.on_hosts, record.spec.wanted
         ranks = ranks_of(record, self.session.lab)
         states = await self.session.hosts.jobs.states(name, ranks)
-        records = await bring_home(self.session, name, record, self._run_dir(record)) if ranks else Sound()
+        records = await collect_iterations(self.session, name, record, self._run_dir(record)) if ranks else Sound()
         beats = await self.beats(record) if beats is None and ranks else beats or ()
         state, detail = state_of(record, states, len(records) + records.bad)
         launched = self.store.get(record.run)
@@ -84,14 +94,14 @@ class Jobs:
             state, detail = "starting", f"launching since {since}, by run {record.run} ({launched.verb})"
         if ranks and launched is not None and launched.ended is not None:  # that run samples the ports itself until it ends
             ended = state not in ALIVE
-            await job_ports.bring_home(self.session, name, record.run, self._run_dir(record), ranks, launched.ended, ended=ended)
+            await job_ports.fetch_samples(self.session, name, record.run, self._run_dir(record), ranks, launched.ended, ended=ended)
         if state == "running" and record.pause is not None:
             state, detail = await paused(self.session, self.store, lab_of(self.slice), record)
         elif state == "running":
             detail = record.detail
         if not records and not detail and ranks:
             detail = await unseen(self.session, self.store, self.slice, self.runs_dir, record, state)
-        look = Look(self.session, self.store, record, self._run_dir(record), state in ALIVE, {} if asked is None else asked)
+        look = Inspection(self.session, self.store, record, self._run_dir(record), state in ALIVE, {} if asked is None else asked)
         lost = await attachments.tend(look) if record.ended is None else ()
         detail += "".join(f"; {words}" for words in lost) if state == "failed" else ""
         if record.ended is None and state in ("finished", "failed", "stopped"):
@@ -104,7 +114,7 @@ class Jobs:
         return JobStatus(
             name=record.name,
             state=state,
-            workload=runs(wanted),
+            workload=workload_name(wanted),
             backend=record.spec.backend,
             ranks=len(wanted.ranks),
             hosts=len(wanted.hosts),
@@ -122,7 +132,7 @@ class Jobs:
             late=job_beats.late_words(beats, median_ms(records)) if state == "running" else (),
             resumed_from=max(int(records[0].get("iter", 1)) - 1, 0) if records else 0,
             damaged=records[0].get("damaged", 0) if records else 0,
-            attached=await attachments.status(look),
+            attached=await attachments.attachment_figures(look),
             sent=sent(wanted, records),
             saves=saves(records),
             bad_records=records.bad,
@@ -252,7 +262,7 @@ class Jobs:
             spec = dataclasses.replace(spec_of(job, lab, run), given=await attachments.reserve(job, lab, run))
             number = self.store.add_job(self.slice, run, job.name, spec)
             try:
-                spec = await attachments.begin(launch, spec, partial(self.store.set_job_spec, number))
+                spec = await attachments.begin_attachments(launch, spec, partial(self.store.set_job_spec, number))
                 more: dict[str, Any] = {"fresh": new} if new else {}
                 more |= {"extra": attachments.extra(job, spec, lab)} if job.attached else {}
                 await self.session.hosts.jobs.launch(job, run, resume=resume, **more)
@@ -266,8 +276,8 @@ class Jobs:
                 raise
             self.store.set_job(number, "running")
             if sample:
-                await job_ports.keep(self.session, spec.on_hosts, job.ranks)
-            phase.detail = "; ".join((f"{what}, {len(job.ranks)} ranks, {spec.backend}", *attachments.without(spec)))
+                await job_ports.start_port_sampling(self.session, spec.on_hosts, job.ranks)
+            phase.detail = "; ".join((f"{what}, {len(job.ranks)} ranks, {spec.backend}", *attachments.missing_attachments(spec)))
         record = self.store.job(number)  # whoever took the lock may have recorded another since
         assert record is not None
         starts = f"waiting for {counted(len(job.ranks), 'rank')} to start and meet, then for {FIRST_ITERATIONS} iterations"
@@ -312,7 +322,7 @@ class Jobs:
         ended = await self.session.hosts.jobs.stop(record.spec.on_hosts, GRACE_S, ranks_of(record, self.session.lab))
         if still := [rank for rank, s in ended.items() if s.state == "running"]:
             raise Refused(f"job {record.name}: {', '.join(still)} did not stop", hint="testbed job stop again, or check the host")
-        await attachments.stop(self.session, record)
+        await attachments.stop_attachments(self.session, record)
         try:
             status = await self.status(record)
         except Unreachable:  # stopped through Ansible, or its hosts were started anew: no agent there tells more
@@ -334,7 +344,7 @@ class Jobs:
         ended = await self.session.hosts.jobs.stop(name, BROKEN_GRACE_S, near) if near else {}
         if still := [rank for rank, s in ended.items() if s.state == "running"]:
             raise Refused(f"job {record.name}: {', '.join(still)} did not stop", hint="check the host")
-        await attachments.stop(self.session, record)
+        await attachments.stop_attachments(self.session, record)
         if record.ended is None:
             words = why or f"{', '.join(sorted(lost))} did not answer"
             self.store.set_job(record.id, "failed", words, ended=True)
@@ -359,7 +369,7 @@ class Jobs:
             if record is not None and record.ended is not None and (left := await self.left(record)):
                 await self.session.hosts.jobs.stop(record.spec.on_hosts, GRACE_S, left)
         if record is not None and record.ended is not None:
-            await attachments.stop(self.session, record)
+            await attachments.stop_attachments(self.session, record)
 
     async def stop_if_running(self, recorder: Recorder) -> str:
         """Stop the job if one runs; return its name, else "". Raises: Unreachable, Refused - not all of its ranks stopped."""

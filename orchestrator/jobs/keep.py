@@ -8,7 +8,7 @@ from itertools import combinations
 from optics import HostName, Interlock
 from optics.plain import counted, seconds_text
 from optics.plan import Job, Mode, Plan, reached, steps_of
-from orchestrator.jobs.decision import LIVE, decide, differing
+from orchestrator.jobs.decision import LIVE, decide_job, differing
 from orchestrator.jobs.record import affected
 from orchestrator.jobs.report import JobStatus
 from orchestrator.plan.target import Target
@@ -91,7 +91,7 @@ def foretold(
             return f"{record.name} has finished; to launch it again: testbed job launch", ""
         return f"{record.name} {'has finished' if record.state == 'finished' else record.state}; up launches it again", ""
     live = LIVE.get(mode, plan.transition.live)
-    goes_on = mode == "keep" or decide(record, job, live, restart=mode == "restart").kind == "keep"
+    goes_on = mode == "keep" or decide_job(record, job, live, restart=mode == "restart").kind == "keep"
     if goes_on and (words := apart(record, plan)):
         return words.removeprefix("job "), f"{words}; to end the job first: testbed job stop"
     return consequence(record, job, bool(affected(record, goal)), usual, live, mode), ""
@@ -102,12 +102,12 @@ def consequence(
 ) -> str:
     """What a change does to the running job, in words. breaks: links of it. usual: seconds per phase, from earlier runs.
 
-    live: as `decide`. mode: what the operator asked for with `--job`, if anything; with `keep`, `job` is what is not launched.
+    live: as `decide_job`. mode: what the operator asked for with `--job`, if anything; with `keep`, `job` is what is not launched.
     """
     if mode == "keep":
         later = "" if job is None or is_same(record, job) else "; this plan's job comes with its next launch"
         return consequence(record, None, breaks, usual) + later
-    found = decide(record, job, live, restart=mode == "restart")
+    found = decide_job(record, job, live, restart=mode == "restart")
     if found.kind == "turn":
         return f"{record.name} goes on; its rings change at the end of an iteration"
     if job is None or found.kind == "keep":

@@ -11,7 +11,7 @@ from pathlib import Path
 from optics import Garbled, HostName, TestbedError
 from optics.ranks import RankName, by_host, host_of_rank
 from orchestrator.hosts import SAMPLE, HostEvent, Tail, samples
-from orchestrator.jobs.follow import ahead_ns, noted
+from orchestrator.jobs.follow import ahead_ns, collection_mark
 from orchestrator.session import Session
 from orchestrator.telemetry import Journal
 
@@ -21,7 +21,7 @@ AGAIN_S = 5.0
 """Minimum interval (s) between two requests to the hosts."""
 
 
-async def keep(session: Session, name: str, ranks: Collection[RankName]) -> None:
+async def start_port_sampling(session: Session, name: str, ranks: Collection[RankName]) -> None:
     """Have the hosts of a job's ranks sample their ports until it ends. A failure to sample never fails the job."""
     with suppress(TestbedError):
         await session.hosts.measure.keep_counters(name, EVERY_S, _one_a_host(ranks))
@@ -32,14 +32,14 @@ def _one_a_host(ranks: Collection[RankName]) -> list[RankName]:
     return [here[0] for here in by_host(ranks).values()]
 
 
-async def bring_home(
+async def fetch_samples(
     session: Session, name: str, run: str, run_dir: Path, ranks: Collection[RankName], since: float, *, ended: bool
 ) -> None:
     """Fetch what hosts kept since last time into the journal of the run that launched the job.
 
     since: wall time (s) from which samples count; the run itself sampled before. ended: the job has ended, these are the last.
     """
-    with noted(run_dir / f"{name}.ports.json") as note:
+    with collection_mark(run_dir / f"{name}.ports.json") as note:
         if note is not None and (ended or note.due(AGAIN_S)):
             await _fetch(session, name, run, run_dir, _one_a_host(ranks), since, note.after)
             note.at = time.time()

@@ -25,7 +25,7 @@ def spec_of(job: Job, lab: Lab, run: str) -> JobSpec:
     return JobSpec(job, job_name(job.name, run), backend(job, lab))
 
 
-def runs(job: Job) -> str:
+def workload_name(job: Job) -> str:
     """What a job runs: the workload, or the name of the owner's program."""
     return job.program or job.workload
 

@@ -7,7 +7,7 @@ import itertools
 import time
 
 from optics import TestbedError
-from orchestrator.jobs.iterations import LATEST, ahead_ns_of, bring_home, ends_before, ends_of, median_ms
+from orchestrator.jobs.iterations import LATEST, ahead_ns_of, collect_iterations, ends_before, ends_of, median_ms
 from orchestrator.jobs.jobs import Jobs
 from orchestrator.jobs.record import ranks_of
 from orchestrator.telemetry.recorder import Recorder
@@ -30,7 +30,7 @@ async def resumed(jobs: Jobs, recorder: Recorder, after_ns: int, since_ns: int, 
     try:
         ahead_ns = await ahead_ns_of(jobs.session, ranks[0]) if ranks else 0
         while ranks:
-            found = await bring_home(jobs.session, record.spec.on_hosts, record, jobs.runs_dir / record.run)
+            found = await collect_iterations(jobs.session, record.spec.on_hosts, record, jobs.runs_dir / record.run)
             ends = ends_of(found, ahead_ns + journal.anchor_ns)
             for r, at in zip(found[-LATEST:], ends[-LATEST:], strict=True):
                 if at > after_ns:

@@ -219,7 +219,7 @@ class TransitionEdge(Edge):
     boundary_s: Annotated[float, Field(ge=1, le=3600, description="an iteration of the job ends within this time, seconds")] = 30.0
 
 
-class SegmentEdge(Edge):
+class PlanSegmentEdge(Edge):
     """An electrical segment of the inventory whose ports carry traffic of the plan, as if every two of them were linked."""
 
     name: Name
@@ -232,7 +232,7 @@ class SegmentEdge(Edge):
     ] = Field(default_factory=list)
 
 
-class SlotEdge(Edge):
+class TimeslotEdge(Edge):
     """Links that are lit in one slot, beside those that always are."""
 
     links: Annotated[list[LinkEdge], Field(max_length=8192)]
@@ -247,9 +247,9 @@ class ScheduleEdge(Edge):
     ] = "clock"
     dwell_s: Annotated[Seconds, Field(description="light of one slot, from its arrival to its end")]
     guard_s: Annotated[float, Field(ge=0, le=3600, description="hosts stop sending this long before a slot's expected end")] = 0.0
-    slots: Annotated[list[SlotEdge], Field(description=f"one after the other, then from the first again; at most {MOST_SLOTS}")] = (
-        Field(default_factory=list)
-    )
+    slots: Annotated[
+        list[TimeslotEdge], Field(description=f"one after the other, then from the first again; at most {MOST_SLOTS}")
+    ] = Field(default_factory=list)
     pattern: Annotated[
         Literal["round-robin", "staggered", "opera"] | None,
         Field(
@@ -287,7 +287,7 @@ class PlanEdge(Edge):
     name: Name
     description: Annotated[str, Field(max_length=4096)] = ""
     links: Annotated[list[LinkEdge], Field(max_length=8192)] = Field(default_factory=list)
-    segments: Annotated[list[SegmentEdge], Field(max_length=64)] = Field(default_factory=list)
+    segments: Annotated[list[PlanSegmentEdge], Field(max_length=64)] = Field(default_factory=list)
     job: JobEdge | None = None
     predicted: PredictedEdge | None = None
     producer: ProducerEdge | None = None

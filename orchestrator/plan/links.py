@@ -15,7 +15,7 @@ from orchestrator.fabric.circuits import circuit
 from orchestrator.inventory.lab import Lab
 from orchestrator.inventory.positions import Path, Problems, spell
 from orchestrator.inventory.schema import attempt
-from orchestrator.plan.edges import LinkEdge, SegmentEdge
+from orchestrator.plan.edges import LinkEdge, PlanSegmentEdge
 
 
 class Links:
@@ -85,7 +85,7 @@ class Links:
         known = self.lab.segments
         for index, item in enumerate(raw if isinstance(raw, list) else ()):
             path: Path = ("segments", index)
-            edge = attempt(SegmentEdge, item)
+            edge = attempt(PlanSegmentEdge, item)
             if edge is None:
                 self.complete = False
                 continue

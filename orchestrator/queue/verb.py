@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from optics import BadFile, Infeasible, Locked
 from optics.plain import counted
 from orchestrator.background.work import Notify, emit, ready, serving
-from orchestrator.hosts.launch import rehearse
+from orchestrator.hosts.launch import check_launch
 from orchestrator.inventory.lab import Lab
 from orchestrator.inventory.positions import read_yaml
 from orchestrator.plan.design.placement import hosts_of
@@ -79,7 +79,7 @@ def prepared(lab: Lab, text: str, name: str, hosts: int | None, method: str) -> 
         raise Infeasible(f"{name}: slots of a schedule are not turned by the queue", hint=f"testbed up --topology {name}")
     if plan.job is None:
         raise BadFile([f"{name}: the plan has no job, so there is nothing to run"], hint="add one to the plan")
-    rehearse(plan.job, lab)
+    check_launch(plan.job, lab)
     needs = hosts_of(plan)
     if hosts not in (None, len(needs)):
         raise Infeasible(f"{name}: the plan is for {counted(len(needs), 'host')}, not {hosts}", hint="leave --hosts out")

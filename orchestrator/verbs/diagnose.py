@@ -14,7 +14,7 @@ from optics import HostName, Locked, Missing, TestbedError
 from optics.plain import counted
 from orchestrator.change.locking import holding
 from orchestrator.inventory.lab import Lab
-from orchestrator.jobs.iterations import LATEST, bring_home
+from orchestrator.jobs.iterations import LATEST, collect_iterations
 from orchestrator.jobs.rank_records import sound
 from orchestrator.jobs.record import launching, ranks_of
 from orchestrator.plan.stored import stored_plan
@@ -88,7 +88,7 @@ async def subject(command: Command, session: Session, current: CurrentPlan, reco
     name, run_dir = record.spec.on_hosts, command.settings.runs_dir / record.run
     records: list[dict[str, Any]] = []
     try:
-        records = await bring_home(session, name, record, run_dir)
+        records = await collect_iterations(session, name, record, run_dir)
     except TestbedError:  # the host of rank 0 is gone: what was fetched before
         with suppress(OSError):
             records = sound((run_dir / f"{name}.iterations.jsonl").read_bytes().splitlines())

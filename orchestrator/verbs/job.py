@@ -178,7 +178,7 @@ async def _launch(command: Command, verb: str, *, anew: bool = True, restore: bo
             with run, Journal(run_dir, run.id, session.lab.name) as journal:
                 environment.note(run_dir, session.lab, command.inventory)
                 recorder, sample, record = Recorder(command.progress, journal), settings.sample_hz > 0, store.latest_job(key)
-                await attachments.check(job, session.lab, record, again=anew)
+                await attachments.check_attachments(job, session.lab, record, again=anew)
                 if anew and record is not None and record.ended is None:
                     await jobs.stop(record, "launched again")
                 if anew:

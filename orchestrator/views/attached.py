@@ -11,7 +11,7 @@ from orchestrator.results import Json
 from orchestrator.telemetry.lineprotocol import Point
 
 if TYPE_CHECKING:
-    from orchestrator.views.report.model import Context, Section
+    from orchestrator.views.report.model import ReportContext, ReportSection
 
 Figures = Mapping[str, int | float | str]
 Mark = dict[str, Json]
@@ -39,7 +39,7 @@ class View(ABC):
         """The host that packets are copied to, and those where they arrive; empty: none are."""
         return "", []
 
-    def section(self, c: Context, made: Section, where: str) -> None:
+    def section(self, c: ReportContext, made: ReportSection, where: str) -> None:
         """Add to the report what is known of it, if anything. where: the condition in SQL for its points."""
         return
 

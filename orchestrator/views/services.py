@@ -11,7 +11,7 @@ from orchestrator.telemetry.lineprotocol import Point
 
 if TYPE_CHECKING:
     from orchestrator.views.report.gather import Source
-    from orchestrator.views.report.model import Context
+    from orchestrator.views.report.model import ReportContext
 
 News = tuple[str, str, dict[str, Json]]
 """An event as viewers are notified of it: its name, words, and fields."""
@@ -54,7 +54,7 @@ class ServiceView(ABC):
     def live(self) -> Live:
         """For a new viewer."""
 
-    def section(self, c: Context, source: Source) -> None:
+    def section(self, c: ReportContext, source: Source) -> None:
         """Add to the report on one run what it did then, if anything."""
         return
 

@@ -93,16 +93,16 @@ def middle(values: Sequence[float]) -> Middle:
     return Middle(median(ranked), low, high, ranked[0], ranked[-1], number)
 
 
-def chosen(rows: Sequence[Row], wanted: Sequence[str]) -> list[str]:
+def values_to_show(rows: Sequence[Row], wanted: Sequence[str]) -> list[str]:
     """The values to show: those asked for, else the first few."""
     known = list(dict.fromkeys(name for row in rows for name in row.values))
     return list(wanted) or sorted(known, key=lambda name: FIRST.index(name) if name in FIRST else len(FIRST))[:SHOWN]
 
 
-def table(rows: Sequence[Row], wanted: Sequence[str]) -> tuple[list[list[str]], str]:
+def sweep_table(rows: Sequence[Row], wanted: Sequence[str]) -> tuple[list[list[str]], str]:
     """Rows of cells: parameters, number of trials, and of each value the median with its interval; and what its brackets mean."""
     names = list(dict.fromkeys(name for row in rows for name in row.labels))
-    values = chosen(rows, wanted)
+    values = values_to_show(rows, wanted)
     if not rows:
         return [], ""
     cells = [[*names, "trials", *values]]
@@ -130,7 +130,7 @@ def legend(found: Iterable[Middle]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class FigureRequest:
     """A figure: the value y over x, a parameter or another value, with a line for each value of the parameter `by`. only: values of
     other parameters, as tables show them."""
 
@@ -152,7 +152,7 @@ class Asked:
         return found
 
 
-def asked(text: str, record: CampaignRecord, values: Sequence[str]) -> Asked:
+def parse_figure(text: str, record: CampaignRecord, values: Sequence[str]) -> FigureRequest:
     """Read `x=dark_ms,y=lost_ms,by=plan,method=ring`. Raises: Usage - a part is missing, or names nothing that there is."""
     given = dict(part.partition("=")[::2] for part in text.split(","))
     parameters = [name for name in record.parameters if name not in CHANCE]
@@ -166,10 +166,10 @@ def asked(text: str, record: CampaignRecord, values: Sequence[str]) -> Asked:
             problems.append(f"--figure: {name}={given[name]}: wanted one of {', '.join(known)}{did_you_mean(given[name], known)}")
     if problems:
         raise Usage("\n".join(problems), hint="testbed sweep show --figure x=ports,y=iteration_ms,by=method")
-    return Asked(given["x"], given["y"], given.get("by", ""), only)
+    return FigureRequest(given["x"], given["y"], given.get("by", ""), only)
 
 
-def drawn(wanted: Asked, rows: Sequence[Row], record: CampaignRecord, path: Path, cache_dir: Path) -> None:
+def draw_figure(wanted: FigureRequest, rows: Sequence[Row], record: CampaignRecord, path: Path, cache_dir: Path) -> None:
     """Draw a figure into a file. Raises: Missing - nothing to draw. Usage - no kind of file that can be drawn, or not writable."""
     from orchestrator.files.atomic import whole
     from orchestrator.views.report.figures import one_figure, prepare, style

@@ -67,7 +67,7 @@ class Slow:
 
     @property
     def causes(self) -> tuple[str, ...]:
-        return tuple(self.parts) or (STRAGGLER if is_slow(self.span.own, self.usual) else PAUSE,)
+        return tuple(self.parts) or (STRAGGLER if is_slow_iteration(self.span.own, self.usual) else PAUSE,)
 
     @property
     def words(self) -> str:
@@ -79,12 +79,12 @@ class Slow:
         return said + ", ".join(parts + ([f"other {self.other:.0f}"] if self.other >= 1 else []))
 
 
-def is_slow(took: float, usual: float) -> bool:
+def is_slow_iteration(took: float, usual: float) -> bool:
     """Whether an iteration (ms) took too long, compared with the usual time (ms)."""
     return took > FACTOR * usual and took >= usual + LEAST_MS
 
 
-def usual(before: Sequence[float]) -> float | None:
+def usual_iteration_ms(before: Sequence[float]) -> float | None:
     """The usual time (ms) by the iterations before; None if they are too few."""
     return median(before[-BEFORE:]) if len(before) >= ENOUGH else None
 

@@ -28,7 +28,7 @@ class Bar:
 
 
 @dataclass(frozen=True, slots=True)
-class Iterations:
+class IterationSummary:
     """Times of a job's iterations, ms; `run` launched it; `busbw_gbps` is the median bus bandwidth."""
 
     run: str
@@ -59,7 +59,7 @@ def bars(points: Iterable[Point]) -> list[Bar]:
     return sorted(found, key=lambda b: (b.begin_ms, b.kind != "run"))
 
 
-def iterations(points: Iterable[Point]) -> list[Iterations]:
+def summarise_iterations(points: Iterable[Point]) -> list[IterationSummary]:
     """The `iteration` and `collective` points, summarised by job and operation."""
     times: dict[tuple[str, str, str], list[float]] = {}
     rates: dict[tuple[str, str, str], list[float]] = {}
@@ -70,7 +70,7 @@ def iterations(points: Iterable[Point]) -> list[Iterations]:
             if "busbw_gbps" in p.fields:
                 rates.setdefault(key, []).append(float(p.fields["busbw_gbps"]))
     return [
-        Iterations(
+        IterationSummary(
             run,
             job,
             what,

@@ -12,18 +12,18 @@ from dataclasses import dataclass, replace
 from math import gcd
 
 import numpy as np
-from numpy.typing import NDArray
 
 from planner.model.demand import Demand, Infeasible
 from planner.model.planes import check
 from planner.model.shape import Lab, Ring, Shape
 from planner.model.totient import ring
-from planner.predict.routing import even_loads
 from planner.predict.score import Score, allreduce_bound_s, allreduce_s, moore, mp_s, score, survives, worst_diameter
 from planner.schedule import bfb
 from planner.topology.direct import graph, instead
+from planner.topology.exchanges import exchanged, least_full
+from planner.topology.families import cayley, circulants, known
 from planner.topology.hamilton import decompose
-from planner.topology.regular import Found, Judge, Links, cayley, circulants, exchanged, known
+from planner.topology.hops import Judge, Links
 from planner.topology.topofinder import connection, find
 from planner.workers import Workers, spread
 
@@ -31,8 +31,6 @@ LARGEST = 16
 """Most ranks for which the search takes reasonable time."""
 FINALISTS = 4
 """Graphs of each kind that are scored in full, those of fewest hops."""
-EXCHANGED_FINALISTS = 8
-"""The same of graphs found by exchanges: of as many hops, their fullest links differ, and only the linear program says how much."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,7 +97,7 @@ def search(demand: Demand, lab: Lab, *, seed: int = 0, schedules: bool = True, w
     weights = demand.mp if demand.mp.any() else 1.0 - np.eye(n)
     alike = len(np.unique(weights[~np.eye(n, dtype=bool)])) == 1
     judge = Judge(n, weights)
-    kinds: dict[str, list[Found]] = {"circulant": [], "Cayley graph": [], "known graph": [], "exchanged": []}
+    kinds: dict[str, list[tuple[float, str, Links]]] = {"circulant": [], "Cayley graph": [], "known graph": [], "exchanged": []}
     kinds["circulant"] = list(circulants(n, degree, lab.duplex, judge, alike))
     if alike:
         kinds["Cayley graph"] = list(cayley(n, degree, lab.duplex, judge))
@@ -108,7 +106,7 @@ def search(demand: Demand, lab: Lab, *, seed: int = 0, schedules: bool = True, w
     kinds["exchanged"] = list(exchanged(n, degree, lab.duplex, judge, start[2] if start else None, seed, alike, workers))
     totient = _totient(demand, lab, seed, schedules)
     finalists = [entry for kind, found in kinds.items() if kind != "exchanged" for entry in _distinct(found)]
-    finalists += _least_full(kinds["exchanged"], n, lab.duplex, weights)
+    finalists += least_full(kinds["exchanged"], n, lab.duplex, weights)
     candidates: list[Candidate] = []
     finalists.sort(key=lambda entry: entry[0])  # stable: of as few hops, circulants first
     hopeful = spread(workers, _hopeful, ((entry, demand, lab, schedules) for entry in finalists))
@@ -133,23 +131,9 @@ def search(demand: Demand, lab: Lab, *, seed: int = 0, schedules: bool = True, w
     )
 
 
-def _least_full(found: list[Found], n: int, duplex: bool, weights: NDArray[np.float64]) -> list[Found]:
-    """Graphs of fewest hops, of these the ones whose fullest link carries least where traffic is divided evenly."""
-
-    def fullest(links: Links) -> float:
-        return float(even_loads(graph(n, links, duplex=duplex), weights).max())
-
-    fewest = sorted({round(hops, 9) for hops, _, _ in found})[:2]
-    rated = [
-        (round(hops, 9), round(fullest(links), 9), hops, name, links) for hops, name, links in found if round(hops, 9) in fewest
-    ]
-    rated.sort(key=lambda entry: entry[:2])
-    return [(hops, name, links) for _, _, hops, name, links in rated[:EXCHANGED_FINALISTS] if hops < float("inf")]
-
-
-def _distinct(found: list[Found]) -> list[Found]:
+def _distinct(found: list[tuple[float, str, Links]]) -> list[tuple[float, str, Links]]:
     """The best few; a number of hops and a link set only once."""
-    kept: list[Found] = []
+    kept: list[tuple[float, str, Links]] = []
     for entry in sorted(found, key=lambda e: (e[0], e[1])):
         if entry[0] < float("inf") and all(round(entry[0], 9) != round(other[0], 9) for other in kept):
             kept.append(entry)
@@ -158,7 +142,7 @@ def _distinct(found: list[Found]) -> list[Found]:
     return kept
 
 
-def _hopeful(entry: Found, demand: Demand, lab: Lab, schedules: bool) -> Candidate | None:
+def _hopeful(entry: tuple[float, str, Links], demand: Demand, lab: Lab, schedules: bool) -> Candidate | None:
     """The topology with its rings, if it has them, and its score, in which the time of traffic between pairs is a lower bound; None
     if the lab cannot carry it."""
     _, name, links = entry

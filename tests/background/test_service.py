@@ -17,7 +17,7 @@ import pytest
 
 from optics import Locked, Missing, NotVerified, TestbedError
 from orchestrator.background import kind as kinds
-from orchestrator.background.registry import KINDS, kind
+from orchestrator.background import registry
 from orchestrator.background.state import process_of
 from orchestrator.background.work import Retries, serving
 from orchestrator.processes import process_mark
@@ -174,7 +174,7 @@ def test_one_that_a_keeper_starts_again_is_ended_by_its_keeper(here: Settings) -
 
 
 def test_who_moves_light_is_said_alike_by_kinds_and_verbs() -> None:
-    assert {each.name for each in map(kind, KINDS) if each.moves_light} == set(MOVERS.values())
+    assert {each.name for each in registry.kinds() if each.moves_light} == set(MOVERS.values()) == {"turn", "adapt"}
 
 
 def test_whoever_the_file_names_only_who_holds_it_is_ended(here: Settings, bystander: subprocess.Popen[bytes]) -> None:
@@ -277,7 +277,7 @@ def test_one_failure_too_many_in_a_row_ends_a_service_and_says_which_was_the_las
     assert ended.value.hint == "testbed doctor"
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", [each.name for each in registry.kinds()])
 def test_the_registry_has_every_kind_under_its_own_name(name: str) -> None:
-    found = kind(name)
+    found = registry.kind(name)
     assert found.name == name and "pid 7 of ann@here" in str(found.state(7, "ann", "here"))

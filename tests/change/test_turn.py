@@ -23,7 +23,7 @@ from orchestrator.change.up import Up
 from orchestrator.deadline import deadline
 from orchestrator.inventory.programs import Iterations, Program
 from orchestrator.jobs.attempt import Attempt
-from orchestrator.jobs.decision import Decision
+from orchestrator.jobs.decision import JobDecision
 from orchestrator.jobs.iterations import last_before, turned_at
 from orchestrator.jobs.record import spec_of
 from orchestrator.plan.reader import read_plan
@@ -41,7 +41,7 @@ async def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     async def unsampled(*_: Any, **__: Any) -> None:
         """These hosts keep no port counters."""
 
-    monkeypatch.setattr("orchestrator.jobs.ports.bring_home", unsampled)
+    monkeypatch.setattr("orchestrator.jobs.ports.fetch_samples", unsampled)
     with Store(tmp_path / "store.sqlite3", durable=False) as store:
         living = Living(store, tmp_path)
         await living.up(plan_text("one", *ring(1, 2)))
@@ -350,7 +350,7 @@ async def test_what_became_of_the_job_is_in_the_words_of_its_case(bench: Living)
     turn.record = bench.job
     found = {}
     for kind in ("none", "keep", "restart", "turn"):
-        turn.decision = Decision(kind)  # type: ignore[arg-type]
+        turn.decision = JobDecision(kind)  # type: ignore[arg-type]
         found[kind] = turn.left_as
     assert found == {
         "none": "its job does not run",

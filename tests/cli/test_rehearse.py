@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks import rehearsal
 from orchestrator.change.report import JobChange
-from orchestrator.experiments.rehearsal.report import GoingBack, LinkDark, RehearsalReport, StallEstimate, kept
+from orchestrator.experiments.rehearsal.report import GoingBack, LinkDark, RehearsalReport, StallEstimate, load_comparison
 from orchestrator.plan.report import DeviceDiff
 from orchestrator.store.options import UpOptions
 from orchestrator.telemetry.phases import PartTime, PhaseTime
@@ -93,7 +93,7 @@ def test_the_change_is_made_on_the_lab_as_it_was_rehearsed_and_both_are_kept_wit
     assert (first, tried[-1], second, made[-1]) == ("rehearse", options, "up", replace(options, expected="f00d"))
     assert "Rehearsal of topoopt-12 on a twin of emulated" in said.err
     assert "    dark" in said.out and "rehearsed" in said.out
-    rows = {row.what: row for row in kept(rehearsed.home / "state" / "runs" / run)}
+    rows = {row.what: row for row in load_comparison(rehearsed.home / "state" / "runs" / run)}
     assert rows["dark"].rehearsed_ms == 61.0 and rows["dark"].measured_ms == rehearsed.answers["up"].dark_ms
 
 

@@ -18,7 +18,7 @@ from orchestrator.change.report import DownReport, UpReport
 from orchestrator.experiments.files.scenario.reader import read_scenario
 from orchestrator.experiments.files.scenario.values import Compared, Scenario
 from orchestrator.experiments.scenario.interval import Interval
-from orchestrator.experiments.scenario.judging import Finding, compared_of, judge, reproduced
+from orchestrator.experiments.scenario.judging import JudgedComparison, compared_of, judge_comparison, reproduced
 from orchestrator.experiments.scenario.record import (
     ComparisonRecord,
     Known,
@@ -329,7 +329,7 @@ RATIO = Compared("x", "iteration_ms", "b", "a", "ann", 0.9, 1.1)
 
 def judged(of: list[list[float]], over: list[list[float]], states: str = "done", compared: Compared = RATIO) -> Any:
     samples = {("b", "ann", "iteration_ms", 0): of, ("a", "ann", "iteration_ms", 0): over}
-    return judge(compared, samples, {"a": ["done"] * 2, "b": ["done", states]})
+    return judge_comparison(compared, samples, {"a": ["done"] * 2, "b": ["done", states]})
 
 
 def test_a_comparison_holds_if_its_whole_interval_is_inside_the_band() -> None:
@@ -380,7 +380,7 @@ def test_a_verdict_has_as_many_digits_as_show_its_reason(
 ) -> None:
     one = Compared("x", "iteration_ms", "a", "b", "ann", *band)
     holds = (band[0] is None or found[1] >= band[0]) and (band[1] is None or found[2] <= band[1])
-    words = Finding(one, Interval(*found), holds, "" if holds else "the interval is not inside the band").words
+    words = JudgedComparison(one, Interval(*found), holds, "" if holds else "the interval is not inside the band").words
     low, high = (float(part) for part in words.partition("95 % ")[2].partition(")")[0].split(" to "))
     assert holds == ((band[0] is None or low >= band[0]) and (band[1] is None or high <= band[1])), words
     assert [float(n) for n in re.findall(r"[0-9.]+", shown)] == [float(n) for n in re.findall(r"[0-9.]+", words.partition(",")[0])]

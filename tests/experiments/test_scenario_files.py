@@ -13,11 +13,11 @@ import yaml
 
 from emulators.inventory.config import read_config
 from optics import BadFile
-from orchestrator.experiments.files.scenario.documents import differing, undeclared
+from orchestrator.experiments.files.scenario.documents import differing_fields, undeclared
 from orchestrator.experiments.files.scenario.edges import json_schema
 from orchestrator.experiments.files.scenario.reader import read_scenario
 from orchestrator.experiments.files.scenario.values import Scenario
-from orchestrator.experiments.scenario.lab import prepare
+from orchestrator.experiments.scenario.lab import prepare_lab
 from tests.house.repository import ROOT, scenarios
 
 SHIPPED = [*scenarios().values()]
@@ -153,8 +153,8 @@ def test_arms_that_differ_in_the_job_without_saying_so_are_refused_field_by_fiel
 
 def test_a_name_a_description_and_a_prediction_are_no_difference() -> None:
     a, b = plan("a", predicted={"iteration_ms": 1.0}), {**plan("b"), "$schema": "x"}
-    assert differing([a, b], "plan") == []
-    assert differing([a, None], "then") == ["then"]
+    assert differing_fields([a, b], "plan") == []
+    assert differing_fields([a, None], "then") == ["then"]
     assert undeclared(["plan.job.args.model"], ["plan.job.args"]) == ([], [])
 
 
@@ -213,7 +213,7 @@ def test_a_shipped_scenario_is_named_like_its_folder_fits_the_schema_and_has_its
 def test_the_emulators_bear_the_lines_of_a_scenario_that_ships(path: Path, tmp_path: Path) -> None:
     found = read_scenario(path.read_text(), str(path), lambda word: (path.parent / word).read_text())
     assert found.lab is not None
-    assert read_config(prepare(tmp_path / "lab", found.lab)).lines, "the lab starts: nothing is refused"
+    assert read_config(prepare_lab(tmp_path / "lab", found.lab)).lines, "the lab starts: nothing is refused"
 
 
 def test_jobs_are_coordinated_only_where_two_tenants_have_one_and_stay_on_their_plans() -> None:

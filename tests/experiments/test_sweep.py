@@ -24,7 +24,7 @@ from optics.errors import Locked, Missing, NotVerified, Refused, Unreachable
 from orchestrator.experiments.files.scenario.values import WantedLab
 from orchestrator.experiments.files.sweep.reader import read_campaign
 from orchestrator.experiments.files.sweep.values import Campaign
-from orchestrator.experiments.scenario.lab import prepare
+from orchestrator.experiments.scenario.lab import prepare_lab
 from orchestrator.experiments.sweep import campaign as campaigns
 from orchestrator.experiments.sweep import onlab, record, trial, verb
 from orchestrator.experiments.sweep.campaign import trials_to_make
@@ -497,7 +497,7 @@ def test_a_prediction_is_that_of_the_design(settings: Settings) -> None:
 
 
 def test_a_lab_whose_worker_died_before_it_was_ready_ends(tmp_path: Path) -> None:
-    inventory = prepare(tmp_path / "lab", WantedLab(hosts=2, ports=1))
+    inventory = prepare_lab(tmp_path / "lab", WantedLab(hosts=2, ports=1))
     here, there = os.pipe()
     words = [sys.executable, "-P", "-m", "emulators", str(inventory), "--devices-only", "--foreground", "--with-parent"]
     start = f"import subprocess; subprocess.Popen({[*words, '--ready-fd', str(there)]!r}, pass_fds=({there},))"

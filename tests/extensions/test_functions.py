@@ -25,7 +25,7 @@ from optics.plan import Job
 from orchestrator.hosts.launch import requests
 from orchestrator.inventory.lab import Lab
 from orchestrator.inventory.segments import Segment
-from orchestrator.jobs.attachments import check, elsewhere
+from orchestrator.jobs.attachments import check_attachments, elsewhere
 from orchestrator.jobs.attempt import MOST_S
 from orchestrator.jobs.jobs import Jobs
 from orchestrator.processes import Daemon
@@ -168,27 +168,27 @@ async def test_slots_are_given_back_however_a_job_ends(place: Place, monkeypatch
 
 
 async def test_a_switch_without_room_or_of_another_segment_refuses_before_anything_moves(place: Place) -> None:
-    await check(None, place.lab, None)
-    await check(ADDS, place.lab, None)
+    await check_attachments(None, place.lab, None)
+    await check_attachments(ADDS, place.lab, None)
     taken = await functions.take(functions_of(ADDS), ADDS, place.lab, "r1")
     place.store.add_job(KEY, "r1", "mlp", spec(given={"functions": functions._given(taken)}))
     place.at.ask(op="allocate", function="aggregate", job="b", workers=["10.0.0.1"], slots=1, lease_s=60)
     with pytest.raises(Infeasible, match="segment ideal: aggregate for mlp needs 8 slots; 7 are free, and no job more") as refused:
-        await check(ADDS, place.lab, None)
+        await check_attachments(ADDS, place.lab, None)
     assert refused.value.hint == "they are with mlp.r1 (8), b (1), until these jobs end"
-    await check(ADDS, place.lab, place.store.latest_job(KEY))  # which gives back its own
+    await check_attachments(ADDS, place.lab, place.store.latest_job(KEY))  # which gives back its own
     other_function = (replace(taken[0], function="cache"),)
     cached = place.store.add_job(KEY, "r2", "store", spec(name="store", given={"functions": functions._given(other_function)}))
     with pytest.raises(Infeasible, match="7 are free"):  # entries given back make no slots
-        await check(ADDS, place.lab, place.store.job(cached))
+        await check_attachments(ADDS, place.lab, place.store.job(cached))
     await functions.give_back(taken)
     other = replace(place.lab, segments={"rail1": replace(place.lab.segments["ideal"], name="rail1")})
     with pytest.raises(Interlock, match=r"segment rail1: what answers at .* is the packet switch of segment ideal"):
-        await check(replace(ADDS, attached={"functions": (Function("rail1", "aggregate"),)}), other, None)
+        await check_attachments(replace(ADDS, attached={"functions": (Function("rail1", "aggregate"),)}), other, None)
     with socket.create_server(("127.0.0.1", 0)) as gone:
         away = with_switch(place.lab, f"127.0.0.1:{gone.getsockname()[1]}")
     with pytest.raises(Unreachable, match="functions of ideal"):
-        await check(ADDS, away, None)
+        await check_attachments(ADDS, away, None)
 
 
 async def test_a_relaunch_by_an_inventory_without_its_switch_is_refused_and_nothing_is_kept(place: Place) -> None:

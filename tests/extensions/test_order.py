@@ -13,7 +13,7 @@ import pytest
 
 from optics.plan import Job
 from orchestrator.extensions import NAMES, parts
-from orchestrator.jobs.attachments import Attachment, Launch, attachments, begin
+from orchestrator.jobs.attachments import Attachment, Launch, attachments, begin_attachments
 from orchestrator.store.job_spec import JobSpec
 from tests.house.repository import ROOT, tracked
 
@@ -38,7 +38,7 @@ def test_a_lease_is_renewed_before_hosts_are_asked_for_anything(monkeypatch: pyt
     job = Job("mlp", "train", ("gpu01",), attached={kind.key: None for kind in attachments()})
     spec = JobSpec(job, "mlp.r1", "gloo", {kind.key: {} for kind in attachments()})
     launch = Launch(SimpleNamespace(), job, "r1", None)  # type: ignore[arg-type]
-    asyncio.run(begin(launch, spec, lambda _: None))
+    asyncio.run(begin_attachments(launch, spec, lambda _: None))
     assert done.index("begin functions") < done.index("ready congestion") < done.index("begin shadow")
 
 

@@ -110,7 +110,7 @@ from tests.change.living import OTHER, Living
 said = {}
 async def unsampled(*_, **__):
     "These hosts keep no port counters."
-job_ports.bring_home = unsampled
+job_ports.fetch_samples = unsampled
 async def main():
     with Store(Path(sys.argv[2]) / "store.sqlite3") as store:
         living = Living(store, Path(sys.argv[2]))

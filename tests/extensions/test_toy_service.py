@@ -105,6 +105,11 @@ PARTS = {
             def live(self):
                 return LiveChime()
 
+            def section(self, c, source):
+                from orchestrator.views.report.model import Section
+
+                c.sections.append(Section("chime", f"Strokes of run {source.record.id}"))
+
         SERVICE_VIEW = ChimeView()
         """,
 }
@@ -234,3 +239,33 @@ def test_viewers_see_what_it_recorded(tmp_path: Path) -> None:
     log = said["log"]
     assert isinstance(log, list) and [(one["event"], one["words"], one["rung"]) for one in log] == [("chime", "rung 2 times", 2)]
     assert said["line"] == ["chime     rung 2 times"] and said["known"] == [True, False]
+
+
+def test_viewers_and_reports_of_a_lab_ask_it(tmp_path: Path) -> None:
+    said = run(
+        tmp_path,
+        """
+        from dataclasses import replace
+
+        from extensions.chime.service import KIND
+        from orchestrator.session import load_lab
+        from orchestrator.store.keys import key_of
+        from orchestrator.store.store import Store
+        from orchestrator.views.live import Watcher
+        from orchestrator.views.report.gather import gather
+        from orchestrator.views.report.page import write
+        from tests.background.toy import settings
+
+        here = replace(settings(Path(sys.argv[2])), inventory=Path("inventory/emulated"))
+        key = key_of(load_lab(here.inventory))
+        with Store(here.store_path) as store, KIND.file(here, key, KIND.own(here)) as file:
+            file.now(state="ringing", rung=3)
+            with Watcher(here, store) as watcher:
+                said["rung"] = watcher.picture.services.live["chime"].there.rung
+            one = store.new_run("up", key, plan_name="ring", user="ann")
+            one.finish("ok")
+            page = write(gather([store.get(one.id)], store, here, "x")).html
+            said["reported"] = f"Strokes of run {one.id}" in page
+        """,
+    )
+    assert said["rung"] == 3 and said["reported"]

@@ -110,7 +110,8 @@ class Line:
     def send(self, op: str, **fields: Any) -> asyncio.Future[dict[str, Any]]:
         answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         self.asked.append({"op": op, **fields})
-        number = int(fields["name"].rpartition(".")[2]) if fields["name"].count(".") > 1 else 0
+        name = fields.get("name", "")
+        number = int(name.rpartition(".")[2]) if name.count(".") > 1 else 0
         if self.host == "gpu01" and op == "job.hold":
             answer.set_exception(Refused("gpu01: no such job"))
         else:
@@ -133,6 +134,21 @@ async def test_every_rank_is_asked_under_the_name_that_it_has_on_its_host(tmp_pa
             with pytest.raises(Refused) as refused:
                 await hosts.turns.hold("ddp.r7", 3, ranks, lease_s=5.0, within_s=1.0)
             assert str(refused.value) == "gpu01: no such job\n(1 other host did it)", "once for both of its ranks"
+        finally:
+            hosts.channels._channels = {}
+
+
+async def test_every_request_has_the_token_of_its_run_so_that_agents_alone_say_what_needs_it(tmp_path: Path) -> None:
+    async with Hosts(LAB, tmp_path, tmp_path) as hosts:
+        line = Line("gpu02")
+        hosts.channels._channels = {"gpu02": line}  # type: ignore[dict-item]
+        try:
+            for token in (None, 9):
+                hosts.channels.token = token
+                await hosts.channels.ask({"gpu02": {"name": "j"}}, "tap.stop")
+                await hosts.measure.traffic({"gpu02": {"do": "heard", "token": "a stream"}}, 1.0)
+            plain = [{"op": "tap.stop", "name": "j"}, {"op": "traffic", "do": "heard", "token": "a stream"}]
+            assert line.asked == [*plain, plain[0] | {"token": 9}, plain[1]]
         finally:
             hosts.channels._channels = {}
 

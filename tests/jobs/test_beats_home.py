@@ -11,7 +11,7 @@ import pytest
 from optics import Unreachable
 from orchestrator.hosts import Beat, ClockReading, RankTimes
 from orchestrator.jobs import beats as job_beats
-from orchestrator.jobs.beats import bring_home, kept
+from orchestrator.jobs.beats import collect_heartbeats, kept
 from orchestrator.session import Session
 from orchestrator.telemetry import read
 from tests.hosts.parts import OwnParts
@@ -44,7 +44,7 @@ class Ranks(OwnParts):
 
 async def home(hosts: Ranks, run_dir: Path) -> list[Beat]:
     session = cast(Session, SimpleNamespace(hosts=hosts, lab=SimpleNamespace(name="lab")))
-    return await bring_home(session, "mlp.1", "mlp", "2026-11-21-0001", run_dir, RANKS)
+    return await collect_heartbeats(session, "mlp.1", "mlp", "2026-11-21-0001", run_dir, RANKS)
 
 
 def points(run_dir: Path) -> list[tuple[str, int]]:

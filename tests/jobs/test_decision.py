@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from optics.plan import Job, Plan, RingGroup, Traffic, Transfer, TransitionPolicy
-from orchestrator.jobs.decision import Decision, cut_off, decide, pauses
+from orchestrator.jobs.decision import JobDecision, cut_off, decide_job, pauses
 from orchestrator.plan.target import Target
 from orchestrator.session import load_lab, load_plan
 from orchestrator.store.job_spec import JobSpec
@@ -26,24 +26,24 @@ def running(job: Job, **spec: Any) -> JobRecord:
 
 
 def test_without_a_running_job_or_a_wanted_one_nothing_becomes_of_it() -> None:
-    assert decide(None, TRAIN, "prefer") == Decision("none")
-    assert decide(running(TRAIN), None, "require") == Decision("keep")
+    assert decide_job(None, TRAIN, "prefer") == JobDecision("none")
+    assert decide_job(running(TRAIN), None, "require") == JobDecision("keep")
 
 
 @pytest.mark.parametrize("job", [TRAIN, replace(TRAIN, predicted={"iteration_ms": 4.0})], ids=["the same", "another prediction"])
 def test_a_job_that_its_ranks_already_run_is_kept(job: Job) -> None:
     for live in ("require", "prefer", "never"):
-        assert decide(running(TRAIN), job, live) == Decision("keep")
+        assert decide_job(running(TRAIN), job, live) == JobDecision("keep")
 
 
 def test_a_restart_that_is_asked_for_is_one_whatever_runs() -> None:
     for job in (TRAIN, replace(TRAIN, rings=OTHER), replace(TRAIN, name="other")):
-        assert decide(running(TRAIN), job, "never", restart=True) == Decision("restart")
-    assert decide(running(TRAIN), None, "never", restart=True) == Decision("keep"), "there is nothing to launch"
+        assert decide_job(running(TRAIN), job, "never", restart=True) == JobDecision("restart")
+    assert decide_job(running(TRAIN), None, "never", restart=True) == JobDecision("keep"), "there is nothing to launch"
 
 
 def test_a_job_of_unknown_rings_turns_to_them_again() -> None:
-    assert decide(running(TRAIN, turning=7), TRAIN, "prefer") == Decision("turn")
+    assert decide_job(running(TRAIN, turning=7), TRAIN, "prefer") == JobDecision("turn")
 
 
 @pytest.mark.parametrize(
@@ -59,8 +59,8 @@ def test_a_job_of_unknown_rings_turns_to_them_again() -> None:
     ids=["rings", "rings and a prediction", "traffic"],
 )
 def test_other_rings_or_traffic_are_taken_over_by_policy(was: Job, job: Job) -> None:
-    assert decide(running(was), job, "prefer") == decide(running(was), job, "require") == Decision("turn")
-    assert decide(running(was), job, "never").kind == "restart"
+    assert decide_job(running(was), job, "prefer") == decide_job(running(was), job, "require") == JobDecision("turn")
+    assert decide_job(running(was), job, "never").kind == "restart"
 
 
 @pytest.mark.parametrize(
@@ -78,14 +78,14 @@ def test_other_rings_or_traffic_are_taken_over_by_policy(was: Job, job: Job) -> 
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_any_other_field_restarts_the_job_and_is_named(job: Job, field: str) -> None:
-    found = decide(running(TRAIN), job, "prefer")
+    found = decide_job(running(TRAIN), job, "prefer")
     assert found.kind == "restart" and found.why.startswith(field)
 
 
 def test_nccl_keeps_its_rings_until_it_is_launched_again() -> None:
     record = running(TRAIN, backend="nccl")
-    assert decide(record, TRAIN, "prefer").kind == "keep"
-    assert decide(record, replace(TRAIN, rings=OTHER), "prefer") == Decision(
+    assert decide_job(record, TRAIN, "prefer").kind == "keep"
+    assert decide_job(record, replace(TRAIN, rings=OTHER), "prefer") == JobDecision(
         "restart", "job.backend is nccl, whose rings are fixed at the start of the job"
     )
 

@@ -15,7 +15,7 @@ from optics import Refused
 from optics.plan import Job
 from orchestrator.hosts import ClockReading, Tail
 from orchestrator.jobs.follow import append
-from orchestrator.jobs.iterations import bring_home, saves, sent, whole_bytes
+from orchestrator.jobs.iterations import collect_iterations, saves, sent, whole_bytes
 from orchestrator.session import Session
 from orchestrator.store.records import JobRecord
 from orchestrator.telemetry import read
@@ -51,7 +51,7 @@ async def test_iterations_stand_in_the_journal_at_our_time_though_the_hosts_cloc
         ("near", 900_000, 0),
     ):  # asked within 2 ms: not to be told apart
         session = cast(Session, SimpleNamespace(hosts=Rank0(1, ahead_ns), lab=lab))
-        await bring_home(session, "mlp.1", record, tmp_path / run)
+        await collect_iterations(session, "mlp.1", record, tmp_path / run)
         assert [p.time_ns for p in read(tmp_path / run)] == [n * 10**9 - moved_ns for n in range(1, 51)]
 
 
@@ -66,7 +66,7 @@ async def test_what_was_sent_for_an_exchange_is_in_the_journal_and_no_exchange_i
     lab = SimpleNamespace(name="lab", hosts={"gpu01": None})
     session = cast(Session, SimpleNamespace(hosts=Rank0(1), lab=lab))
     record = cast(JobRecord, SimpleNamespace(name="mlp", run="2026-11-21-0001", spec=spec("gpu01")))
-    await bring_home(session, "mlp.1", record, tmp_path)
+    await collect_iterations(session, "mlp.1", record, tmp_path)
     (found,) = (p for p in read(tmp_path) if p.measurement == "collective")
     assert (found.fields["iter"], found.fields["size_bytes"], found.fields["wire_bytes"]) == (2, 4000, 1500)
     assert (found.fields["resent_bytes"], found.fields["lost_share"]) == (90, 0.01)
@@ -102,7 +102,7 @@ async def test_a_record_that_is_none_is_left_out_and_counted_and_the_others_of_i
 ) -> None:
     lines = [GOOD, GOOD | {"iter": 2} | odd, GOOD | {"iter": 3, "t_wall_ns": 3 * 10**9}]
     monkeypatch.setattr(f"{__name__}.TEXT", "".join(json.dumps(line) + "\n" for line in lines))
-    found = await bring_home(*home(Rank0(1)), tmp_path)
+    found = await collect_iterations(*home(Rank0(1)), tmp_path)
     assert [r["iter"] for r in found] == [1, 3] and (found.bad, found.why) == (1, why)
     assert [p.fields["iter"] for p in read(tmp_path)] == [1, 3]
 
@@ -112,7 +112,7 @@ async def test_a_whole_number_with_a_fraction_of_zero_is_one_and_another_is_no_f
 ) -> None:
     odd = {"iter": 2.0, "iter_ms": 7, "t_wall_ns": 2e9, "bytes": 4000.0, "wire_bytes": 0.5, "algbw_gbps": 1.0, "steps": 1e300}
     monkeypatch.setattr(f"{__name__}.TEXT", json.dumps(odd) + "\n")
-    found = await bring_home(*home(Rank0(1)), tmp_path)
+    found = await collect_iterations(*home(Rank0(1)), tmp_path)
     assert (found, found.bad) == ([{"iter": 2, "iter_ms": 7, "t_wall_ns": 2 * 10**9, "bytes": 4000, "algbw_gbps": 1.0}], 0)
     step, summed = read(tmp_path)
     assert step.fields["iter"] == summed.fields["iter"] == 2 and summed.fields["size_bytes"] == 4000
@@ -143,7 +143,7 @@ class Written(OwnParts):
 async def test_bytes_that_are_no_text_and_lines_too_long_cost_no_record_beside_them(tmp_path: Path, odd: bytes) -> None:
     lines = [json.dumps(GOOD | {"iter": n, "t_wall_ns": n * 10**9}).encode() for n in range(1, 8)]
     hosts = Written(b"\n".join([*lines[:3], odd, *lines[3:]]) + b"\n")
-    found = await bring_home(*home(hosts), tmp_path)
+    found = await collect_iterations(*home(hosts), tmp_path)
     assert [r["iter"] for r in found] == [1, 2, 3, 4, 5, 6, 7] and found.bad == 1
     assert [p.fields["iter"] for p in read(tmp_path)] == [1, 2, 3, 4, 5, 6, 7]
 
@@ -151,9 +151,9 @@ async def test_bytes_that_are_no_text_and_lines_too_long_cost_no_record_beside_t
 async def test_what_a_job_put_in_the_place_of_its_records_ends_no_verb_and_is_told(tmp_path: Path) -> None:
     hosts = Written(json.dumps(GOOD).encode() + b"\n")
     session, name, record = home(hosts)
-    await bring_home(session, name, record, tmp_path)
+    await collect_iterations(session, name, record, tmp_path)
     hosts.refuses = "gpu01: file iterations.jsonl is no plain file"
-    found = await bring_home(session, name, record, tmp_path)
+    found = await collect_iterations(session, name, record, tmp_path)
     assert (found, found.bad, found.why) == ([GOOD], 0, hosts.refuses)
 
 
@@ -161,7 +161,7 @@ async def test_two_at_once_bring_each_iteration_home_once(tmp_path: Path) -> Non
     lab = SimpleNamespace(name="lab", hosts={"gpu01": None})
     session = cast(Session, SimpleNamespace(hosts=Rank0(2), lab=lab))
     record = cast(JobRecord, SimpleNamespace(name="mlp", run="2026-11-21-0001", spec=spec("gpu01")))
-    await asyncio.gather(*(bring_home(session, "mlp.1", record, tmp_path) for _ in range(2)))
+    await asyncio.gather(*(collect_iterations(session, "mlp.1", record, tmp_path) for _ in range(2)))
     home = (tmp_path / "mlp.1.iterations.jsonl").read_text()
     assert home == TEXT
 

@@ -18,7 +18,7 @@ from orchestrator.cli import render
 from orchestrator.cli.render import status as shown
 from orchestrator.fabric.up_state import UpState
 from orchestrator.hosts.api import Beat, ClockReading, JobState, RankState, Tail
-from orchestrator.hosts.launch import job_name, rehearse, requests
+from orchestrator.hosts.launch import check_launch, job_name, requests
 from orchestrator.inventory.lab import Lab
 from orchestrator.jobs.jobs import Jobs
 from orchestrator.jobs.record import spec_of
@@ -410,8 +410,8 @@ def test_a_job_too_large_to_be_told_to_its_ranks_is_refused_before_anything_move
     sends = tuple(Transfer("gpu01", "gpu02", 10**9 + n) for n in range(9000))
     job = Job("big", "replay", FOUR, traffic=Traffic(transfers=sends))
     with pytest.raises(Infeasible, match="job big: TESTBED_TRAFFIC would take more than 131072 bytes"):
-        rehearse(job, bench.lab)
-    rehearse(replace(job, traffic=Traffic(transfers=sends[:100])), bench.lab)
+        check_launch(job, bench.lab)
+    check_launch(replace(job, traffic=Traffic(transfers=sends[:100])), bench.lab)
 
 
 @pytest.mark.parametrize(("left_s", "said"), [(600.0, True), (-1.0, False)])

@@ -12,7 +12,7 @@ from typing import cast
 
 from optics import Unreachable
 from orchestrator.hosts import ClockReading, Tail
-from orchestrator.jobs.ports import bring_home
+from orchestrator.jobs.ports import fetch_samples
 from orchestrator.session import Session
 from orchestrator.telemetry import Journal, read
 from tests.hosts.parts import OwnParts
@@ -55,7 +55,7 @@ class Kept(OwnParts):
 async def home(hosts: Kept, run_dir: Path, since: float, *, ended: bool = False) -> list[tuple[str, str, int, int]]:
     run_dir.mkdir(exist_ok=True)
     session = cast(Session, SimpleNamespace(hosts=hosts, lab=SimpleNamespace(name="lab")))
-    await bring_home(session, "mlp.1", run_dir.name, run_dir, list(hosts.lines), since, ended=ended)
+    await fetch_samples(session, "mlp.1", run_dir.name, run_dir, list(hosts.lines), since, ended=ended)
     points = [p for p in read(run_dir) if p.measurement == "port"]
     return sorted((p.tags["host"], p.tags["port"], p.time_ns // 10**6, int(p.fields["tx_bytes"])) for p in points)
 

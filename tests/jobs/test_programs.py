@@ -16,7 +16,7 @@ from optics.plan import Job
 from orchestrator.hosts import Tail
 from orchestrator.inventory.positions import Problems, read_yaml
 from orchestrator.inventory.programs import read_programs
-from orchestrator.jobs.decision import Decision, decide
+from orchestrator.jobs.decision import JobDecision, decide_job
 from orchestrator.jobs.keep import is_same
 from orchestrator.jobs.progress import NEVER_SEEN, unseen, usual
 from orchestrator.jobs.rank_records import sound
@@ -40,13 +40,13 @@ def running(job: Job) -> JobRecord:
 def test_a_program_that_does_not_use_the_rings_keeps_over_others(backend: Any) -> None:
     was, wanted = replace(GPT, backend=backend), replace(OTHER, backend=backend, predicted={"iteration_ms": 4.0})
     for live in ("require", "prefer", "never"):
-        assert decide(running(was), wanted, live) == Decision("keep")
+        assert decide_job(running(was), wanted, live) == JobDecision("keep")
     assert is_same(running(was), replace(was, rings=OTHER.rings)) and not was.uses_rings
 
 
 def test_one_on_the_projects_back_end_turns() -> None:
     was, wanted = replace(GPT, backend="testbed"), replace(OTHER, backend="testbed")
-    assert decide(running(was), wanted, "prefer") == Decision("turn") and was.uses_rings
+    assert decide_job(running(was), wanted, "prefer") == JobDecision("turn") and was.uses_rings
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_one_on_the_projects_back_end_turns() -> None:
     ],
 )
 def test_what_else_differs_restarts_it_and_is_named(job: Job, words: str) -> None:
-    found = decide(running(GPT), job, "prefer")
+    found = decide_job(running(GPT), job, "prefer")
     assert found.kind == "restart" and found.why.startswith(words), found.why
 
 

@@ -16,7 +16,7 @@ from optics.ranks import ranks_on
 from orchestrator.change.locking import plan_hosts
 from orchestrator.cli import render
 from orchestrator.hosts.api import JobState
-from orchestrator.jobs.decision import _pairs, decide
+from orchestrator.jobs.decision import _pairs, decide_job
 from orchestrator.jobs.record import hosts_of_job, launched, ranks_of, spec_of
 from orchestrator.plan.interchangeable import labels_between, relabelled_text
 from orchestrator.store.records import JobRecord
@@ -58,9 +58,9 @@ def test_a_change_locks_hosts_and_looks_for_paths_between_hosts(bench: Bench) ->
 
 def test_other_rings_are_a_turn_other_ranks_a_restart(bench: Bench) -> None:
     kept = record(bench)
-    assert decide(kept, TRAIN, "prefer").kind == "keep"
-    assert decide(kept, replace(TRAIN, rings=(FOUR, FOUR[::-1])), "prefer").kind == "turn"
-    one_each = decide(kept, replace(TRAIN, ranks=FOUR), "prefer")
+    assert decide_job(kept, TRAIN, "prefer").kind == "keep"
+    assert decide_job(kept, replace(TRAIN, rings=(FOUR, FOUR[::-1])), "prefer").kind == "turn"
+    one_each = decide_job(kept, replace(TRAIN, ranks=FOUR), "prefer")
     assert one_each.kind == "restart" and "job.ranks differ" in one_each.why
 
 

@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from conformance.transcript import read_transcript
-from emulators.inventory.config import BadInventory, read_config
+from emulators.inventory.config import read_config
+from emulators.inventory.files import BadInventory
 from optics import BadFile
 from optics.plain import did_you_mean
 from orchestrator import emulated as labproc

@@ -16,7 +16,7 @@ Event = Sequence[object]
 """Of a device's glass: time (s), `making`, `lit` or `broken`, ingress, egress, and of spectral routes two edges (MHz)."""
 
 
-def cut_off(goal: Target) -> tuple[tuple[HostName, HostName], ...]:
+def cut_off_pairs(goal: Target) -> tuple[tuple[HostName, HostName], ...]:
     """The ordered pairs of hosts that have a path now and none over the links that stay."""
     now, meanwhile = graph(goal.old_links), graph(goal.kept_links)
     hosts = sorted(now, key=natural)
@@ -66,7 +66,7 @@ def mode_of(phases: Iterable[PhaseTime]) -> str:
     return "drained" if "drain" in names else "held" if "hold" in names else "ridden"
 
 
-def stall(points: Iterable[StallPoint], mode: str, dark_ms: float | None) -> StallEstimate | None:
+def estimate_stall(points: Iterable[StallPoint], mode: str, dark_ms: float | None) -> StallEstimate | None:
     """The time lost at that darkness between the curve's nearest points; beyond its ends the loss grows with the darkness."""
     curve = sorted((p.dark_ms, p.lost_ms) for p in points if p.mode == mode)
     if dark_ms is None or not curve:

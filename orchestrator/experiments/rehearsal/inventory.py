@@ -29,7 +29,7 @@ class Ways:
     functions: Mapping[str, int] = field(default_factory=dict)
 
 
-def without(lab: Lab, gone: Collection[DeviceName]) -> Lab:
+def lab_without_devices(lab: Lab, gone: Collection[DeviceName]) -> Lab:
     """The lab without these devices and their cables."""
     return replace(
         lab,
@@ -67,7 +67,7 @@ def texts(
     return {name: yaml.safe_dump(part, sort_keys=False) for name, part in parts.items()}
 
 
-def lacks(lab: Lab) -> Iterator[str]:
+def not_on_twin(lab: Lab) -> Iterator[str]:
     """What the lab has and its twin cannot have, and what the rehearsal therefore does not show."""
     if any(host.forwarding != "kernel" for host in lab.hosts.values()):
         yield "RDMA functions: the twin's hosts forward IP packets, so delay and loss of RDMA do not show"

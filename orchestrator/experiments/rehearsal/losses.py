@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from drivers.api import CircuitSwitch, PowerMeter
 from optics import CrossConnect, Db, Dbm, DeviceName, Port, Setting
 from optics.words import sort_key
-from orchestrator.experiments.rehearsal.reading import Reading, entering
+from orchestrator.experiments.rehearsal.reading import LabReading, entering
 from orchestrator.experiments.rehearsal.twin import Twin
 from orchestrator.fabric.lightpath import Held
 from orchestrator.inventory.lab import Lab
@@ -27,7 +27,9 @@ Side = tuple[Port, str]
 """A port, and "in" or "out"."""
 
 
-async def copy_losses(session: Session, twin: Twin, read: Reading, goal: Target, history: Iterable[LightPoint]) -> tuple[str, ...]:
+async def copy_losses(
+    session: Session, twin: Twin, read: LabReading, goal: Target, history: Iterable[LightPoint]
+) -> tuple[str, ...]:
     """Weaken the twin's light where the lab's is weaker; return in words which passes of the lab lose more than they should.
 
     session: of the twin. history: what the lab's circuits lost, oldest first: paths of the plan that are not there now may have

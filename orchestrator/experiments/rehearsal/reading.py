@@ -17,7 +17,7 @@ from orchestrator.verify.power import LOS_DBM
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class LabReading:
     """One lab as it answered. A device or host that did not answer and is not needed is absent from all of it.
 
     power: what the meters of cabled ports read (dBm), by port; the side of a duplex port where light enters as in `entering`.
@@ -35,7 +35,7 @@ class Reading:
     power: Mapping[Port, Dbm] = field(default_factory=dict)
 
 
-async def read_lab(session: Session, needed: Collection[str], *, hosts: bool = True) -> Reading:
+async def read_running_lab(session: Session, needed: Collection[str], *, hosts: bool = True) -> LabReading:
     """Read identity, settings, port states and power of every device and, unless `hosts` is false, greet every host.
 
     needed: devices and hosts that the change involves. Raises: Unreachable and the like - one of them does not answer.
@@ -45,7 +45,7 @@ async def read_lab(session: Session, needed: Collection[str], *, hosts: bool = T
     found = _Devices(session, frozenset(needed))
     await asyncio.gather(*(found.read(name) for name in seen.settings))
     settings = {name: held for name, held in seen.settings.items() if name in found.identities}
-    return Reading(
+    return LabReading(
         found.identities,
         settings,
         seen.hellos,

@@ -94,7 +94,7 @@ class RehearsalReport(JsonReport):
 
 
 @dataclass(frozen=True, slots=True)
-class Beside:
+class ComparedFigure:
     """One figure of a change: as rehearsed and as measured (ms); None: there was none."""
 
     what: str
@@ -109,15 +109,15 @@ class Beside:
         return self.rehearsed_ms / self.measured_ms - 1
 
 
-def beside(rehearsed: RehearsalReport, measured: UpReport) -> tuple[Beside, ...]:
+def compare_rehearsal(rehearsed: RehearsalReport, measured: UpReport) -> tuple[ComparedFigure, ...]:
     """Dark time, total and the job's standstill, then every phase, in the order in which the change had them."""
     total_ms = None if rehearsed.devices_alone else rehearsed.total_s * 1e3
-    rows = [Beside("dark", rehearsed.dark_ms, measured.dark_ms), Beside("total", total_ms, measured.total_s * 1e3)]
+    rows = [ComparedFigure("dark", rehearsed.dark_ms, measured.dark_ms), ComparedFigure("total", total_ms, measured.total_s * 1e3)]
     stood = [report.turn.stood_ms if report.turn is not None else None for report in (rehearsed, measured)]
     if any(ms is not None for ms in stood):
-        rows.append(Beside("job stood", stood[0], stood[1]))
+        rows.append(ComparedFigure("job stood", stood[0], stood[1]))
     there, here = _phases(rehearsed.phases), _phases(measured.phases)
-    return (*rows, *(Beside(f"phase {name}", there.get(name), here.get(name)) for name in dict.fromkeys((*here, *there))))
+    return (*rows, *(ComparedFigure(f"phase {name}", there.get(name), here.get(name)) for name in dict.fromkeys((*here, *there))))
 
 
 def _phases(phases: tuple[PhaseTime, ...]) -> dict[str, float]:
@@ -127,16 +127,16 @@ def _phases(phases: tuple[PhaseTime, ...]) -> dict[str, float]:
     return found
 
 
-def keep(run_dir: Path, rehearsed: RehearsalReport, rows: tuple[Beside, ...]) -> None:
+def save_comparison(run_dir: Path, rehearsed: RehearsalReport, rows: tuple[ComparedFigure, ...]) -> None:
     """Keep both in the run's directory. Raises: OSError."""
     write_whole(run_dir / KEPT, json.dumps({"rehearsed": rehearsed.to_json(), "beside": to_json(rows)}))
 
 
-def kept(run_dir: Path) -> tuple[Beside, ...]:
-    """What `keep` kept of a run; empty if the run was not rehearsed, or the file is not readable."""
+def load_comparison(run_dir: Path) -> tuple[ComparedFigure, ...]:
+    """What `save_comparison` kept of a run; empty if the run was not rehearsed, or the file is not readable."""
     try:
         rows: Any = json.loads(text_of(run_dir / KEPT))["beside"]
-        return tuple(Beside(str(row["what"]), _number(row["rehearsed_ms"]), _number(row["measured_ms"])) for row in rows)
+        return tuple(ComparedFigure(str(row["what"]), _number(row["rehearsed_ms"]), _number(row["measured_ms"])) for row in rows)
     except (OSError, ValueError, KeyError, TypeError):
         return ()
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from drivers.api import PortControl
 from optics import Change, DeviceName, Outcome, PortState, Setting
 from optics.words import short, sort_key
-from orchestrator.experiments.rehearsal.reading import Reading
+from orchestrator.experiments.rehearsal.reading import LabReading
 from orchestrator.experiments.rehearsal.switching import Switching, commands, moves_of
 from orchestrator.experiments.rehearsal.twin import Twin
 from orchestrator.fabric.lightpath import Held
@@ -27,7 +27,7 @@ CALIBRATIONS = 3
 
 
 async def seed_devices(
-    session: Session, twin: Twin, read: Reading, changes: Mapping[DeviceName, Change], times: Mapping[DeviceName, Switching]
+    session: Session, twin: Twin, read: LabReading, changes: Mapping[DeviceName, Change], times: Mapping[DeviceName, Switching]
 ) -> tuple[str, ...]:
     """Give the twin's devices what the lab's hold, and their switching times. Returns what they did not take, in words.
 
@@ -82,7 +82,7 @@ def _dark_s(outcome: Outcome) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class StoredState:
     """What is up on the lab: owner of each circuit, and the owner's plan, with whether its job runs."""
 
     owners: Mapping[Setting, str]
@@ -94,18 +94,18 @@ class Standing:
     job_runs: bool = False
 
 
-def standing(store: Store, lab: Lab, owner: str) -> Standing:
+def read_stored_state(store: Store, lab: Lab, owner: str) -> StoredState:
     """What the run store has of the lab."""
     key = slice_key(key_of(lab), owner)
     owners = {setting: whose.owner for setting, whose in store.owners(key_of(lab)).items()}
     current, job = store.current(key), store.latest_job(key)
     if current is None:
-        return Standing(owners, owner)
+        return StoredState(owners, owner)
     runs = job is not None and job.ended is None and job.state in ("starting", "running", "paused")
-    return Standing(owners, owner, current.plan_name, current.plan_text, current.plan_sha, current.up, runs)
+    return StoredState(owners, owner, current.plan_name, current.plan_text, current.plan_sha, current.up, runs)
 
 
-async def seed_hosts(session: Session, lab: Lab, read: Reading) -> None:
+async def seed_hosts(session: Session, lab: Lab, read: LabReading) -> None:
     """Provision the twin's hosts whose counterparts are provisioned. Raises: as `Hosts.provision`."""
     done = [name for name, hello in read.hellos.items() if hello.provision == facts(lab.hosts[name])["sha"]]
     if done:
@@ -113,7 +113,7 @@ async def seed_hosts(session: Session, lab: Lab, read: Reading) -> None:
         await session.hosts.provision(sorted(done))
 
 
-async def bring_up(command: Command, lab: Lab, found: Standing) -> None:
+async def bring_up(command: Command, lab: Lab, found: StoredState) -> None:
     """Bring the plan that is up on the lab up on its twin, which has its circuits, and launch its job. Raises: as `restore`."""
     store, key = command.store, key_of(lab)
     run = store.new_run("up", key, plan_name=found.plan_name, user=command.settings.user, owner=found.owner)

@@ -18,12 +18,12 @@ from orchestrator.change.goal import goal_hosts
 from orchestrator.change.report import UpReport
 from orchestrator.deadline import OUTER, unless_stopped
 from orchestrator.experiments.rehearsal.devices_alone import change_devices
-from orchestrator.experiments.rehearsal.findings import cut_off, links_dark, mode_of, stall
-from orchestrator.experiments.rehearsal.inventory import lacks, without
+from orchestrator.experiments.rehearsal.findings import cut_off_pairs, estimate_stall, links_dark, mode_of
+from orchestrator.experiments.rehearsal.inventory import lab_without_devices, not_on_twin
 from orchestrator.experiments.rehearsal.losses import copy_losses
-from orchestrator.experiments.rehearsal.reading import Reading, read_lab
+from orchestrator.experiments.rehearsal.reading import LabReading, read_running_lab
 from orchestrator.experiments.rehearsal.report import GoingBack, RehearsalReport
-from orchestrator.experiments.rehearsal.seeding import Standing, bring_up, seed_devices, seed_hosts, shaped, standing
+from orchestrator.experiments.rehearsal.seeding import StoredState, bring_up, read_stored_state, seed_devices, seed_hosts, shaped
 from orchestrator.experiments.rehearsal.switching import switching
 from orchestrator.experiments.rehearsal.twin import Twin, no_room, running_twin
 from orchestrator.fabric.circuits import settings
@@ -79,14 +79,14 @@ async def rehearse(
         phase.detail = f"{counted(len(read.settings), 'device')}, {counted(len(read.hellos), 'host')}; nothing was written"
     kinds = await asyncio.to_thread(families)
     there, lacking = _emulated(lab, read, goal, store.owned(slice_of(lab, command.settings)), kinds)
-    up = standing(store, lab, command.settings.owner or command.settings.user)
+    up = read_stored_state(store, lab, command.settings.owner or command.settings.user)
     text, other = shaped(plan_path.text if isinstance(plan_path, PlanText) else text_of(plan_path))
     alone = "as asked" if devices_only else no_room(len(there.hosts), *_ranks(up, text if options.launch_job else ""))
     times = switching(lab, store, command.settings, goal.change.changes)
     if alone:
         lacking.append(f"hosts ({alone}): {NO_HOSTS}")
     else:
-        lacking += [*lacks(lab), *dict.fromkeys(filter(None, (other, shaped(up.plan_text)[1] if up.job_runs else "")))]
+        lacking += [*not_on_twin(lab), *dict.fromkeys(filter(None, (other, shaped(up.plan_text)[1] if up.job_runs else "")))]
     with recorder.phase("twin") as phase:
         phase.detail = "starting"
         with (
@@ -119,8 +119,8 @@ async def rehearse(
         rehearsed,
         lab=lab.name,
         fingerprint=found.fingerprint,
-        cut_off=tuple(f"{a}->{b}" for a, b in cut_off(goal)),
-        stall=None if alone else stall(stalls, mode_of(rehearsed.phases), rehearsed.dark_ms),
+        cut_off=tuple(f"{a}->{b}" for a, b in cut_off_pairs(goal)),
+        stall=None if alone else estimate_stall(stalls, mode_of(rehearsed.phases), rehearsed.dark_ms),
         job_change=found.job_change,
         switching={name: str(times[name]) for name in goal.change.changes},
         lacking=tuple(lacking),
@@ -137,7 +137,7 @@ async def rehearse(
     )
 
 
-def _ranks(up: Standing, launched: str) -> tuple[int, int]:
+def _ranks(up: StoredState, launched: str) -> tuple[int, int]:
     """How many ranks run, and how many the plan `launched` (as text, empty: none) launches."""
     jobs = (json.loads(text).get("job") if text else None for text in (up.plan_text if up.job_runs else "", launched))
     running, wanted = (len(job["ranks"]) if job else 0 for job in jobs)
@@ -157,10 +157,10 @@ def _more_time(command: Command) -> None:
 
 async def _read(
     command: Command, plan_path: Path | PlanText, lab: Lab, options: UpOptions, *, hosts: bool
-) -> tuple[Plan, Target, Reading]:
+) -> tuple[Plan, Target, LabReading]:
     """The plan, the change and what the lab holds.
 
-    Raises: as `target`, `read_lab`; Interlock - a host runs another owner's routes.
+    Raises: as `target`, `read_running_lab`; Interlock - a host runs another owner's routes.
     """
     store, key = command.store, slice_of(lab, command.settings)
     wanted = avoiding(load_plan(plan_path, lab)[0], options.avoid, lab)
@@ -171,7 +171,7 @@ async def _read(
         goal = target(wanted, lab, seen.settings, owned)
         needed = {d for d, held in goal.wanted.items() if held} | {s.ingress.device for s in owned}
         involved = goal_hosts(goal) | {p.host for link in goal.old_links for p in (link.a, link.b)}
-        read = await read_lab(session, needed | involved | set(wanted.job.needed if wanted.job else ()), hosts=hosts)
+        read = await read_running_lab(session, needed | involved | set(wanted.job.needed if wanted.job else ()), hosts=hosts)
     active = {name: hello.active for name, hello in read.hellos.items()}
     mine = {command.settings.owner, *(word.partition(":")[2] for word in options.adopt)}
     if lines := taken_hosts(sorted(involved), active, generation_owners(store, key_of(lab)), mine):
@@ -181,7 +181,9 @@ async def _read(
     return wanted, goal, read
 
 
-def _emulated(lab: Lab, read: Reading, goal: Target, owned: Collection[Setting], kinds: Collection[str]) -> tuple[Lab, list[str]]:
+def _emulated(
+    lab: Lab, read: LabReading, goal: Target, owned: Collection[Setting], kinds: Collection[str]
+) -> tuple[Lab, list[str]]:
     """The part of the lab that can be emulated, and what cannot be. Raises: Missing - it is needed."""
     # adopted circuits are of the change, and nobody's in the store yet
     needed = {*(d for d, held in goal.wanted.items() if held), *(s.ingress.device for s in owned), *goal.change.changes}
@@ -194,7 +196,9 @@ def _emulated(lab: Lab, read: Reading, goal: Target, owned: Collection[Setting],
         )
     gone = {name: f"family {driver} has no emulator" for name, driver in foreign.items()}
     gone |= {name: "it was not read" for name in lab.devices if name not in read.identities and name not in gone}
-    return without(lab, gone), [f"{name}, which the change does not involve: {why}" for name, why in sorted(gone.items())]
+    return lab_without_devices(lab, gone), [
+        f"{name}, which the change does not involve: {why}" for name, why in sorted(gone.items())
+    ]
 
 
 async def _change(inside: Command, twin: Twin, plan: PlanText, goal: Target, options: UpOptions) -> RehearsalReport:
@@ -233,7 +237,7 @@ async def _back(inside: Command) -> GoingBack:
     return GoingBack(seconds, done.dark_ms if isinstance(done, UpReport) else None)
 
 
-def _drift(up: Standing, lab: Lab, read: Reading) -> list[str]:
+def _drift(up: StoredState, lab: Lab, read: LabReading) -> list[str]:
     """Where the lab does not hold the circuits of the plan that is up."""
     try:
         wanted = settings(up.state.circuits(lab))
@@ -253,7 +257,7 @@ def _otherwise(found: PlanReport, rehearsed: RehearsalReport) -> list[str]:
     return []
 
 
-def _trouble(read: Reading) -> list[str]:
+def _trouble(read: LabReading) -> list[str]:
     dark = [f"no light comes into {port}; the twin was given none there" for port in sorted(read.dark)]
     return [
         *dark,

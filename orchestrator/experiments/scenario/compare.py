@@ -8,8 +8,8 @@ from typing import Any
 
 from optics.errors import BadFile
 from optics.plain import reason
-from orchestrator.experiments.files.scenario.documents import job_of, with_job
-from orchestrator.experiments.files.scenario.values import Arm, PlanText, Scenario, Setup
+from orchestrator.experiments.files.scenario.documents import job_document, with_job
+from orchestrator.experiments.files.scenario.values import Arm, PlanDocument, Scenario, Setup
 from orchestrator.experiments.scenario.record import ComparisonRecord
 from orchestrator.files.reading import text_of
 from orchestrator.inventory.positions import read_json
@@ -22,9 +22,9 @@ def scenario_of(paths: Sequence[Path], *, job: Path | None, repeats: int, iterat
 
     Raises: BadFile - a file cannot be read.
     """
-    given = job_of(_read(job)[1]) if job is not None else {}
+    given = job_document(_read(job)[1]) if job is not None else {}
     read = {letter: (str(path), *_read(path)) for letter, path in zip(LETTERS, paths, strict=False)}
-    texts = {letter: PlanText.of(file, text, plan, with_job(plan, given)) for letter, (file, text, plan) in read.items()}
+    texts = {letter: PlanDocument.of(file, text, plan, with_job(plan, given)) for letter, (file, text, plan) in read.items()}
     names = [str(text.document.get("name", text.file)) for text in texts.values()]
     return Scenario(
         name="compare",
@@ -62,6 +62,6 @@ def resumed(record: ComparisonRecord, watchdog_s: float) -> Scenario:
     )
 
 
-def _plan(record: ComparisonRecord, letter: str) -> PlanText:
+def _plan(record: ComparisonRecord, letter: str) -> PlanDocument:
     text, document = _read(record.plan(letter))
-    return PlanText(str(record.plan(letter)), text, document)
+    return PlanDocument(str(record.plan(letter)), text, document)

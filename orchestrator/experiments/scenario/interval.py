@@ -26,7 +26,7 @@ class Interval:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class ArmComparison:
     """a, b: median of each arm, of iterations in ms. difference: b - a. ratio: b / a. measured, iterations: number of measurements
     and of values in them, of each arm; seed, resamples: of the intervals, which come from drawing measurements and the values in
     each again (bootstrap in two stages)."""
@@ -65,13 +65,13 @@ class Verdict:
         }
 
 
-def verdict(
+def compare_arms(
     a: Sequence[Sequence[float]],
     b: Sequence[Sequence[float]],
     seed: int = SEED,
     resamples: int = RESAMPLES,
     middle: Callable[[Iterable[float]], float] = median,
-) -> Verdict | None:
+) -> ArmComparison | None:
     """Compare measurements, each a list of values such as iteration times (ms); None if one side has none.
 
     The median of an arm, or another `middle`, is that of all its values. The interval is the middle 95 % of the results when
@@ -93,7 +93,7 @@ def verdict(
         tail = round(len(resampled) * (100 - LEVEL) / 200)
         return Interval(value, resampled[tail], resampled[-1 - tail])
 
-    return Verdict(
+    return ArmComparison(
         interval(found[0], [x for x, _ in drawn]),
         interval(found[1], [y for _, y in drawn]),
         interval(found[1] - found[0], [y - x for x, y in drawn]),

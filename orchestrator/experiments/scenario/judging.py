@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.experiments.files.scenario.values import Compared
-from orchestrator.experiments.scenario.interval import Interval, Verdict, verdict
+from orchestrator.experiments.scenario.interval import ArmComparison, Interval, compare_arms
 
 LEAST_DIGITS, MOST_DIGITS = 3, 17
 """Of a ratio that is shown; seventeen tell any two floats apart."""
@@ -16,7 +16,7 @@ Samples = Mapping[tuple[str, str, str, int], Sequence[Sequence[float]]]
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class JudgedComparison:
     """What was found for one comparison. found: the ratio, or the value where nothing is divided; None: there is no figure.
 
     holds: whether the whole interval is inside the band. why: the reason if it is not.
@@ -26,7 +26,7 @@ class Finding:
     found: Interval | None
     holds: bool
     why: str = ""
-    verdict: Verdict | None = None
+    verdict: ArmComparison | None = None
 
     @property
     def words(self) -> str:
@@ -52,7 +52,7 @@ def figures(found: Interval, compared: Compared) -> tuple[str, ...]:
     return tuple(f"{number:.{digits}g}" for number in numbers)
 
 
-def judge(compared: Compared, samples: Samples, states: Mapping[str, Sequence[str]]) -> Finding:
+def judge_comparison(compared: Compared, samples: Samples, states: Mapping[str, Sequence[str]]) -> JudgedComparison:
     """Hold one comparison against its band. states: of each arm's measurements.
 
     A stalled measurement has no figure, and with one stalled measurement in either arm the comparison does not hold.
@@ -64,27 +64,27 @@ def judge(compared: Compared, samples: Samples, states: Mapping[str, Sequence[st
     for arm in (compared.of, compared.over):
         seen = states.get(arm, ())
         if stalled := sum(state == "stalled" for state in seen):
-            return Finding(compared, None, False, f"arm {arm} stalled in {stalled} of {len(seen)} measurements")
+            return JudgedComparison(compared, None, False, f"arm {arm} stalled in {stalled} of {len(seen)} measurements")
     of, over = (
         samples.get((arm, compared.tenant, compared.metric, compared.iterations), ()) for arm in (compared.of, compared.over)
     )
-    found = verdict(over, of)
+    found = compare_arms(over, of)
     if found is None:
         lacking = compared.of if not any(of) else compared.over
-        return Finding(compared, None, False, f"{compared.metric} of arm {lacking} was not recorded")
+        return JudgedComparison(compared, None, False, f"{compared.metric} of arm {lacking} was not recorded")
     return _in_band(compared, found.ratio, found)
 
 
-def _in_band(compared: Compared, found: Interval, verdict: Verdict | None) -> Finding:
+def _in_band(compared: Compared, found: Interval, verdict: ArmComparison | None) -> JudgedComparison:
     if found.low is None or found.high is None:
-        return Finding(compared, found, False, "an interval needs at least two measurements of each arm", verdict)
+        return JudgedComparison(compared, found, False, "an interval needs at least two measurements of each arm", verdict)
     low_holds = compared.low is None or found.low >= compared.low
     high_holds = compared.high is None or found.high <= compared.high
     why = "" if low_holds and high_holds else "the interval is not inside the band"
-    return Finding(compared, found, low_holds and high_holds, why, verdict)
+    return JudgedComparison(compared, found, low_holds and high_holds, why, verdict)
 
 
-def reproduced(findings: Sequence[Finding], complete: bool) -> bool:
+def reproduced(findings: Sequence[JudgedComparison], complete: bool) -> bool:
     """Whether every comparison holds, controls and ablations too, and all measurements were made."""
     return complete and bool(findings) and all(finding.holds for finding in findings)
 

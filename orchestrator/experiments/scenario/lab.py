@@ -16,7 +16,7 @@ from orchestrator.experiments.files.scenario.values import WantedLab
 _SETTLE = re.compile(r"(settle_s: )[0-9.e-]+")
 
 
-def prepare(folder: Path, wanted: WantedLab) -> Path:
+def prepare_lab(folder: Path, wanted: WantedLab) -> Path:
     """Write the inventory into `folder` and return its directory; a lab that an interrupted run left there is stopped first.
 
     Raises: BadFile - there is no such lab; with the generator's message.
@@ -54,7 +54,7 @@ def share(inventory: Path, how: str) -> None:
     emulated.ask(inventory, "queue.share", share=how)
 
 
-def settle(inventory: Path, ms: float) -> None:
+def set_switching_time(inventory: Path, ms: float) -> None:
     """Give every switch of the running lab this switching time (ms), and the inventory, from which the program knows it.
 
     Raises: as `emulated.ask`.

@@ -11,7 +11,7 @@ from typing import Any
 
 from optics.errors import BadFile, Missing
 from optics.plan import Plan
-from orchestrator.experiments.files.scenario.values import Arm, PlanText, Scenario
+from orchestrator.experiments.files.scenario.values import Arm, PlanDocument, Scenario
 from orchestrator.inventory.lab import Lab
 from orchestrator.plan.reader import read_plan
 from orchestrator.results import to_json
@@ -209,7 +209,7 @@ def _same_job(scenario: Scenario, plans: Mapping[str, list[Plan]]) -> None:
             )
 
 
-def _texts(arm: Arm) -> list[PlanText]:
+def _texts(arm: Arm) -> list[PlanDocument]:
     return [plan for setup in arm.setups.values() for plan in (setup.plan, setup.then) if plan is not None]
 
 

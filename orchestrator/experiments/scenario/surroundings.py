@@ -29,7 +29,7 @@ print(json.dumps(found))
 """
 
 
-def fingerprint(lab: Lab) -> dict[str, Any]:
+def environment_fingerprint(lab: Lab) -> dict[str, Any]:
     """What of the environment may change what is measured; what cannot be read is left out."""
     found: dict[str, Any] = {
         "versions": versions(),

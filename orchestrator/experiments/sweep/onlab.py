@@ -337,6 +337,6 @@ def _using(folder: Path) -> list[int]:
 def generated_lab(wanted: Mapping[str, Any], *, hosts: bool) -> Iterator[Path]:
     """Start a generated lab, and stop it at the end; the kernel stops it if this process dies before."""
     with own_folder() as place:
-        inventory = generated.prepare(place / "lab", wanted_of(wanted))
+        inventory = generated.prepare_lab(place / "lab", wanted_of(wanted))
         with running(inventory, "--with-parent", *([] if hosts else ["--devices-only"])):
             yield inventory

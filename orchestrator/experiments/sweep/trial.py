@@ -116,14 +116,14 @@ def _lab(text: str) -> Lab:
     """The lab of a task, as values: generated, or read from the files that came with it. Raises: BadFile."""
     from json import loads
 
-    from orchestrator.experiments.scenario.lab import prepare
+    from orchestrator.experiments.scenario.lab import prepare_lab
     from orchestrator.experiments.sweep.onlab import own_folder, wanted_of
     from orchestrator.session import load_lab
 
     lab = loads(text)
     with own_folder() as place:  # one of those that a killed worker's campaign, or the next one, clears
         if "wanted" in lab:
-            return load_lab(prepare(place / "lab", wanted_of(lab["wanted"])))
+            return load_lab(prepare_lab(place / "lab", wanted_of(lab["wanted"])))
         for file, content in lab["files"].items():
             (place / file).write_text(content, encoding="utf-8")
         return load_lab(place)

@@ -22,7 +22,7 @@ from orchestrator.background.kind import Kind
 from orchestrator.background.registry import kind, kinds
 from orchestrator.hosts import JobState, RankTimes
 from orchestrator.hosts.late import BETWEEN, ITERATIONS, silent
-from orchestrator.jobs.attachments import Look, launched_without, neglected, tend
+from orchestrator.jobs.attachments import Inspection, launched_without, neglected, tend
 from orchestrator.jobs.jobs import Jobs
 from orchestrator.jobs.record import counts_collectives, ranks_of
 from orchestrator.plan.evict import why_no_spare
@@ -118,7 +118,7 @@ class JobWatch:
             self.quiet_since = time.monotonic()
             return None
         if record.ended is None and neglected(record.spec):
-            await tend(Look(self.jobs.session, store, record, self.command.settings.run_dir(record.run), alive=True))
+            await tend(Inspection(self.jobs.session, store, record, self.command.settings.run_dir(record.run), alive=True))
         halting = self._halting()
         # A job may wait for its slots for a cycle: only one that has ended is recovered.
         if kind("turn").running(self.command.settings, self.slice) is not None:

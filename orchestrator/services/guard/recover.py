@@ -15,9 +15,9 @@ from orchestrator.change.report import UpReport
 from orchestrator.change.run import ChangeRun
 from orchestrator.deadline import deadline
 from orchestrator.hosts import Hello
-from orchestrator.hosts.launch import rehearse, resumable
+from orchestrator.hosts.launch import check_launch, resumable
 from orchestrator.inventory.lab import Lab
-from orchestrator.jobs.attachments import check
+from orchestrator.jobs.attachments import check_attachments
 from orchestrator.jobs.jobs import Jobs
 from orchestrator.jobs.record import FINISHED, hosts_of_job, launched
 from orchestrator.jobs.report import JobStatus
@@ -60,7 +60,7 @@ async def restart(jobs: Jobs, command: Command, record: JobRecord, why: str, beg
         if now is None or now.id != record.id or now.state in FINISHED:
             raise Locked(f"job {record.name} was stopped or launched again meanwhile", hint="testbed job status")
         with begin() as begun:
-            await check(job, lab, now, again=True)
+            await check_attachments(job, lab, now, again=True)
             run = store.new_run(
                 "job restart",
                 lab_of(jobs.slice),
@@ -169,7 +169,7 @@ def rewritten(current: CurrentPlan, lab: Lab, hosts: Mapping[HostName, HostName]
         text = without(text, read_plan(text, current.plan_name, lab), lab, host)
     made = read_plan(text, current.plan_name, lab)
     if made.job is not None:
-        rehearse(made.job, lab)
+        check_launch(made.job, lab)
     record = store.get(current.run)
     return avoiding(made, record.avoid if record is not None else (), lab), text
 

@@ -12,7 +12,7 @@ from orchestrator.change.report import UpReport
 from orchestrator.change.run import ChangeRun, before_run
 from orchestrator.fabric.up_state import SlotsMade
 from orchestrator.inventory.lab import Lab
-from orchestrator.jobs.attachments import check
+from orchestrator.jobs.attachments import check_attachments
 from orchestrator.plan.stored import unmade
 from orchestrator.services.schedule.goals import naming
 from orchestrator.services.schedule.process import NOT_LAUNCHED, TURNER, TurnState
@@ -44,7 +44,7 @@ async def up_slots(command: Command, lab: Lab, plan: Plan, text: str, options: R
     if known and there is not None:
         return UpReport("", plan.name, lab.name, nothing_to_do=True, notes=(f"its slots turn: {there}",))
     slots = len(plan.schedule.slots)
-    await check(plan.job if asked.launch_job else None, lab, command.store.latest_job(key))
+    await check_attachments(plan.job if asked.launch_job else None, lab, command.store.latest_job(key))
     missing = unmade(plan.schedule, current.up.slots if known and current is not None else None)
     done = set(range(slots)) - set(missing)
     earlier = _of_it(command.store, lab, current.run) if known and missing and current is not None else []
@@ -94,7 +94,7 @@ async def _undo(command: Command, lab: Lab, made: list[UpReport], why: str, erro
 async def begin(command: Command, *, job: bool) -> TurnState:
     """Turn the slots of the plan that is up, in the background. job: launch its job meanwhile.
 
-    Raises: as `scheduled`, `Kind.start`; Refused - they turn already, so that this would not launch the job; as `check`.
+    Raises: as `scheduled`, `Kind.start`; Refused - they turn already, so that this would not launch it; as `check_attachments`.
     """
     lab = load_lab(command.inventory)
     there = TURNER.running(command.settings, slice_of(lab, command.settings))
@@ -102,7 +102,7 @@ async def begin(command: Command, *, job: bool) -> TurnState:
         raise Refused(f"the slots{there.of} turn already; nothing was launched", hint="testbed job launch")
     current, plan, _ = scheduled(command, lab)
     if job:
-        await check(plan.job, lab, command.store.latest_job(slice_of(lab, command.settings)))
+        await check_attachments(plan.job, lab, command.store.latest_job(slice_of(lab, command.settings)))
     return await start(command, lab, current.run, job=job)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 
 from optics import DeviceName
 from orchestrator.views.live.fabric import DARK, LIT, LOST, MAKING, LiveCircuit
-from orchestrator.views.live.slots import Slots
+from orchestrator.views.live.slots import TimeslotState
 
 CARRIER_MS = 10_000.0
 """Time (ms) for which a port's sampled carrier state is valid."""
@@ -15,7 +15,7 @@ CARRIER_MS = 10_000.0
 class Light:
     """The circuits of a lab, by id, and their states."""
 
-    def __init__(self, slots: Slots) -> None:
+    def __init__(self, slots: TimeslotState) -> None:
         self.circuits: dict[str, LiveCircuit] = {}
         self.states: dict[str, str] = {}
         self._slots = slots

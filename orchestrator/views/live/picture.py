@@ -19,9 +19,9 @@ from orchestrator.views.live.events import Event, Events
 from orchestrator.views.live.fabric import DARK, LIT, LOST, MAKING, LiveCircuit, live_circuits
 from orchestrator.views.live.light import Light
 from orchestrator.views.live.ranks import Ranks
-from orchestrator.views.live.runs import KEPT, RunProgress, shown
+from orchestrator.views.live.runs import KEPT, RunProgress, run_to_draw
 from orchestrator.views.live.series import Counter, Series, Traffic
-from orchestrator.views.live.slots import WAITS, Slots
+from orchestrator.views.live.slots import WAITS, TimeslotState
 from orchestrator.views.live.standing import Standing
 from orchestrator.views.live.training import Training
 from orchestrator.views.services import Services
@@ -50,7 +50,7 @@ class Picture:
         self.traffic = Traffic()
         self.training = Training()
         self.ranks = Ranks()
-        self.slots = Slots()
+        self.slots = TimeslotState()
         self.light = Light(self.slots)
         self.services = Services()
         self.events = Events(self.services.live)
@@ -325,7 +325,7 @@ class Picture:
     def move(self) -> RunProgress | None:
         """The run whose waterfall is shown: of one that changes light again and again only if nothing else moved any."""
         running = self.running
-        return shown(self.runs.values(), running.id if running and not verb_of(running.verb).lasting else "")
+        return run_to_draw(self.runs.values(), running.id if running and not verb_of(running.verb).lasting else "")
 
     def taken(self) -> tuple[set[str], set[str], list[Event]]:
         """Return the changes since the last call: names of sections, ports with other rates, events of the log."""

@@ -80,7 +80,7 @@ def _row(name: str, some: Sequence[Bar]) -> dict[str, Json]:
     return cast(dict[str, Json], row)
 
 
-def shown(runs: Iterable[RunProgress], running: str) -> RunProgress | None:
+def run_to_draw(runs: Iterable[RunProgress], running: str) -> RunProgress | None:
     """The run whose waterfall is drawn: the running one, once it has any points, else the newest that moved light."""
     known = {r.run: r for r in runs if r.bars or r.figures or r.run == running}
     if running in known:

@@ -11,7 +11,7 @@ from orchestrator.views.live.picture import Picture
 _NEWEST = 30
 
 
-def whole(picture: Picture) -> dict[str, Json]:
+def whole_picture(picture: Picture) -> dict[str, Json]:
     """Return everything, for a new viewer."""
     news = [e.json() for e in picture.events.log]
     return {
@@ -31,7 +31,7 @@ def whole(picture: Picture) -> dict[str, Json]:
     }
 
 
-def changes(picture: Picture) -> dict[str, Json]:
+def changed_sections(picture: Picture) -> dict[str, Json]:
     """Return the changes since the last call: whole sections, and the new parts of `states`, `ports`, series and `log`."""
     dirty, moved, news = picture.taken()
     out: dict[str, Json] = {name: _section(picture, name) for name in sorted(dirty - {"states", "iterations", "throughput"})}

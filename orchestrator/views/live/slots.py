@@ -68,7 +68,7 @@ class _Turns:
     longer: int = 0
 
 
-class Slots:
+class TimeslotState:
     """Takes the schedule and its turner's state, and points `slot` and `slot_host`. Times are wall ms."""
 
     def __init__(self) -> None:

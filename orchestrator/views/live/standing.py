@@ -55,7 +55,7 @@ class Standing:
         return slice_key(record.lab, record.owner) != self.job.lab
 
 
-def standing(store: Store, lab: Lab, owner: str) -> Standing:
+def read_store(store: Store, lab: Lab, owner: str) -> Standing:
     """Read the store. The statements are not one transaction; the next read after a change makes the result consistent."""
     key = key_of(lab)
     runs = tuple(store.history(key, limit=RUNS))

@@ -75,8 +75,8 @@ class Training:
             del self._spans[old], self._recent[old]
         last = spans[-1] if spans else None
         span = Span(number, min(begin, last.end) if last and last.number == number - 1 else begin, begin + took, took)
-        before = turns.usual([*recent]) if turns.is_slow(span.took, min(recent, default=span.took)) else None
-        if before is not None and turns.is_slow(span.took, before):
+        before = turns.usual_iteration_ms([*recent]) if turns.is_slow_iteration(span.took, min(recent, default=span.took)) else None
+        if before is not None and turns.is_slow_iteration(span.took, before):
             self._pending.append(((job, run), span))
         spans.append(span)
         recent.append(span.took)
@@ -136,8 +136,8 @@ class Training:
         changes = [c for c in self._changes.values() if c.job == key[0] and c.after is not None]
         firsts = [c.after + 1 for c in changes if c.after is not None and c.after + 1 < span.number]
         since = max(firsts, default=-1)
-        before = turns.usual([s.took for s in self._spans.get(key, ()) if since < s.number < span.number])
-        if before is None or not turns.is_slow(span.took, before):
+        before = turns.usual_iteration_ms([s.took for s in self._spans.get(key, ()) if since < s.number < span.number])
+        if before is None or not turns.is_slow_iteration(span.took, before):
             return None
         return turns.judged(span, before, [change.change() for change in self._changes.values()])
 

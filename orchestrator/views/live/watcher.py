@@ -16,9 +16,9 @@ from orchestrator.store.keys import key_of, slice_key, slice_of
 from orchestrator.store.store import Store
 from orchestrator.views.live.follow import Journals
 from orchestrator.views.live.picture import Picture
-from orchestrator.views.live.sections import changes
+from orchestrator.views.live.sections import changed_sections
 from orchestrator.views.live.slots import Cycle, cycle_of
-from orchestrator.views.live.standing import Standing, standing
+from orchestrator.views.live.standing import Standing, read_store
 
 LOOK_S = 0.04
 """Interval (s) at which the journals and the store are read: an event waits half of it on average."""
@@ -43,7 +43,7 @@ class Watcher:
         self.picture.events.hush = True
         self.refresh()
         self.picture.events.hush = False
-        changes(self.picture)
+        changed_sections(self.picture)
 
     def _owned(self, run: str) -> bool:
         record = self.store.get(run)
@@ -66,7 +66,7 @@ class Watcher:
         version = self.store.version()
         if version != self._version or slowly:
             self._version = version
-            standing_ = standing(self.store, picture.lab, self.settings.owner or self.settings.user)
+            standing_ = read_store(self.store, picture.lab, self.settings.owner or self.settings.user)
             turned = picture.slots.turning
             self._schedule(standing_)
             if standing_ != picture.standing or turned != picture.slots.turning:

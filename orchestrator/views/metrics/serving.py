@@ -22,7 +22,7 @@ AGAIN_S = 1.0
 """Store and journals are read at most so often (s), whoever asks."""
 
 
-class Known:
+class CollectedFamilies:
     """Families that were collected before, as prometheus_client's encoders take them."""
 
     def __init__(self, families: Sequence[Metric]) -> None:
@@ -38,7 +38,7 @@ class Endpoint:
     def __init__(self, collect: Callable[[], Sequence[Metric]], names: Names) -> None:
         self._collect = collect
         self._one = asyncio.Lock()
-        self._known, self._at = Known(()), float("-inf")
+        self._known, self._at = CollectedFamilies(()), float("-inf")
         routes = [Route("/metrics", self._metrics), Route("/", self._index)]
         self.protocol, _ = guarded()
         self.app = Starlette(routes=routes, middleware=[Middleware(Doors, names=names)])
@@ -56,7 +56,7 @@ class Endpoint:
         async with self._one:
             if time.monotonic() >= self._at + AGAIN_S:
                 try:
-                    self._known = Known(await asyncio.to_thread(self._collect))
+                    self._known = CollectedFamilies(await asyncio.to_thread(self._collect))
                 except TestbedError as error:
                     return Response(f"{error}\n", 503, media_type="text/plain", headers={"cache-control": "no-store"})
                 self._at = time.monotonic()

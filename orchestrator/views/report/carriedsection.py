@@ -9,7 +9,7 @@ from orchestrator.views.carried import WHOLE
 from orchestrator.views.report.figures import MADE, one_figure
 from orchestrator.views.report.gather import Source
 from orchestrator.views.report.ledger import quoted
-from orchestrator.views.report.model import Context, Section, table
+from orchestrator.views.report.model import ReportContext, ReportSection, result_table
 from orchestrator.views.report.questions import before_next
 from orchestrator.views.report.svg import INK
 
@@ -20,7 +20,7 @@ BEFORE_S, AFTER_S = 60.0, 1800.0
 """What is read of the job's journal: from this long (s) before the run until this long after it."""
 
 
-def section(c: Context, source: Source) -> None:
+def carried_section(c: ReportContext, source: Source) -> None:
     """Add what the job around this run used of these; no section where it used none."""
     run = source.now or source.was
     if run not in c.campaign.journals:
@@ -31,14 +31,14 @@ def section(c: Context, source: Source) -> None:
     for name in (*(view.measurement for view in views()), "collective"):
         c.book.read_more(c.campaign.journals[run], name, [(begin, end)])
     where = f"run = {quoted(run)} AND time_ns BETWEEN {begin} AND {end}"
-    made = Section("carried", "What knew the job's traffic")
+    made = ReportSection("carried", "What knew the job's traffic")
     for add in (*(view.section for view in views()), _sent, _lost, _saves):
         add(c, made, where)
     if made.tables:
         c.sections.append(made)
 
 
-def _sent(c: Context, made: Section, where: str) -> None:
+def _sent(c: ReportContext, made: ReportSection, where: str) -> None:
     answer = c.book.query(
         "sent",
         "what rank 0 sent for the job's sums, over what whole sums over a ring in every iteration would be",
@@ -51,10 +51,10 @@ def _sent(c: Context, made: Section, where: str) -> None:
         del c.book.answers["sent"]
         return
     heads = {"n": "exchanges", "size_bytes": "numbers of one", "wire_bytes": "sent by rank 0", "whole_bytes": "whole sums"}
-    made.tables.append(table(answer, heads | {"share": "share", "exchange_ms": "an exchange, median"}))
+    made.tables.append(result_table(answer, heads | {"share": "share", "exchange_ms": "an exchange, median"}))
 
 
-def _lost(c: Context, made: Section, where: str) -> None:
+def _lost(c: ReportContext, made: ReportSection, where: str) -> None:
     where += " AND lost_share IS NOT NULL"
     answer = c.book.query(
         "lost",
@@ -69,7 +69,7 @@ def _lost(c: Context, made: Section, where: str) -> None:
     caption = "The share that the sums of each iteration lacked; the line is the most that is allowed."
     c.draw(made, "lost", "loss of datagrams", caption, _losses(c.book.database.execute(sql).fetchall()))
     heads = {"n": "exchanges by datagrams", "lost": "sums lacked, mean", "lost_p99": "99 %", "lost_most": "at most"}
-    made.tables.append(table(answer, heads | {"bound": "allowed", "again": "sent again"}))
+    made.tables.append(result_table(answer, heads | {"bound": "allowed", "again": "sent again"}))
 
 
 def _losses(points: list[tuple[int, float, float | None]]) -> Figure | None:
@@ -87,7 +87,7 @@ def _losses(points: list[tuple[int, float, float | None]]) -> Figure | None:
     return figure
 
 
-def _saves(c: Context, made: Section, where: str) -> None:
+def _saves(c: ReportContext, made: ReportSection, where: str) -> None:
     answer = c.book.query(
         "saves",
         "how long training stood for checkpoints: until each was written (sync) or copied (async), and per iteration",
@@ -100,4 +100,4 @@ def _saves(c: Context, made: Section, where: str) -> None:
         return
     heads = {"n": "checkpoints", "iterations": "iterations", "save_ms": "training stood, median", "save_p99_ms": "99 %"}
     heads |= {"save_most_ms": "longest", "each_ms": "per iteration", "usual_ms": "an iteration, median, without"}
-    made.tables.append(table(answer, heads))
+    made.tables.append(result_table(answer, heads))

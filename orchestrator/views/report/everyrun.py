@@ -7,7 +7,7 @@ from markupsafe import Markup
 from orchestrator.store.verbs import verb_of
 from orchestrator.telemetry.names import PAUSE
 from orchestrator.views.report import questions, traffic, turnsection, words
-from orchestrator.views.report.model import Context, Section, Table, table
+from orchestrator.views.report.model import ReportContext, ReportSection, Table, result_table
 
 MOVES_DRAWN = 9
 """Number of moves (the longest) around which throughput is drawn."""
@@ -15,12 +15,12 @@ AROUND_S = 60.0
 """Iterations are drawn from this long (s) before a move until this long after its verification."""
 
 
-def asked(c: Context) -> None:
+def request_section(c: ReportContext) -> None:
     campaign = c.campaign
-    section = Section("asked", "What was asked")
+    section = ReportSection("asked", "What was asked")
     if campaign.single:
         source = campaign.sources[0]
-        said, exact = words.command(source)
+        said, exact = words.command_of_run(source)
         section.codes.append(("the command as it was typed" if exact else "the command, as reconstructed from the store", said))
         record = source.record
         about = str(source.plan.get("description", ""))
@@ -49,7 +49,7 @@ def asked(c: Context) -> None:
             section.intro += f" They cover {len(labs)} labs, whose times are mixed below: {', '.join(labs)}."
         commands: dict[tuple[str, bool], int] = {}
         for source in campaign.sources:
-            commands[words.command(source)] = commands.get(words.command(source), 0) + 1
+            commands[words.command_of_run(source)] = commands.get(words.command_of_run(source), 0) + 1
         listed = [
             f"{said}   ({n} x{'' if exact else ', as reconstructed from the store'})" for (said, exact), n in commands.items()
         ]
@@ -57,20 +57,20 @@ def asked(c: Context) -> None:
     c.sections.append(section)
 
 
-def throughput(c: Context) -> None:
-    section = Section("throughput", "Throughput around each move")
+def throughput_section(c: ReportContext) -> None:
+    section = ReportSection("throughput", "Throughput around each move")
     chosen = c.longest(MOVES_DRAWN)
     for folder in dict.fromkeys(move.source.folder for move in chosen):
         near = [questions.near(move) for move in chosen if move.source.folder == folder]
         c.book.read_more(folder, "port", near)
-    answer = questions.throughput(c.book, chosen)
+    answer = questions.throughput_around_changes(c.book, chosen)
     if answer is None:
         section.notes.append("No port counters were sampled around a move, so the throughput is not known.")
         c.sections.append(section)
         return
     if len(c.moves) > len(chosen):
         section.intro = f"The {len(chosen)} longest of {len(c.moves)} moves."
-    drawn = traffic.throughput([(move, questions.samples(c.book, move)) for move in chosen])
+    drawn = traffic.throughput_charts([(move, questions.port_counters_near(c.book, move)) for move in chosen])
     caption = "Sent by all hosts together, even between two samples. Yellow: first command. Shaded: until routes were back."
     c.draw(
         section,
@@ -81,7 +81,7 @@ def throughput(c: Context) -> None:
         "Fewer than two samples of each port: no rate can be computed.",
     )
     heads = {"reconfig_id": "move", "before_mbps": "before", "before_over_ms": "over", "across_mbps": "across the move"}
-    section.tables.append(table(answer, heads | {"after_mbps": "after", "after_over_ms": "over"}))
+    section.tables.append(result_table(answer, heads | {"after_mbps": "after", "after_over_ms": "over"}))
     section.notes.append(
         f"{answer.what[0].upper()}{answer.what[1:]}. Not recorded if a port has fewer than two samples in that time."
     )
@@ -91,13 +91,13 @@ def throughput(c: Context) -> None:
 _TOLD, _NO_PAUSE = "as the turn recorded", "none: no job ran before and after"
 
 
-def job(c: Context) -> None:
-    section = Section("job", "What it did to the job")
+def job_section(c: ReportContext) -> None:
+    section = ReportSection("job", "What it did to the job")
     answer = c.job
     known = answer is not None and any(line[x] for line in answer.lines() for x in ("before_ms", "after_ms", "during_ms"))
     if answer is None or not known:
         section.notes.append("No job ran before or after a move, or its iterations were not collected (`testbed job status` does).")
-        turnsection.section(c, section)
+        turnsection.ring_change_tables(c, section)
         c.sections.append(section)
         return
     caption = (
@@ -111,9 +111,9 @@ def job(c: Context) -> None:
             line = next((x for x in answer.lines() if x["reconfig_id"].value == move.id), None)
             if line is None:
                 continue
-            points = questions.iterations(c.book, move, AROUND_S)
+            points = questions.iterations_near(c.book, move, AROUND_S)
             marks = turnsection.marks(c, move)
-            drawn = traffic.iterations(move, points, line["before_ms"].value, line["after_ms"].value, marks)
+            drawn = traffic.iteration_chart(move, points, line["before_ms"].value, line["after_ms"].value, marks)
             c.draw(section, "job" if k == 0 else f"job-{k + 1}", "iterations around the move", caption, drawn)
     else:
         drawn = traffic.before_after(answer)
@@ -134,19 +134,19 @@ def job(c: Context) -> None:
         "after_n": "of",
     }
     section.tables.append(
-        table(
+        result_table(
             answer, heads, none={"before_n": _TOLD, "after_n": _TOLD, "during_ms": "no iteration spans it", "pause_ms": _NO_PAUSE}
         )
     )
     section.notes.append(f"{answer.what[0].upper()}{answer.what[1:]}. Pause: {PAUSE}.")
-    turnsection.section(c, section)
+    turnsection.ring_change_tables(c, section)
     c.sections.append(section)
 
 
-def verification(c: Context) -> None:
+def verification(c: ReportContext) -> None:
     each = c.few and not any(verb_of(source.record.verb).lasting for source in c.campaign.sources)  # which climb again and again
     answer = questions.rungs(c.book, c.campaign, each=each)
-    section = Section("verify", "Verification")
+    section = ReportSection("verify", "Verification")
     if not answer:
         section.notes.append("No verification was recorded.")
     elif each:
@@ -164,13 +164,13 @@ def verification(c: Context) -> None:
         section.tables.append(Table(("rung", "", "", "took"), rows))
     else:
         section.tables.append(
-            table(answer, {"rung": "rung", "passed_n": "passed", "n": "of", "median_ms": "median", "most_ms": "longest"})
+            result_table(answer, {"rung": "rung", "passed_n": "passed", "n": "of", "median_ms": "median", "most_ms": "longest"})
         )
     c.sections.append(section)
 
 
-def environment(c: Context) -> None:
-    section = Section("environment", "Environment and versions", f"{c.speed[0].upper()}{c.speed[1:]}.")
+def environment_section(c: ReportContext) -> None:
+    section = ReportSection("environment", "Environment and versions", f"{c.speed[0].upper()}{c.speed[1:]}.")
     rows = words.machines(c.campaign.sources)
     if rows:
         section.tables.append(Table(("when it ran", ""), rows))
@@ -187,8 +187,8 @@ def environment(c: Context) -> None:
     c.sections.append(section)
 
 
-def data(c: Context) -> None:
-    section = Section("data", "Where the numbers come from")
+def data(c: ReportContext) -> None:
+    section = ReportSection("data", "Where the numbers come from")
     runs = list(c.campaign.journals)
     section.intro = (
         "Every measured number above is a cell in the result of one of the queries below over the journals of "

@@ -122,7 +122,7 @@ def one_figure(height: float, columns: int = 1, rows: int = 1, **more: Any) -> I
 # --- topology -------------------------------------------------------------------------------------------------------------------
 
 
-def topology(found: Topology, after_title: str = "after") -> Figure:
+def draw_topology(found: Topology, after_title: str = "after") -> Figure:
     """Hosts on a circle, packet switches inside it, the links between them before and after."""
     hosts, switches = found.hosts, found.switches
     size = min(3.7, 2.4 + 0.08 * len(hosts))

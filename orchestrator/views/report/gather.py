@@ -56,7 +56,7 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
-class Campaign:
+class ReportedRuns:
     """The runs of a report, oldest first. journals: every journal it reads, the jobs' too. comparison: as `compare` keeps it."""
 
     name: str
@@ -71,7 +71,7 @@ class Campaign:
 
 def gather(
     records: Iterable[RunRecord], store: Store, settings: Settings, name: str, comparison: Mapping[str, Any] | None = None
-) -> Campaign:
+) -> ReportedRuns:
     """Collect the records of these runs."""
     ordered = sorted({r.id: r for r in records}.values(), key=lambda r: (r.started, r.id))
     jobs = _jobs(store)
@@ -93,7 +93,7 @@ def gather(
         sources.append(Source(record, folder, before, noted, emulated, devices, was, now, until, _ports(noted)))
     runs = [word for source in sources for word in (source.record.id, source.was, source.now) if word]
     journals = {run: settings.run_dir(run) for run in dict.fromkeys(runs) if parts(settings.run_dir(run))}
-    return Campaign(name, tuple(sources), journals, comparison or {})
+    return ReportedRuns(name, tuple(sources), journals, comparison or {})
 
 
 def recorded(record: RunRecord, store: Store, settings: Settings) -> Recorded:

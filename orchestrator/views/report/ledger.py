@@ -151,6 +151,6 @@ def quoted(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
-def missing(words: str = MISSING) -> Markup:
+def missing_mark(words: str = MISSING) -> Markup:
     """The placeholder of a number that was not recorded."""
     return Markup('<span class="missing">{}</span>').format(escape(words))

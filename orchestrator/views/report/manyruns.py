@@ -12,14 +12,14 @@ from orchestrator.store.verbs import verb_of
 from orchestrator.telemetry.palette import PHASE_COLOURS
 from orchestrator.views.report import figures, questions, words
 from orchestrator.views.report.figures import Drawing
-from orchestrator.views.report.ledger import Answer, Cell, missing
-from orchestrator.views.report.model import SPREAD, Context, Section, Table, table
+from orchestrator.views.report.ledger import Answer, Cell, missing_mark
+from orchestrator.views.report.model import SPREAD, ReportContext, ReportSection, Table, result_table
 from orchestrator.views.report.topology import planned_switches, topology
 
 TOPOLOGIES_DRAWN = 6
 
 
-def many_runs(c: Context) -> None:
+def many_runs(c: ReportContext) -> None:
     _tiles(c, questions.percentiles(c.book, c.campaign))
     _pause_tile(c)
     _topologies(c)
@@ -27,11 +27,11 @@ def many_runs(c: Context) -> None:
     _run_table(c)
 
 
-def durations(c: Context) -> None:
+def durations(c: ReportContext) -> None:
     """How long reconfigurations took, as a distribution."""
     campaign, book = c.campaign, c.book
     spread = questions.percentiles(book, campaign)
-    section = Section(
+    section = ReportSection(
         "durations",
         "How long reconfigurations took",
         f"{counted(len(c.reconfigs), 'reconfiguration')} {'was' if len(c.reconfigs) == 1 else 'were'} recorded.",
@@ -52,14 +52,14 @@ def durations(c: Context) -> None:
             "Median of each part, with a line from the minimum to the 99th percentile; times below 0.01 ms are drawn at 0.01 ms.",
             figures.breakdown(spread),
         )
-        section.tables.append(table(spread, {"part": "part", "n": "n", "least_ms": "least", **SPREAD}))
-        models = questions.models(book, campaign)
-        section.tables.append(table(models, {"model": "dark, by driver", **SPREAD}, c.scale_of_all()))
+        section.tables.append(result_table(spread, {"part": "part", "n": "n", "least_ms": "least", **SPREAD}))
+        models = questions.dark_times_by_model(book, campaign)
+        section.tables.append(result_table(models, {"model": "dark, by driver", **SPREAD}, c.scale_of_all()))
         section.notes.append("Percentiles are nearest rank; of fewer than a hundred values p99 is the longest.")
     c.sections.append(section)
 
 
-def _tiles(c: Context, spread: Answer) -> None:
+def _tiles(c: ReportContext, spread: Answer) -> None:
     sources = c.campaign.sources
     good = sum(source.record.status == "ok" for source in sources)
     c.tiles.append(("runs", Markup("{}").format(len(sources)), f"{good} succeeded"))
@@ -72,16 +72,16 @@ def _tiles(c: Context, spread: Answer) -> None:
             )
 
 
-def _pause_tile(c: Context) -> None:
-    answer = questions.pauses(c.book, c.job) if c.job is not None and c.job.values("pause_ms") else None
+def _pause_tile(c: ReportContext) -> None:
+    answer = questions.pause_spread(c.book, c.job) if c.job is not None and c.job.values("pause_ms") else None
     for line in answer.lines() if answer is not None else ():
         c.tiles.append(
             ("pause of the job, median", line["median_ms"].show(), f"longest {line['most_ms'].text()}, n {line['n'].text()}")
         )
 
 
-def _topologies(c: Context) -> None:
-    section = Section("topology", "Topologies")
+def _topologies(c: ReportContext) -> None:
+    section = ReportSection("topology", "Topologies")
     drawn: dict[frozenset[Any], str] = {}
     for source in c.campaign.sources:
         if len(drawn) >= TOPOLOGIES_DRAWN or not verb_of(source.record.verb).plan or source.record.status != "ok":
@@ -101,10 +101,10 @@ def _topologies(c: Context) -> None:
     c.sections.append(section)
 
 
-def _run_table(c: Context) -> None:
-    section = Section("runs", "The runs")
-    answer = questions.runs(c.book, c.campaign)
-    slow = questions.slowest(c.book, c.campaign)
+def _run_table(c: ReportContext) -> None:
+    section = ReportSection("runs", "The runs")
+    answer = questions.run_durations(c.book, c.campaign)
+    slow = questions.slowest_changes(c.book, c.campaign)
     if slow:
         heads = {
             "reconfig_id": "longest reconfigurations",
@@ -113,20 +113,20 @@ def _run_table(c: Context) -> None:
             "device": "darkest device",
             "n_circuits": "circuits",
         }
-        section.tables.append(table(slow, heads))
+        section.tables.append(result_table(slow, heads))
     told = {line["run"].value: line for line in answer.lines()}
     rows: list[Sequence[Cell | Markup | str]] = []
     for source in c.campaign.sources:
         record, line = source.record, told.get(source.record.id)
         scale = c.scale_of_all([source])
-        numbers: list[Markup] = [missing("no journal")] * 4
+        numbers: list[Markup] = [missing_mark("no journal")] * 4
         if line is not None and line["moved"]:
             expected = c.expected(source).show(c.expected_scale(source, scale))
             numbers = [line["took_ms"].show(), line["dark_ms"].show(scale), expected, line["total_ms"].show()]
         elif line is not None:
             dark = planned_switches(source) and not source.plan.get("links")
             never = "packet switches: no light moved" if dark and record.status == "ok" else "no move recorded"
-            numbers = [line["took_ms"].show(), *[missing(never)] * 3]
+            numbers = [line["took_ms"].show(), *[missing_mark(never)] * 3]
         rows.append((record.id, words.title(record), record.status, *numbers))
     section.tables.append(Table(("run", "what", "status", "took", "dark, measured", "dark, expected", "command to verified"), rows))
     bad = [s.record for s in c.campaign.sources if s.record.status != "ok"]

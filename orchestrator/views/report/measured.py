@@ -9,52 +9,52 @@ from typing import Any
 from markupsafe import Markup
 
 from orchestrator.experiments.files.scenario.values import METRICS
-from orchestrator.experiments.scenario.interval import RESAMPLES, SEED, Interval, Verdict, verdict
-from orchestrator.experiments.scenario.judging import Finding, Samples, compared_of, figures, judge, reproduced
+from orchestrator.experiments.scenario.interval import RESAMPLES, SEED, ArmComparison, Interval, compare_arms
+from orchestrator.experiments.scenario.judging import JudgedComparison, Samples, compared_of, figures, judge_comparison, reproduced
 from orchestrator.views.report import traffic
-from orchestrator.views.report.ledger import Answer, missing
-from orchestrator.views.report.model import Context, Section, Shown, Table
-from orchestrator.views.report.samples import OF_ITERATIONS, by_arm, samples
+from orchestrator.views.report.ledger import Answer, missing_mark
+from orchestrator.views.report.model import ReportContext, ReportSection, Shown, Table
+from orchestrator.views.report.samples import OF_ITERATIONS, by_arm, metric_samples
 
-_HOW = "orchestrator.experiments.scenario.interval.verdict"
+_HOW = "orchestrator.experiments.scenario.interval.compare_arms"
 _RESAMPLED = f"bootstrap in two stages (measurements, then the values in each), {RESAMPLES} resamples, seed {SEED}"
 
 
-def findings(found: Samples, kept: Mapping[str, Any]) -> list[Finding]:
+def findings(found: Samples, kept: Mapping[str, Any]) -> list[JudgedComparison]:
     """The record's comparisons, held against their bands."""
     states: dict[str, list[str]] = {}
     for slot in kept["slots"]:
         states.setdefault(str(slot["arm"]), []).append(str(slot["state"]))
-    return [judge(one, found, states) for one in compared_of(kept)]
+    return [judge_comparison(one, found, states) for one in compared_of(kept)]
 
 
-def complete(kept: Mapping[str, Any]) -> bool:
+def all_measured(kept: Mapping[str, Any]) -> bool:
     """Whether all measurements were made; stalled ones were."""
     return all(slot["state"] in ("done", "stalled") for slot in kept["slots"])
 
 
-def verdicts(times: Mapping[str, Sequence[Sequence[float]]]) -> dict[str, Verdict]:
+def compare_to_first(times: Mapping[str, Sequence[Sequence[float]]]) -> dict[str, ArmComparison]:
     """Each later arm compared with the first one, by its name; those without measurements are left out."""
     first, *others = times
-    return {other: found for other in others if (found := verdict(times[first], times[other])) is not None}
+    return {other: found for other in others if (found := compare_arms(times[first], times[other])) is not None}
 
 
-def sections(c: Context, kept: Mapping[str, Any]) -> None:
+def comparison_sections(c: ReportContext, kept: Mapping[str, Any]) -> None:
     """Add the sections of a record, as `compare` or `reproduce` keeps it."""
     for measurement in {OF_ITERATIONS[one.metric][-1] for one in compared_of(kept) if one.metric in OF_ITERATIONS}:
         for folder in c.campaign.journals.values():
             c.book.read_more(folder, measurement)
-    found = samples(c.book, kept)
+    found = metric_samples(c.book, kept)
     if compared_of(kept):
         _scenario(c, kept, found)
     else:
         _comparison(c, kept, found)
 
 
-def _comparison(c: Context, kept: Mapping[str, Any], found: Samples) -> None:
-    section = Section("comparison", "Comparison")
+def _comparison(c: ReportContext, kept: Mapping[str, Any], found: Samples) -> None:
+    section = ReportSection("comparison", "Comparison")
     times, labels = by_arm(found, kept), kept["arms"]
-    done = verdicts(times)
+    done = compare_to_first(times)
     each = f"Each brought its plan up, relaunched the job and waited for {kept['iterations']} iterations."
     section.intro = f"Measured alternately: {_states(kept)}. {each}"
     c.sections.append(section)
@@ -84,12 +84,12 @@ def _comparison(c: Context, kept: Mapping[str, Any], found: Samples) -> None:
     ]
 
 
-def _scenario(c: Context, kept: Mapping[str, Any], found: Samples) -> None:
+def _scenario(c: ReportContext, kept: Mapping[str, Any], found: Samples) -> None:
     facts, judged = kept["scenario"], findings(found, kept)
-    good = reproduced(judged, complete(kept))
+    good = reproduced(judged, all_measured(kept))
     outcome = "reproduced" if good else "not reproduced"
-    section = Section("scenario", "Scenario")
-    if not complete(kept):
+    section = ReportSection("scenario", "Scenario")
+    if not all_measured(kept):
         made = sum(slot["state"] in ("done", "stalled") for slot in kept["slots"])
         outcome = f"not complete: {made} of {len(kept['slots'])} measurements were made"
     section.intro = f"{outcome[0].upper()}{outcome[1:]}. Claim: {facts['claim']}"
@@ -113,7 +113,7 @@ def _scenario(c: Context, kept: Mapping[str, Any], found: Samples) -> None:
         one = finding.compared
         shown_as = figures(finding.found, one) if finding.found is not None else ()
         cells = (
-            line[name].show(words=words) if line[name] else missing("none")
+            line[name].show(words=words) if line[name] else missing_mark("none")
             for name, words in zip_longest(("value", "low", "high"), shown_as, fillvalue="")
         )
         rows.append(("holds" if finding.holds else "does not hold", f"{one.name} ({one.role})", *cells, one.band))
@@ -127,7 +127,7 @@ def _scenario(c: Context, kept: Mapping[str, Any], found: Samples) -> None:
     _environment(c, kept)
 
 
-def _sweeps(c: Context, section: Section, kept: Mapping[str, Any], judged: Sequence[Finding]) -> None:
+def _sweeps(c: ReportContext, section: ReportSection, kept: Mapping[str, Any], judged: Sequence[JudgedComparison]) -> None:
     """Draw the comparisons of arms that a sweep made, over the parameter that it changed."""
     swept = {name: arm["swept"] for name, arm in kept["scenario"]["arms"].items() if arm["swept"]}
     lines: dict[str, list[tuple[float, tuple[float, float, float]]]] = {}
@@ -147,9 +147,9 @@ def _ends(found: Interval) -> tuple[float, float, float]:
     return (found.low, found.value, found.high) if known else (found.value,) * 3  # type: ignore[return-value]
 
 
-def _each_metric(c: Context, kept: Mapping[str, Any], found: Samples, judged: Sequence[Finding]) -> None:
+def _each_metric(c: ReportContext, kept: Mapping[str, Any], found: Samples, judged: Sequence[JudgedComparison]) -> None:
     """A figure of the values of each metric that is compared."""
-    section = Section("measurements", "Measurements")
+    section = ReportSection("measurements", "Measurements")
     for metric, count in dict.fromkeys((f.compared.metric, f.compared.iterations) for f in judged):
         unit, what = METRICS[metric]
         times = {arm: lists for arm, lists in by_arm(found, kept, metric, count).items() if any(lists)}
@@ -164,8 +164,8 @@ def _each_metric(c: Context, kept: Mapping[str, Any], found: Samples, judged: Se
 
 
 def _values(
-    c: Context,
-    section: Section,
+    c: ReportContext,
+    section: ReportSection,
     kept: Mapping[str, Any],
     times: Mapping[str, Sequence[Sequence[float]]],
     arms: Mapping[str, Interval],
@@ -180,7 +180,7 @@ def _values(
     c.draw(section, name, title, caption, traffic.measurements({labels[a]: v for a, v in times.items()}, intervals, axis))
 
 
-def _intervals(judged: Sequence[Finding], metric: str, count: int) -> dict[str, Interval]:
+def _intervals(judged: Sequence[JudgedComparison], metric: str, count: int) -> dict[str, Interval]:
     """The median of each arm in a metric, as the comparisons have it."""
     found: dict[str, Interval] = {}
     for f in judged:
@@ -189,12 +189,12 @@ def _intervals(judged: Sequence[Finding], metric: str, count: int) -> dict[str, 
     return found
 
 
-def _environment(c: Context, kept: Mapping[str, Any]) -> None:
+def _environment(c: ReportContext, kept: Mapping[str, Any]) -> None:
     """The environment in which the scenario was measured, as the record has it."""
     facts = kept.get("environment")
     if not facts:
         return
-    section = Section("scenario-environment", "Environment of the measurements")
+    section = ReportSection("scenario-environment", "Environment of the measurements")
     rows: list[Sequence[Shown]] = [(name.replace("_", " "), _flat(value)) for name, value in facts.items()]
     section.tables.append(Table(("what", "value"), rows))
     c.sections.append(section)
@@ -212,7 +212,7 @@ def _states(kept: Mapping[str, Any]) -> str:
     return (" " if letters else ", ").join(name if state == "done" else f"{name} ({state})" for name, state in names)
 
 
-def _verdict_answer(times: Mapping[str, Sequence[Sequence[float]]], done: Mapping[str, Verdict]) -> Answer:
+def _verdict_answer(times: Mapping[str, Sequence[Sequence[float]]], done: Mapping[str, ArmComparison]) -> Answer:
     """A comparison's figures as a result; instead of SQL it has the recipe that derives them from result `compared`."""
     columns = ("of", "value_ms", "low_ms", "high_ms", "value", "low", "high")
     first = next(iter(times))
@@ -229,7 +229,7 @@ def _verdict_answer(times: Mapping[str, Sequence[Sequence[float]]], done: Mappin
     return Answer("verdict", what, "", columns, tuple(rows))
 
 
-def _findings_answer(judged: Sequence[Finding]) -> Answer:
+def _findings_answer(judged: Sequence[JudgedComparison]) -> Answer:
     """A scenario's ratios as a result, derived from results `compared`, `training`, `changes`, `busbw` and `wire`."""
     what = f"follows from results compared, training, changes, busbw and wire by orchestrator.views.report.samples and {_HOW}"
     none = Interval(0.0, None, None)

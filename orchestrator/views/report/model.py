@@ -10,9 +10,9 @@ from markupsafe import Markup
 
 from orchestrator.views.report import questions, turnquestions, words
 from orchestrator.views.report.figures import Drawing
-from orchestrator.views.report.gather import Campaign, Source
-from orchestrator.views.report.ledger import Answer, Cell, Ledger, missing
-from orchestrator.views.report.questions import Move
+from orchestrator.views.report.gather import ReportedRuns, Source
+from orchestrator.views.report.ledger import Answer, Cell, Ledger, missing_mark
+from orchestrator.views.report.questions import Reconfiguration
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -33,7 +33,7 @@ class Table:
 
 
 @dataclass
-class Section:
+class ReportSection:
     """One part of the page."""
 
     id: str
@@ -56,28 +56,28 @@ class Report:
     trouble: list[str]
 
 
-class Context:
+class ReportContext:
     """A report being written. few: one run with so few moves that each is shown individually."""
 
-    def __init__(self, campaign: Campaign, book: Ledger) -> None:
+    def __init__(self, campaign: ReportedRuns, book: Ledger) -> None:
         self.campaign, self.book = campaign, book
-        self.sections: list[Section] = []
+        self.sections: list[ReportSection] = []
         self.tiles: list[tuple[str, Markup, str]] = []
-        self.speed = words.speeds(campaign.sources)
+        self.speed = words.kind_of_devices(campaign.sources)
         self.reconfigs = questions.reconfigs(book, campaign)
-        self.devices = questions.devices(book, campaign)
-        self.moves = questions.moves(self.reconfigs, self.devices, campaign)
-        self.turns = turnquestions.found(book, campaign)
+        self.devices = questions.device_times(book, campaign)
+        self.moves = questions.reconfigurations(self.reconfigs, self.devices, campaign)
+        self.turns = turnquestions.ring_changes(book, campaign)
         self.changes = sorted([*self.moves, *turnquestions.unlit(self.turns, self.moves, campaign)], key=lambda m: m.t0)
         """The moves, and the turns of the job for which no light moved."""
-        self.job = questions.job(book, self.changes)
+        self.job = questions.effects_on_job(book, self.changes)
         self.few = campaign.single and len(self.moves) <= FEW
 
-    def longest(self, most: int) -> list[Move]:
+    def longest(self, most: int) -> list[Reconfiguration]:
         """The moves that took longest, in order of time."""
         return sorted(sorted(self.moves, key=lambda m: (m.t0 - m.t1, m.t0))[:most], key=lambda m: m.t0)
 
-    def draw(self, section: Section, name: str, title: str, caption: str, figure: Figure | None, none: str = "") -> None:
+    def draw(self, section: ReportSection, name: str, title: str, caption: str, figure: Figure | None, none: str = "") -> None:
         if figure is not None:
             section.drawings.append(Drawing(name, title, f"{caption} Measured; {self.speed}.", figure))
         elif none:
@@ -110,7 +110,7 @@ class Context:
         return found.pop() if len(found) == 1 else 1.0
 
 
-def table(answer: Answer, heads: Mapping[str, str], scale: float = 1.0, none: Mapping[str, str] | None = None) -> Table:
+def result_table(answer: Answer, heads: Mapping[str, str], scale: float = 1.0, none: Mapping[str, str] | None = None) -> Table:
     """Columns of a result under these heads; `scale` for times; `none`: text for missing values."""
     rows = []
     for line in answer.lines():
@@ -118,7 +118,9 @@ def table(answer: Answer, heads: Mapping[str, str], scale: float = 1.0, none: Ma
         for column in heads:
             cell = line[column]
             row.append(
-                missing(none[column]) if none and column in none and not cell else cell.show(scale if cell.unit == "ms" else 1.0)
+                missing_mark(none[column])
+                if none and column in none and not cell
+                else cell.show(scale if cell.unit == "ms" else 1.0)
             )
         rows.append(row)
     return Table(list(heads.values()), rows)

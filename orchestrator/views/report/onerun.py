@@ -7,27 +7,27 @@ from collections.abc import Collection, Sequence
 from markupsafe import Markup
 
 from optics.plain import seconds_text
-from orchestrator.experiments.rehearsal.report import kept
+from orchestrator.experiments.rehearsal.report import load_comparison
 from orchestrator.store.verbs import verb_of
 from orchestrator.telemetry.palette import PHASE_COLOURS
 from orchestrator.views.report import figures, manyruns, questions
 from orchestrator.views.report.figures import Drawing
 from orchestrator.views.report.gather import Source
-from orchestrator.views.report.ledger import missing
-from orchestrator.views.report.model import FEW, SPREAD, Context, Section, Shown, Table, table
+from orchestrator.views.report.ledger import missing_mark
+from orchestrator.views.report.model import FEW, SPREAD, ReportContext, ReportSection, Shown, Table, result_table
 from orchestrator.views.report.topology import Topology, planned_switches, topology
 from orchestrator.views.report.words import stood
 from orchestrator.views.turns import CAUSES
 
 
-def one_run(c: Context, source: Source) -> None:
+def one_run(c: ReportContext, source: Source) -> None:
     campaign, book = c.campaign, c.book
     circuits = questions.links(book, campaign, source)
     found = topology(source, circuits)
     _tiles(c, source)
     _topology(c, found, source)
     phases = questions.phases(book, campaign)
-    section = Section("time", "Where the time went")
+    section = ReportSection("time", "Where the time went")
     if not source.journalled:
         section.notes.append("This run left no journal: none of its times were recorded.")
     c.draw(section, "phases", "phases of the run", "Phases of the run.", figures.run_waterfall(phases), "No phases were recorded.")
@@ -45,7 +45,7 @@ def one_run(c: Context, source: Source) -> None:
     _rehearsed(c, source)
     if len(c.moves) > 1:
         manyruns.durations(c)
-    spread = Section("spread", "Spread over hosts and devices")
+    spread = ReportSection("spread", "Spread over hosts and devices")
     hosts = questions.hosts(book, campaign)
     light, commit = (
         [x["duration_ms"].value for x in phases.lines() if x["kind"].value == "host" and x["phase"].value == name]
@@ -64,17 +64,17 @@ def one_run(c: Context, source: Source) -> None:
         figures.cdf(series, "ms"),
     )
     if hosts:
-        spread.tables.append(table(hosts, {"phase": "hosts", **SPREAD}))
+        spread.tables.append(result_table(hosts, {"phase": "hosts", **SPREAD}))
     spread.notes.append("How times spread over runs: `testbed report RUN RUN ...` or `testbed report --since 7d`.")
     if spread.drawings or spread.tables:
         c.sections.append(spread)
 
 
-def _rehearsed(c: Context, source: Source) -> None:
+def _rehearsed(c: ReportContext, source: Source) -> None:
     """What the rehearsal of this change had shown, beside what was measured."""
-    if not (rows := kept(source.folder)):
+    if not (rows := load_comparison(source.folder)):
         return
-    section = Section("rehearsed", "Rehearsed and measured")
+    section = ReportSection("rehearsed", "Rehearsed and measured")
     section.intro = "The change was made on an emulated twin of the lab first. Figures of the twin beside those of the lab."
     shown = [(row.what, _ms(row.rehearsed_ms), _ms(row.measured_ms), "-" if row.off is None else f"{row.off:+.0%}") for row in rows]
     section.tables.append(Table(("what", "rehearsed", "measured", "off"), shown))
@@ -85,7 +85,7 @@ def _ms(value: float | None) -> str:
     return "-" if value is None else seconds_text(value / 1e3)
 
 
-def _tiles(c: Context, source: Source) -> None:
+def _tiles(c: ReportContext, source: Source) -> None:
     if not c.reconfigs:
         return
     line = next(c.reconfigs.lines())
@@ -113,16 +113,16 @@ def _tiles(c: Context, source: Source) -> None:
         )
 
 
-def _topology(c: Context, found: Topology, source: Source) -> None:
-    section = Section("topology", "Topology before and after")
+def _topology(c: ReportContext, found: Topology, source: Source) -> None:
+    section = ReportSection("topology", "Topology before and after")
     lasting = verb_of(source.record.verb).lasting
     if lasting and found.before:
-        section = Section("topology", "Topology before")
+        section = ReportSection("topology", "Topology before")
         words = "The links that were up when the run began. It changed circuits in every turn; turns are listed below."
         section.drawings.append(Drawing("topology", "topology before", words, figures.topologies([("before", found.before)])))
     elif found.hosts:
         reached = found.after or stood(source.record)
-        drawn = figures.topology(found, "after" if reached else "as far as it got")
+        drawn = figures.draw_topology(found, "after" if reached else "as far as it got")
         section.drawings.append(Drawing("topology", "topology before and after", _topology_words(found), drawn))
     elif not planned_switches(source):
         section.notes.append("No links were up before, and none were requested." if found.known else "The links were not recorded.")
@@ -134,7 +134,7 @@ def _topology(c: Context, found: Topology, source: Source) -> None:
     c.sections.append(section)
 
 
-def _parts_table(c: Context) -> Table:
+def _parts_table(c: ReportContext) -> Table:
     names = [p for p in questions.PHASES if c.reconfigs.values(f"{p}_ms")]
     never = [p.replace("_", " ") for p in questions.PHASES if p not in names]
     rows: list[Sequence[Shown]] = [(line["reconfig_id"], *(line[f"{p}_ms"] for p in names)) for line in c.reconfigs.lines()]
@@ -143,12 +143,12 @@ def _parts_table(c: Context) -> Table:
         rows = [(*row, line["lost_bytes"]) for row, line in zip(rows, c.reconfigs.lines(), strict=True)]
         heads = (*heads, "dropped by ports")
     if never:
-        rows = [(*row, missing(f"not recorded: {', '.join(never)}")) for row in rows]
+        rows = [(*row, missing_mark(f"not recorded: {', '.join(never)}")) for row in rows]
         heads = (*heads, "")
     return Table(heads, rows)
 
 
-def _device_table(c: Context, source: Source, shown: Collection[str]) -> Table:
+def _device_table(c: ReportContext, source: Source, shown: Collection[str]) -> Table:
     rows = []
     for line in c.devices.lines():
         if line["reconfig_id"].value not in shown:

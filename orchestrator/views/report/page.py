@@ -22,44 +22,44 @@ from orchestrator.views.report import (
     slotsection,
     words,
 )
-from orchestrator.views.report.gather import Campaign
+from orchestrator.views.report.gather import ReportedRuns
 from orchestrator.views.report.ledger import ledger
-from orchestrator.views.report.model import Context, Report
+from orchestrator.views.report.model import Report, ReportContext
 from orchestrator.views.services import service_views
 
 _HERE = Path(__file__).parent / "templates"
 
 
-def write(campaign: Campaign, say: Callable[[str], None] = lambda what: None) -> Report:
+def write_report(campaign: ReportedRuns, say: Callable[[str], None] = lambda what: None) -> Report:
     """Make the report of a campaign."""
     say("journals")
     with ledger(list(campaign.journals.values()), questions.READ) as book:
         say("numbers")
-        c = Context(campaign, book)
-        everyrun.asked(c)
+        c = ReportContext(campaign, book)
+        everyrun.request_section(c)
         if campaign.comparison:
-            measured.sections(c, campaign.comparison)
+            measured.comparison_sections(c, campaign.comparison)
         say("figures")
         if campaign.single:
             onerun.one_run(c, campaign.sources[0])
         else:
             manyruns.many_runs(c)
-        everyrun.throughput(c)
-        everyrun.job(c)
+        everyrun.throughput_section(c)
+        everyrun.job_section(c)
         if campaign.single:
-            ranksection.section(c, campaign.sources[0])
-            carriedsection.section(c, campaign.sources[0])
-            slotsection.section(c, campaign.sources[0])
+            ranksection.ranks_section(c, campaign.sources[0])
+            carriedsection.carried_section(c, campaign.sources[0])
+            slotsection.timeslots_section(c, campaign.sources[0])
             for view in service_views():
                 view.section(c, campaign.sources[0])
         everyrun.verification(c)
-        everyrun.environment(c)
+        everyrun.environment_section(c)
         everyrun.data(c)
         say("page")
         return _page(c)
 
 
-def _page(c: Context) -> Report:
+def _page(c: ReportContext) -> Report:
     import jinja2
 
     environment = jinja2.Environment(

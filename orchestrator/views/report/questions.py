@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.telemetry.names import AFTER, BEFORE, PAUSE, USUAL
-from orchestrator.views.report.gather import Campaign, Source
+from orchestrator.views.report.gather import ReportedRuns, Source
 from orchestrator.views.report.ledger import Answer, Ledger, quoted
 
 READ = ("reconfig", "reconfig_device", "phase", "verify", "iteration", "turn", "turn_rank")
@@ -20,7 +20,7 @@ WINDOW_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
+class Reconfiguration:
     """One reconfiguration, wall ns: first command (`t0`), light, carriers and routes back (`back`), everything verified (`t1`)."""
 
     id: str
@@ -30,7 +30,7 @@ class Move:
     t1: int
 
 
-def mine(campaign: Campaign) -> str:
+def mine(campaign: ReportedRuns) -> str:
     """The SQL condition that a point belongs to a run of the report, and not to one that is read only for its job."""
     runs = [source.record.id for source in campaign.sources]
     if len(runs) == 1:
@@ -39,7 +39,7 @@ def mine(campaign: Campaign) -> str:
     return f"run NOT IN ({', '.join(map(quoted, others))})" if others else "run <> ''"
 
 
-def reconfigs(book: Ledger, campaign: Campaign) -> Answer:
+def reconfigs(book: Ledger, campaign: ReportedRuns) -> Answer:
     """Every reconfiguration, in order of time."""
     durations = ", ".join(f"{name}_ms" for name in PHASES)
     return book.query(
@@ -50,8 +50,8 @@ def reconfigs(book: Ledger, campaign: Campaign) -> Answer:
     )
 
 
-def moves(found: Answer, parts: Answer, campaign: Campaign) -> list[Move]:
-    """The reconfigurations with their runs; `parts`: as `devices` answers."""
+def reconfigurations(found: Answer, parts: Answer, campaign: ReportedRuns) -> list[Reconfiguration]:
+    """The reconfigurations with their runs; `parts`: as `device_times` answers."""
     sources = {source.record.id: source for source in campaign.sources}
     back: dict[Any, float] = {}
     for line in parts.lines():
@@ -63,7 +63,7 @@ def moves(found: Answer, parts: Answer, campaign: Campaign) -> list[Move]:
         run, name, t0, total = (line[column].value for column in ("run", "reconfig_id", "time_ns", "total_ms"))
         if run in sources:
             t1 = t0 + round((total or 0.0) * 1e6)
-            made.append(Move(name, sources[run], t0, t0 + round(back[name] * 1e6) if name in back else t1, t1))
+            made.append(Reconfiguration(name, sources[run], t0, t0 + round(back[name] * 1e6) if name in back else t1, t1))
     return made
 
 
@@ -73,7 +73,7 @@ def _spread(ms: str, least: str = "") -> str:
     return f"COUNT({ms}) AS n, {least}median({ms}) AS median_ms, {shares}, MAX({ms}) AS most_ms"
 
 
-def percentiles(book: Ledger, campaign: Campaign) -> Answer:
+def percentiles(book: Ledger, campaign: ReportedRuns) -> Answer:
     """The spread of each part over all reconfigurations; parts that were never recorded are left out."""
     ask = "SELECT '{0}' AS part, {1} FROM reconfig WHERE {2} HAVING COUNT({0}_ms) > 0"
     sql = " UNION ALL ".join(
@@ -82,7 +82,7 @@ def percentiles(book: Ledger, campaign: Campaign) -> Answer:
     return book.query("percentiles", "how long each part took over all reconfigurations (nearest rank)", sql)
 
 
-def models(book: Ledger, campaign: Campaign) -> Answer:
+def dark_times_by_model(book: Ledger, campaign: ReportedRuns) -> Answer:
     """Dark times by device model."""
     dark = "(t_dark_end_ns - t_dark_begin_ns) / 1e6"
     return book.query(
@@ -92,7 +92,7 @@ def models(book: Ledger, campaign: Campaign) -> Answer:
     )
 
 
-def devices(book: Ledger, campaign: Campaign) -> Answer:
+def device_times(book: Ledger, campaign: ReportedRuns) -> Answer:
     """The parts of each device, times since the first command of its reconfiguration."""
     since = "(d.time_ns - r.time_ns) / 1e6"
     parts = ", ".join(
@@ -117,7 +117,7 @@ def devices(book: Ledger, campaign: Campaign) -> Answer:
     )
 
 
-def slowest(book: Ledger, campaign: Campaign, most: int = 10) -> Answer:
+def slowest_changes(book: Ledger, campaign: ReportedRuns, most: int = 10) -> Answer:
     """The longest reconfigurations, with the device that was dark longest in each."""
     dark = "(d.t_dark_end_ns - d.t_dark_begin_ns)"
     return book.query(
@@ -130,7 +130,7 @@ def slowest(book: Ledger, campaign: Campaign, most: int = 10) -> Answer:
     )
 
 
-def phases(book: Ledger, campaign: Campaign) -> Answer:
+def phases(book: Ledger, campaign: ReportedRuns) -> Answer:
     """The phases of a run and of the devices and hosts inside it."""
     return book.query(
         "phases",
@@ -140,7 +140,7 @@ def phases(book: Ledger, campaign: Campaign) -> Answer:
     )
 
 
-def hosts(book: Ledger, campaign: Campaign) -> Answer:
+def hosts(book: Ledger, campaign: ReportedRuns) -> Answer:
     """Times that hosts waited for light and took to commit."""
     return book.query(
         "hosts",
@@ -150,7 +150,7 @@ def hosts(book: Ledger, campaign: Campaign) -> Answer:
     )
 
 
-def rungs(book: Ledger, campaign: Campaign, *, each: bool) -> Answer:
+def rungs(book: Ledger, campaign: ReportedRuns, *, each: bool) -> Answer:
     """The verification: each rung that was checked, or the counts by rung."""
     if each:
         sql = f"SELECT rung, ok, passed, total, duration_ms, detail FROM verify WHERE {mine(campaign)} ORDER BY time_ns"
@@ -162,7 +162,7 @@ def rungs(book: Ledger, campaign: Campaign, *, each: bool) -> Answer:
     return book.query("verify", "the verification ladder", sql)
 
 
-def runs(book: Ledger, campaign: Campaign) -> Answer:
+def run_durations(book: Ledger, campaign: ReportedRuns) -> Answer:
     """Each run of a campaign by its journal: its duration from the begin of the first phase to the end of the last."""
     return book.query(
         "runs",
@@ -175,7 +175,7 @@ def runs(book: Ledger, campaign: Campaign) -> Answer:
     )
 
 
-def links(book: Ledger, campaign: Campaign, source: Source) -> Answer:
+def links(book: Ledger, campaign: ReportedRuns, source: Source) -> Answer:
     """The circuits of its plan that were up after a run."""
     book.read_more(source.folder, "circuit")
     name = "circuits" if campaign.single else f"circuits of {source.record.id}"
@@ -188,7 +188,7 @@ def links(book: Ledger, campaign: Campaign, source: Source) -> Answer:
     )
 
 
-def _windows(found: Sequence[Move], names: str, more: Callable[[Move], str]) -> str:
+def _windows(found: Sequence[Reconfiguration], names: str, more: Callable[[Reconfiguration], str]) -> str:
     rows = ", ".join(f"({quoted(m.id)}, {quoted(m.source.record.id)}, {m.t0}, {m.back}, {m.t1}, {more(m)})" for m in found)
     return f"WITH move(id, run, t0, back, t1, {names}) AS (VALUES {rows})"
 
@@ -202,7 +202,7 @@ def before_next(book: Ledger, source: Source, end: int) -> int:
     return until - 1 if book.database.execute(went_on, (source.now, until, end)).fetchall() else end
 
 
-def job(book: Ledger, found: Sequence[Move]) -> Answer | None:
+def effects_on_job(book: Ledger, found: Sequence[Reconfiguration]) -> Answer | None:
     """The effect of each move on the job: its iterations before, during and after, None if no job ran.
 
     Where the job turned, its usual times are those that the turn recorded, as they were printed; where it was launched again, the
@@ -246,7 +246,7 @@ def job(book: Ledger, found: Sequence[Move]) -> Answer | None:
     recorded = "SELECT pause_ms FROM reconfig r WHERE r.run = move.run AND COALESCE(r.reconfig_id, r.run) = id"
     gaps = f"SELECT MAX(gap) / 1e6 FROM (SELECT e, e - LAG(e) OVER (ORDER BY e) AS gap FROM ({between})) WHERE e > t0"
 
-    def more(m: Move) -> str:
+    def more(m: Reconfiguration) -> str:
         return f"{quoted(m.source.was)}, {quoted(m.source.now)}, {_next(book, m)}"
 
     sql = _windows(found, "was, now, next", more) + (
@@ -259,7 +259,7 @@ def job(book: Ledger, found: Sequence[Move]) -> Answer | None:
     return book.query("job", f"before: {BEFORE}; after: {AFTER}", sql)
 
 
-def _next(book: Ledger, move: Move) -> int:
+def _next(book: Ledger, move: Reconfiguration) -> int:
     """When the next change began (wall ns), if iterations from then on would count as those after a move; else the end of time."""
     ask = (
         "SELECT time_ns + iter_ms * 1000000 AS e FROM iteration WHERE run = ? AND iter_ms IS NOT NULL AND e >= ?"
@@ -270,13 +270,13 @@ def _next(book: Ledger, move: Move) -> int:
     return round(until) if any(end >= until for (end,) in found) else FOREVER_NS
 
 
-def pauses(book: Ledger, found: Answer) -> Answer:
-    """The spread of the job's pauses; `found`: as `job` answers."""
+def pause_spread(book: Ledger, found: Answer) -> Answer:
+    """The spread of the job's pauses; `found`: as `effects_on_job` answers."""
     sql = f"SELECT COUNT(pause_ms) AS n, median(pause_ms) AS median_ms, MAX(pause_ms) AS most_ms FROM ({found.sql})"
     return book.query("pauses", f"how long the job paused: {PAUSE}", sql)
 
 
-def throughput(book: Ledger, found: Sequence[Move]) -> Answer | None:
+def throughput_around_changes(book: Ledger, found: Sequence[Reconfiguration]) -> Answer | None:
     """The traffic of the hosts around each move, None if nothing was sampled."""
     if not found:
         return None
@@ -312,7 +312,7 @@ def throughput(book: Ledger, found: Sequence[Move]) -> Answer | None:
     return None
 
 
-def samples(book: Ledger, move: Move) -> list[tuple[str, int, int]]:
+def port_counters_near(book: Ledger, move: Reconfiguration) -> list[tuple[str, int, int]]:
     """The counters of each port near a move: port, wall ns, bytes sent; for drawing."""
     begin, end = near(move)
     return book.database.execute(
@@ -322,13 +322,13 @@ def samples(book: Ledger, move: Move) -> list[tuple[str, int, int]]:
     ).fetchall()
 
 
-def near(move: Move) -> tuple[int, int]:
+def near(move: Reconfiguration) -> tuple[int, int]:
     """The time around a move whose port counters are of interest, wall ns."""
     more = round(5 * WINDOW_S * 1e9)
     return move.t0 - more, move.t1 + more
 
 
-def iterations(book: Ledger, move: Move, around_s: float) -> list[tuple[int, float, str]]:
+def iterations_near(book: Ledger, move: Reconfiguration, around_s: float) -> list[tuple[int, float, str]]:
     """The iterations near a move: wall ns of the begin, ms, the run that launched the job; for drawing."""
     more = round(around_s * 1e9)
     end = min(move.t1 + more, move.source.until * 1e9)

@@ -12,7 +12,7 @@ from optics.plain import printable
 from orchestrator.views.report.figures import one_figure
 from orchestrator.views.report.gather import Source
 from orchestrator.views.report.ledger import Answer, quoted
-from orchestrator.views.report.model import Context, Section, table
+from orchestrator.views.report.model import ReportContext, ReportSection, result_table
 from orchestrator.views.report.questions import before_next
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ Rows = Mapping[str, Mapping[int, float]]
 """By rank: iteration -> ms."""
 
 
-def section(c: Context, source: Source) -> None:
+def ranks_section(c: ReportContext, source: Source) -> None:
     """Add the section, if the journal of the job around this run has times of its ranks."""
     run = source.now or source.was
     if run not in c.campaign.journals:
@@ -58,13 +58,13 @@ def section(c: Context, source: Source) -> None:
     shown = [line["rank"].value for line in answer.lines()]
     names = ("compute_ms", "exposed_ms - wait_ms") if answer.values("compute_ms") else ("iter_ms",)
     panels = {name: _rows(c, where, name, sorted(shown)) for name in names}
-    made = Section("ranks", "Ranks of the job")
+    made = ReportSection("ranks", "Ranks of the job")
     c.draw(
         made, "ranks", "times of every rank", _caption(panels, answer), heat_map(panels), "One iteration was recorded: no picture."
     )
     heads = {"rank": "rank", "n": "iterations", "compute_ms": "computing", "exposed_ms": "waiting for the exchange"}
     heads |= {"wait_ms": "of it for other ranks", "iter_ms": "iteration", "most_ms": "longest"}
-    made.tables.append(table(answer, heads))
+    made.tables.append(result_table(answer, heads))
     made.notes.append(
         "Medians. Computing: all but the wait for its exchange. For other ranks: no byte moved, because some had not begun with the"
         " exchange, or were slow to pass on. Exchanging: the rest of that wait. A late rank computes longer than the others; one"
@@ -73,7 +73,7 @@ def section(c: Context, source: Source) -> None:
     c.sections.append(made)
 
 
-def _rows(c: Context, where: str, name: str, ranks: Sequence[str]) -> Rows:
+def _rows(c: ReportContext, where: str, name: str, ranks: Sequence[str]) -> Rows:
     found: dict[str, dict[int, float]] = {rank: {} for rank in ranks}
     for rank, iteration, ms in c.book.database.execute(f"SELECT rank, iter, {name} FROM rank WHERE {where} AND {name} IS NOT NULL"):
         if rank in found:

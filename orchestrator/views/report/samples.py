@@ -19,7 +19,7 @@ _NO_PARTS = "(-1, '', '', 0, 0)"
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class IterationEnd:
     """One iteration: its number, when it ended (wall ns), and the time (ms) since the end of the one before, of any launch."""
 
     number: int
@@ -27,7 +27,7 @@ class Step:
     took_ms: float
 
 
-def compared(book: Ledger, kept: Mapping[str, Any]) -> Answer:
+def compared_iterations(book: Ledger, kept: Mapping[str, Any]) -> Answer:
     """The iterations that count of every finished measurement, in order of time: after the warm-up, or after the change."""
     most, warm_up = int(kept["iterations"]), int(kept.get("warm_up", 1))
     parts = []
@@ -55,7 +55,7 @@ OF_ITERATIONS = {
 
 
 def of_iterations(book: Ledger, metric: str, answer: Answer) -> Answer:
-    """A metric of OF_ITERATIONS in the iterations that `compared` answered."""
+    """A metric of OF_ITERATIONS in the iterations that `compared_iterations` answered."""
     name, words, measurement = OF_ITERATIONS[metric]
     return book.query(
         name,
@@ -84,7 +84,7 @@ def training(book: Ledger, kept: Mapping[str, Any]) -> Answer:
     )
 
 
-def changes(book: Ledger, kept: Mapping[str, Any]) -> Answer:
+def measured_changes(book: Ledger, kept: Mapping[str, Any]) -> Answer:
     """The change in each finished measurement: first command, light and routes back (wall ns), darkness, circuits."""
     parts = [
         f"({number}, {quoted(tenant)}, {quoted(str(run))})"
@@ -103,18 +103,18 @@ def changes(book: Ledger, kept: Mapping[str, Any]) -> Answer:
     )
 
 
-def steps(lines: Sequence[Mapping[str, Any]]) -> list[Step]:
+def steps(lines: Sequence[Mapping[str, Any]]) -> list[IterationEnd]:
     """The iterations of a measurement in order. An iteration counts from the end of the one before, so that a pause between two,
     or a launch, counts for the second."""
-    found: list[Step] = []
+    found: list[IterationEnd] = []
     for line in lines:
         end_ns = int(line["time_ns"] + line["iter_ms"] * 1e6)
         took = (end_ns - found[-1].end_ns) / 1e6 if found else float(line["iter_ms"])
-        found.append(Step(int(line["iter"]), end_ns, took))
+        found.append(IterationEnd(int(line["iter"]), end_ns, took))
     return found
 
 
-def lost_ms(found: Sequence[Step], begin_ns: int, back_ns: int) -> float | None:
+def lost_ms(found: Sequence[IterationEnd], begin_ns: int, back_ns: int) -> float | None:
     """The time lost by a change: what the iterations from the first command until `SETTLED` after light and routes were back took
     beyond the usual, and all of those that were made a second time. None: too few iterations around it.
 
@@ -139,7 +139,7 @@ def lost_ms(found: Sequence[Step], begin_ns: int, back_ns: int) -> float | None:
     return lost
 
 
-def span_ms(found: Sequence[Step], begin: int, iterations: int) -> float | None:
+def span_ms(found: Sequence[IterationEnd], begin: int, iterations: int) -> float | None:
     """The time from the end of iteration `found[begin]` until the job was `iterations` further; None: it never was."""
     wanted = found[begin].number + iterations
     end = next((step.end_ns for step in found[begin:] if step.number >= wanted), None)
@@ -155,7 +155,7 @@ def percentile_99(values: Sequence[float]) -> float:
     return sorted(values)[-(-99 * len(values) // 100) - 1]
 
 
-def samples(book: Ledger, kept: Mapping[str, Any], needed: Sequence[Compared] | None = None) -> Samples:
+def metric_samples(book: Ledger, kept: Mapping[str, Any], needed: Sequence[Compared] | None = None) -> Samples:
     """The values of the metrics that the scenario compares (by default those, and iteration times), from the journals."""
     found: dict[tuple[str, str, str, int], list[list[float]]] = {}
     wanted = list(compared_of(kept) if needed is None else needed)
@@ -164,7 +164,7 @@ def samples(book: Ledger, kept: Mapping[str, Any], needed: Sequence[Compared] | 
     def add(number: int, tenant: str, metric: str, values: list[float], iterations: int = 0) -> None:
         found.setdefault((arms[number], tenant, metric, iterations), []).append(values)
 
-    answer = compared(book, kept)
+    answer = compared_iterations(book, kept)
     for (number, tenant), lines in _by_measurement(answer).items():
         for metric, column in (("iteration_ms", "iter_ms"), ("comm_ms", "comm_ms")):
             if values := [line[column] for line in lines if line[column] is not None]:
@@ -184,7 +184,7 @@ def samples(book: Ledger, kept: Mapping[str, Any], needed: Sequence[Compared] | 
 
 def _of_changes(book: Ledger, kept: Mapping[str, Any], spans: set[int], add: Callable[..., None]) -> None:
     """Add the metrics of a change: what it cost, and how far the job came from it on."""
-    trained, made = _by_measurement(training(book, kept)), _by_measurement(changes(book, kept))
+    trained, made = _by_measurement(training(book, kept)), _by_measurement(measured_changes(book, kept))
     for (number, tenant), lines in trained.items():
         found, moved = steps(lines), made.get((number, tenant))
         part = _jobs(kept["slots"][number])[tenant][0]

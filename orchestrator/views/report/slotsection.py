@@ -6,13 +6,13 @@ from orchestrator.telemetry.palette import PHASE_COLOURS
 from orchestrator.views.report import figures
 from orchestrator.views.report.gather import Source
 from orchestrator.views.report.ledger import quoted
-from orchestrator.views.report.model import Context, Section, table
+from orchestrator.views.report.model import ReportContext, ReportSection, result_table
 
 LAST_S = 1800.0
 """Of a run that turned longer, slots of the last so many seconds are read: a day's are 100 MB."""
 
 
-def section(c: Context, source: Source) -> None:
+def timeslots_section(c: ReportContext, source: Source) -> None:
     """Add what there is of slots to a report on one run."""
     run = source.record.id
     if run not in c.campaign.journals:
@@ -25,7 +25,7 @@ def section(c: Context, source: Source) -> None:
     _slots(c, run, cut)
 
 
-def _slots(c: Context, run: str, cut: bool) -> None:
+def _slots(c: ReportContext, run: str, cut: bool) -> None:
     # What a device did in a turn stands beside what the slot before had, so that the latter is the slot of the row before.
     ends = (
         "SELECT slot, cycle, MAX(dark_ms) AS dark_ms, MAX(late_ms) AS late_ms, MAX(lit_ms) AS lit_ms FROM slot"
@@ -50,7 +50,7 @@ def _slots(c: Context, run: str, cut: bool) -> None:
         f" percentile(dark_ms, 99) AS dark_p99_ms FROM slot_host WHERE run = {quoted(run)}"
         " GROUP BY host ORDER BY edge_p99_ms DESC, host",
     )
-    made = Section("slots", "Slots of the schedule")
+    made = ReportSection("slots", "Slots of the schedule")
     times = {
         "dark: command to new state, slowest device": (PHASE_COLOURS["dark"], _column(c, ends, "dark_ms")),
         "late: end of a slot after its time": (PHASE_COLOURS["pause"], _column(c, ends, "late_ms")),
@@ -63,10 +63,10 @@ def _slots(c: Context, run: str, cut: bool) -> None:
     c.draw(made, "slots-cdf", "darkness and lateness of slots", "Share of turns that took no longer.", drawn)
     heads = {"slot": "slot", "n": "turns", "dark_ms": "dark before it", "dark_p99_ms": "99 %", "lit_ms": "light of the slot before"}
     heads |= {"late_ms": "it ended late by", "late_p99_ms": "99 % ", "late_most_ms": "at most", "duty": "duty"}
-    made.tables.append(table(answer, heads))
+    made.tables.append(result_table(answer, heads))
     if hosts:
         heads = {"host": "host", "n": "turns", "edge_ms": "edge, median", "edge_p99_ms": "99 % of its size"}
-        made.tables.append(table(hosts, heads | {"dark_ms": "dark, median", "dark_p99_ms": "99 %"}))
+        made.tables.append(result_table(hosts, heads | {"dark_ms": "dark, median", "dark_p99_ms": "99 %"}))
     else:
         del c.book.answers["slot_hosts"]
     made.notes.append(
@@ -77,5 +77,5 @@ def _slots(c: Context, run: str, cut: bool) -> None:
     c.sections.append(made)
 
 
-def _column(c: Context, of: str, name: str) -> list[float]:
+def _column(c: ReportContext, of: str, name: str) -> list[float]:
     return [ms for (ms,) in c.book.database.execute(f"SELECT {name} FROM ({of}) WHERE {name} IS NOT NULL")]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from orchestrator.telemetry.palette import MARK, PHASE_COLOURS
 from orchestrator.views.report.figures import GREY, MADE, boxes, downwards, one_figure
 from orchestrator.views.report.ledger import Answer
-from orchestrator.views.report.questions import Move
+from orchestrator.views.report.questions import Reconfiguration
 from orchestrator.views.report.svg import INK
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ Samples = Sequence[tuple[str, int, int]]
 """Port, wall ns, bytes sent since it came up; in order of time."""
 
 
-def rates(samples: Samples) -> tuple[list[int], list[float]]:
+def sending_rate(samples: Samples) -> tuple[list[int], list[float]]:
     """The total sending rate of all ports: wall ns at which it changes, and Mb/s from there to the next.
 
     Each port's rate is taken as constant between two samples, the finest resolution there is.
@@ -45,9 +45,9 @@ def rates(samples: Samples) -> tuple[list[int], list[float]]:
     return times, total
 
 
-def throughput(found: Sequence[tuple[Move, Samples]]) -> Figure | None:
+def throughput_charts(found: Sequence[tuple[Reconfiguration, Samples]]) -> Figure | None:
     """Throughput around moves, as a row of small charts; zero is the first command of each."""
-    drawn = [(move, *rates(samples)) for move, samples in found]
+    drawn = [(move, *sending_rate(samples)) for move, samples in found]
     drawn = [(move, times, total) for move, times, total in drawn if times]
     if not drawn:
         return None
@@ -75,8 +75,8 @@ def throughput(found: Sequence[tuple[Move, Samples]]) -> Figure | None:
     return figure
 
 
-def iterations(
-    move: Move,
+def iteration_chart(
+    move: Reconfiguration,
     points: Sequence[tuple[int, float, str]],
     before: float | None,
     after: float | None,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from orchestrator.views import turns
-from orchestrator.views.report.gather import Campaign
+from orchestrator.views.report.gather import ReportedRuns
 from orchestrator.views.report.ledger import Answer, Ledger, quoted
-from orchestrator.views.report.questions import Move, mine
+from orchestrator.views.report.questions import Reconfiguration, mine
 
 BEFORE_S = 60.0
 """Iterations of so long (s) before a run may be those that a slow one in it is compared with."""
@@ -16,7 +16,7 @@ MOST = 40
 _TILL = "time_ns + iter_ms * 1000000"
 
 
-def found(book: Ledger, campaign: Campaign) -> Answer | None:
+def ring_changes(book: Ledger, campaign: ReportedRuns) -> Answer | None:
     """Every turn in order of time, None if there was none; at_ns: when the iteration ended after which the ranks turned."""
     launched = {s.record.id: s.now or s.was for s in campaign.sources}
     jobs = ", ".join(f"({quoted(run)}, {quoted(of)})" for run, of in launched.items())
@@ -38,7 +38,7 @@ def found(book: Ledger, campaign: Campaign) -> Answer | None:
     return answer or None
 
 
-def unlit(answer: Answer | None, moves: Sequence[Move], campaign: Campaign) -> list[Move]:
+def unlit(answer: Answer | None, moves: Sequence[Reconfiguration], campaign: ReportedRuns) -> list[Reconfiguration]:
     """The turns for which no light moved, as moves that end with the iteration."""
     sources, known = {s.record.id: s for s in campaign.sources}, {move.id for move in moves}
     made = []
@@ -46,11 +46,11 @@ def unlit(answer: Answer | None, moves: Sequence[Move], campaign: Campaign) -> l
         name, run, begun = (line[column].value for column in ("reconfig_id", "run", "time_ns"))
         if name not in known and run in sources:
             end = max(begun, round(line["at_ns"].value or begun))
-            made.append(Move(name, sources[run], begun, end, end))
+            made.append(Reconfiguration(name, sources[run], begun, end, end))
     return made
 
 
-def ranks(book: Ledger, campaign: Campaign) -> Answer:
+def ranks(book: Ledger, campaign: ReportedRuns) -> Answer:
     """What each rank reported of each turn."""
     return book.query(
         "turn_ranks",
@@ -60,7 +60,7 @@ def ranks(book: Ledger, campaign: Campaign) -> Answer:
     )
 
 
-def slow(book: Ledger, campaign: Campaign) -> Answer | None:
+def slow_iterations(book: Ledger, campaign: ReportedRuns) -> Answer | None:
     """The slow iterations during one run with what they overlap, those that lost most first; None where no job ran.
 
     The rules are those of `views.turns`, which live views apply to the same points.

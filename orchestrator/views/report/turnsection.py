@@ -5,13 +5,13 @@ from __future__ import annotations
 from orchestrator.views import turns
 from orchestrator.views.report import turnquestions
 from orchestrator.views.report.ledger import Answer
-from orchestrator.views.report.model import Context, Section, Table, table
-from orchestrator.views.report.questions import Move
+from orchestrator.views.report.model import ReportContext, ReportSection, Table, result_table
+from orchestrator.views.report.questions import Reconfiguration
 
 _SHARES = (*turns.CAUSES, "other")
 
 
-def marks(c: Context, move: Move) -> list[tuple[int, str]]:
+def marks(c: ReportContext, move: Reconfiguration) -> list[tuple[int, str]]:
     """The turns of one move for its figure: wall ns, what the job stood."""
     if c.turns is None:
         return []
@@ -22,18 +22,18 @@ def marks(c: Context, move: Move) -> list[tuple[int, str]]:
     ]
 
 
-def section(c: Context, into: Section) -> None:
+def ring_change_tables(c: ReportContext, into: ReportSection) -> None:
     """Add the tables of turns and slow iterations to the section on the job."""
     if c.turns is not None:
         _turns(c, into, c.turns)
-    if c.campaign.single and (answer := turnquestions.slow(c.book, c.campaign)) is not None:
+    if c.campaign.single and (answer := turnquestions.slow_iterations(c.book, c.campaign)) is not None:
         _slow(into, answer)
 
 
-def _turns(c: Context, into: Section, answer: Answer) -> None:
+def _turns(c: ReportContext, into: ReportSection, answer: Answer) -> None:
     heads = {"reconfig_id": "turn", "mode": "mode", "after": "after iteration", "stood_ms": "job stood", "dark_ms": "dark"}
     heads |= {"commit_ms": "commit", "boundary_ms": "boundary", "worst_rank_ms": "worst rank"}
-    shown = table(answer, heads | {"before_ms": "iteration before", "after_ms": "after", "prepare_ms": "prepared in"})
+    shown = result_table(answer, heads | {"before_ms": "iteration before", "after_ms": "after", "prepare_ms": "prepared in"})
     rows = [
         [*row, "" if line["ok"].value == "1" else "FAILED: the turn did not happen"]
         for row, line in zip(shown.rows, answer.lines(), strict=True)
@@ -51,7 +51,7 @@ def _turns(c: Context, into: Section, answer: Answer) -> None:
     if c.few and (of_ranks := turnquestions.ranks(c.book, c.campaign)):
         heads = {"move": "move", "rank": "rank", "host": "host", "state": "state", "iteration": "latest iteration"}
         into.tables.append(
-            table(
+            result_table(
                 of_ranks,
                 heads | {"took_ms": "connected in", "held_ms": "held", "stall_ms": "stall"},
                 none={"held_ms": "not paused"},
@@ -59,12 +59,12 @@ def _turns(c: Context, into: Section, answer: Answer) -> None:
         )
 
 
-def _slow(into: Section, answer: Answer) -> None:
+def _slow(into: ReportSection, answer: Answer) -> None:
     if not answer:
         into.notes.append(f"No slow iterations: none {answer.what.split(';')[0].removeprefix('iterations during the run that ')}.")
         return
     heads = {"iter": "slow iteration", "blame": "blame", "took_ms": "took", "usual_ms": "usual", "over_ms": "lost"}
-    into.tables.append(table(answer, heads | {f"{share}_ms": f"of it {share}" for share in _SHARES}))
+    into.tables.append(result_table(answer, heads | {f"{share}_ms": f"of it {share}" for share in _SHARES}))
     into.notes.append(
         f"Slow: {answer.what}. dark: it overlaps the time from the first removal to the last device's new state; commit: from"
         " there to the last host's commit; boundary: from there to the end of the first iteration after the turn."

@@ -35,7 +35,7 @@ def title(record: RunRecord) -> str:
     return f"{record.verb} {record.plan_name}".rstrip()
 
 
-def command(source: Source) -> tuple[str, bool]:
+def command_of_run(source: Source) -> tuple[str, bool]:
     """The command of a run, and whether it is exactly as typed (else it is reconstructed from the store)."""
     typed = source.environment.get("command") if source.environment else None
     if isinstance(typed, list) and typed:
@@ -46,7 +46,7 @@ def command(source: Source) -> tuple[str, bool]:
     return f"testbed {record.verb}" + (f"   ({', '.join(said)})" if said else ""), False
 
 
-def speeds(sources: Iterable[Source]) -> str:
+def kind_of_devices(sources: Iterable[Source]) -> str:
     """The kind of devices to which the times on a page refer; shown next to every one of them."""
     kinds = {source.emulated for source in sources}
     scales: dict[str, set[float]] = {}

@@ -22,7 +22,7 @@ from starlette.routing import Route
 
 from orchestrator.results import Json
 from orchestrator.telemetry.palette import ALL_COLOURS
-from orchestrator.views.live.sections import changes, whole
+from orchestrator.views.live.sections import changed_sections, whole_picture
 from orchestrator.views.live.watcher import LOOK_S, Watcher
 from orchestrator.views.web.crowd import Client, Guarded, Places, guarded, owners
 from orchestrator.views.web.doors import Doors, Keys, Names
@@ -74,7 +74,7 @@ def _load() -> dict[str, _File]:
     return found
 
 
-class Stream:
+class EventStream:
     """The messages queued for one page. client: the source of its connection."""
 
     def __init__(self, client: Client | None) -> None:
@@ -95,15 +95,15 @@ class Hub:
     """Sends every change to all pages."""
 
     def __init__(self) -> None:
-        self._streams: Places[Stream] = Places(lambda: PAGES)
+        self._streams: Places[EventStream] = Places(lambda: PAGES)
         self.closed = False
 
     def __len__(self) -> int:
         return len(self._streams)
 
     @contextmanager
-    def joined(self, client: Client | None = None) -> Iterator[Stream]:
-        stream = Stream(client)
+    def joined(self, client: Client | None = None) -> Iterator[EventStream]:
+        stream = EventStream(client)
         gone = self._streams.take(stream, _owners)
         if gone is not None:
             gone.say(CROWDED)
@@ -124,7 +124,7 @@ class Hub:
             stream.say(None)
 
 
-def _owners(streams: list[Stream]) -> dict[Stream, str]:
+def _owners(streams: list[EventStream]) -> dict[EventStream, str]:
     by_client = owners(stream.client for stream in streams)
     return {stream: by_client[stream.client] for stream in streams}
 
@@ -157,7 +157,7 @@ class Page:
         self.app = Starlette(routes=routes, middleware=[Middleware(Doors, names=names)])
 
     def whole(self) -> dict[str, Json]:
-        return whole(self.watcher.picture) | {
+        return whole_picture(self.watcher.picture) | {
             "safe": dict(self.safe.json()),
             "colours": {**ALL_COLOURS},
             "instance": self._instance,
@@ -166,7 +166,7 @@ class Page:
     def refresh(self) -> None:
         """Update the picture and send the changes to all pages."""
         self.watcher.refresh()
-        changed = changes(self.watcher.picture)
+        changed = changed_sections(self.watcher.picture)
         if self.safe.poll():
             changed["safe"] = dict(self.safe.json())
         if changed:
@@ -250,7 +250,7 @@ async def _key(request: Request) -> str:
 
 
 class Served(Protocol):
-    """What `serve` serves. refresh: called every `LOOK_S`; close: ends answers that would last."""
+    """What `serve_page` serves. refresh: called every `LOOK_S`; close: ends answers that would last."""
 
     app: Starlette
     protocol: type[Guarded]
@@ -268,7 +268,7 @@ class _Server(uvicorn.Server):
         yield
 
 
-async def serve(page: Served, listener: socket.socket, ready: Callable[[], None]) -> None:
+async def serve_page(page: Served, listener: socket.socket, ready: Callable[[], None]) -> None:
     """Serve until cancelled; `ready` is called once pages can be opened. Streams end with it."""
     config = uvicorn.Config(
         page.app,

@@ -9,7 +9,8 @@ import pytest
 from emulators.devices.families import WHERE, family
 from emulators.generate.command import Wanted, calient_aid, generate, main, polatis_size
 from emulators.generate.familylab import most_hosts
-from emulators.inventory.config import BadInventory, read_config
+from emulators.inventory.config import read_config
+from emulators.inventory.files import BadInventory
 from emulators.lab.running import build_devices
 
 ROOT = Path(__file__).parents[3]

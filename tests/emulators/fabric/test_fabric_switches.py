@@ -19,7 +19,8 @@ from emulators.fabric.queues import Queues
 from emulators.fabric.switches import switched
 from emulators.generate.command import Wanted, free_ports, generate, main
 from emulators.generate.electrical import parse
-from emulators.inventory.config import BadInventory, HostConfig, LabConfig, Queue, Segment, read_config
+from emulators.inventory.config import HostConfig, LabConfig, Queue, Segment, read_config
+from emulators.inventory.files import BadInventory
 from optics import BadFile
 from tests.emulators.fabric.emulated import EmulatedLab, eventually
 from tests.emulators.functions.workers import Worker, exact, read, vectors

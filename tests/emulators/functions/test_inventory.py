@@ -9,7 +9,8 @@ from typing import Any, cast
 import pytest
 
 from emulators.generate.command import main
-from emulators.inventory.config import BadInventory, read_config
+from emulators.inventory.config import read_config
+from emulators.inventory.files import BadInventory
 from emulators.lab.control import Control
 from emulators.lab.running import Doors, Lab, build_devices
 from optics import BadFile

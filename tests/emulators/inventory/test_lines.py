@@ -12,7 +12,8 @@ import yaml
 from emulators.fabric.line import NIGHT, Line, Network
 from emulators.generate.command import Wanted, generate, line_of, main
 from emulators.generate.electrical import parse
-from emulators.inventory.config import BadInventory, LabConfig, read_config
+from emulators.inventory.config import LabConfig, read_config
+from emulators.inventory.files import BadInventory
 
 PACKET = bytes(1250)  # 10 ms at a megabit a second
 

@@ -9,8 +9,14 @@ import pytest
 
 from optics import Change, CrossConnect, HostPort, Link, Port, Setting, Traits
 from orchestrator.change.report import JobChange, UpReport
-from orchestrator.experiments.rehearsal.findings import cut_off, links_dark, mode_of, stall
-from orchestrator.experiments.rehearsal.report import Beside, RehearsalReport, beside, keep, kept
+from orchestrator.experiments.rehearsal.findings import cut_off_pairs, estimate_stall, links_dark, mode_of
+from orchestrator.experiments.rehearsal.report import (
+    ComparedFigure,
+    RehearsalReport,
+    compare_rehearsal,
+    load_comparison,
+    save_comparison,
+)
 from orchestrator.experiments.rehearsal.seeding import shaped
 from orchestrator.experiments.rehearsal.switching import _typical
 from orchestrator.fabric.circuits import circuits, settings
@@ -44,11 +50,11 @@ def goal(old: list[Link], new: list[Link]) -> tuple[Lab, Target]:
 def test_hosts_that_only_the_broken_links_join_are_cut_off_and_others_are_not() -> None:
     ring = [link(1, 2), link(2, 3, 2), link(3, 4), link(1, 4, 2)]
     _, moved = goal(ring, [link(1, 3), link(2, 3, 2), link(2, 4), link(1, 4, 2)])
-    assert {pair for pair in cut_off(moved) if "gpu01" in pair} == {
+    assert {pair for pair in cut_off_pairs(moved) if "gpu01" in pair} == {
         ("gpu01", "gpu02"), ("gpu02", "gpu01"), ("gpu01", "gpu03"), ("gpu03", "gpu01"),
     }  # fmt: skip
-    assert cut_off(goal(ring, ring)[1]) == ()
-    assert cut_off(goal([], ring)[1]) == ()
+    assert cut_off_pairs(goal(ring, ring)[1]) == ()
+    assert cut_off_pairs(goal([], ring)[1]) == ()
 
 
 def test_a_link_is_dark_from_the_loss_of_its_first_port_to_the_light_of_its_last() -> None:
@@ -74,10 +80,10 @@ def point(dark: float, lost: float, mode: str = "drained") -> StallPoint:
 
 def test_the_stall_lies_on_the_curve_of_the_same_mode_and_grows_with_the_darkness_beyond_its_ends() -> None:
     curve = [point(50, 10), point(100, 30), point(100, 999, "ridden")]
-    found = [stall(curve, "drained", dark) for dark in (75.0, 150.0, 45.0, 20.0)]
+    found = [estimate_stall(curve, "drained", dark) for dark in (75.0, 150.0, 45.0, 20.0)]
     assert [estimate and round(estimate.lost_ms) for estimate in found] == [20, 80, 5, 0]
-    assert stall(curve, "held", 75.0) is None
-    assert stall(curve, "drained", None) is None
+    assert estimate_stall(curve, "held", 75.0) is None
+    assert estimate_stall(curve, "drained", None) is None
     assert (
         mode_of([PhaseTime("drain", 1.0)]) == "drained" and mode_of([PhaseTime("hold", 1.0)]) == "held" and mode_of([]) == "ridden"
     )
@@ -114,13 +120,13 @@ def test_rehearsed_figures_are_kept_with_the_run_beside_the_measured_ones(tmp_pa
         "ring", "lab", dark_ms=60.0, phases=(PhaseTime("switch", 0.09, begin_s=1.0),), turn=JobChange(1, "hold", stood_ms=100.0)
     )
     measured = UpReport("r1", "ring", "lab", dark_ms=50.0, phases=(PhaseTime("switch", 0.1, begin_s=0.9), PhaseTime("link", 0.2)))
-    rows = {row.what: row for row in beside(rehearsed, measured)}
+    rows = {row.what: row for row in compare_rehearsal(rehearsed, measured)}
     assert rows["dark"].off == pytest.approx(0.2)
     assert rows["total"].off == pytest.approx(0.09)
-    assert rows["job stood"] == Beside("job stood", 100.0, None) and rows["job stood"].off is None
+    assert rows["job stood"] == ComparedFigure("job stood", 100.0, None) and rows["job stood"].off is None
     assert (rows["phase switch"].rehearsed_ms, rows["phase link"].rehearsed_ms) == (90.0, None)
-    keep(tmp_path, rehearsed, tuple(rows.values()))
-    assert kept(tmp_path) == tuple(rows.values())
+    save_comparison(tmp_path, rehearsed, tuple(rows.values()))
+    assert load_comparison(tmp_path) == tuple(rows.values())
     (tmp_path / "rehearsal.json").write_text('{"beside": [{"what": 1}]}')
-    assert kept(tmp_path) == ()
-    assert kept(tmp_path / "none") == ()
+    assert load_comparison(tmp_path) == ()
+    assert load_comparison(tmp_path / "none") == ()

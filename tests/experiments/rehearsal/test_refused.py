@@ -12,9 +12,9 @@ import pytest
 import optical_testbed_home
 from conformance.private import CommandFailed, CommandLine
 from optics import Identity, Missing
-from orchestrator.experiments.rehearsal.findings import cut_off
-from orchestrator.experiments.rehearsal.inventory import Ways, lacks, slower, texts
-from orchestrator.experiments.rehearsal.reading import Reading
+from orchestrator.experiments.rehearsal.findings import cut_off_pairs
+from orchestrator.experiments.rehearsal.inventory import Ways, not_on_twin, slower, texts
+from orchestrator.experiments.rehearsal.reading import LabReading
 from orchestrator.experiments.rehearsal.twin import no_room
 from orchestrator.experiments.rehearsal.verb import _emulated
 from orchestrator.inventory.lab import read_lab
@@ -24,7 +24,7 @@ from tests.experiments.rehearsal.test_findings import goal, link
 from tests.properties.switches import switched_lab
 
 FACE = Identity("x", "x", "x", "x", tuple(map(str, range(1, 5))), tuple(map(str, range(101, 105))))
-READ = Reading({"ocs1": FACE, "ocs2": FACE}, {}, {})
+READ = LabReading({"ocs1": FACE, "ocs2": FACE}, {}, {})
 
 
 def test_a_device_without_an_emulator_is_named_and_left_out_unless_the_change_needs_it() -> None:
@@ -37,7 +37,7 @@ def test_a_device_without_an_emulator_is_named_and_left_out_unless_the_change_ne
     with pytest.raises(Missing, match=r"no emulator for the family of ocs1 \(acme-rest\)") as refused:
         _emulated(needed, READ, moved, [], {"polatis-scpi"})
     assert refused.value.hint.startswith("testbed plan")
-    assert cut_off(moved)
+    assert cut_off_pairs(moved)
     _, other = goal([link(1, 2, 2)], [link(1, 2)])  # its circuit at ocs2 is removed, and of nobody in the store: adopted
     with pytest.raises(Missing, match=r"no emulator for the family of ocs2 \(acme-rest\)"):
         _emulated(foreign, READ, other, [], {"polatis-scpi"})
@@ -58,7 +58,7 @@ def test_the_twin_has_the_labs_cables_and_losses_on_ports_of_its_own_and_none_of
     assert read.fibres == lab.fibres and read.trunks == lab.trunks
     assert {d.address for d in read.devices.values()} == {"tcp://127.0.0.1:20002", "tcp://127.0.0.1:20003"}
     assert slower(lab) == 100.0 and {h.link_mbps for h in read.hosts.values()} == {250.0}
-    assert [words.partition(":")[0] for words in lacks(lab)] == ["GPUs", "rate"] and not list(lacks(read))
+    assert [words.partition(":")[0] for words in not_on_twin(lab)] == ["GPUs", "rate"] and not list(not_on_twin(read))
     assert [h.mgmt_address for h in read.hosts.values()] == [f"10.254.0.{n}" for n in range(1, len(hosts) + 1)]
 
 

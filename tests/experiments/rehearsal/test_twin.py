@@ -22,7 +22,7 @@ from drivers.registry import known_drivers
 from optics import Change, CrossConnect, Identity, Port, Setting, Slot, SpectralRoute
 from orchestrator import processes
 from orchestrator.experiments.rehearsal import twin
-from orchestrator.experiments.rehearsal.reading import Reading, read_lab
+from orchestrator.experiments.rehearsal.reading import LabReading, read_running_lab
 from orchestrator.experiments.rehearsal.seeding import seed_devices
 from orchestrator.experiments.rehearsal.switching import Switching
 from orchestrator.experiments.rehearsal.twin import FOLDER, running_twin
@@ -51,7 +51,7 @@ def first_way(lab: Lab, name: str, identity: Identity) -> Setting:
     return SpectralRoute(*ports, Slot.flexgrid(-280, 4)) if traits.spectral else CrossConnect(*ports)
 
 
-async def read(private: Private, home: Path, *, make: bool) -> tuple[Lab, Reading, dict[str, Setting]]:
+async def read(private: Private, home: Path, *, make: bool) -> tuple[Lab, LabReading, dict[str, Setting]]:
     lab = load_lab(private.inventory)
     made = {}
     async with open_session(lab, private.inventory, home) as session:
@@ -62,7 +62,7 @@ async def read(private: Private, home: Path, *, make: bool) -> tuple[Lab, Readin
                 assert not outcome.failed
     writes = {name: truth.writes for name, truth in private.truths.items()}
     async with open_session(replace(lab, hosts={}), private.inventory, home) as session:
-        found = await read_lab(session, set(lab.devices))
+        found = await read_running_lab(session, set(lab.devices))
     assert {name: truth.writes for name, truth in private.truths.items()} == writes, "reading wrote to a device"
     return lab, found, made
 

@@ -14,7 +14,7 @@ import pytest
 from optics import Interrupted, RolledBack, TestbedError
 from orchestrator.experiments.rehearsal import verb
 from orchestrator.experiments.rehearsal.report import RehearsalReport
-from orchestrator.experiments.rehearsal.seeding import Standing
+from orchestrator.experiments.rehearsal.seeding import StoredState
 from orchestrator.session import Command, PlanText
 from orchestrator.store.options import UpOptions
 from orchestrator.store.store import Store
@@ -71,7 +71,7 @@ def lasting(home: Path, monkeypatch: pytest.MonkeyPatch, error: TestbedError, wh
     found = SimpleNamespace(plan="ring", fingerprint="f00d", job_change="", notes=(), diff=())
     monkeypatch.setattr(verb, "load_lab", lambda _: lab)
     monkeypatch.setattr(verb, "families", lambda: {"polatis-scpi"})
-    monkeypatch.setattr(verb, "standing", lambda *_: Standing({}, "alice"))
+    monkeypatch.setattr(verb, "read_stored_state", lambda *_: StoredState({}, "alice"))
     monkeypatch.setattr(verb, "no_room", lambda *_: "")
     monkeypatch.setattr(verb, "open_session", opened)
     monkeypatch.setattr(verb, "running_twin", twin)
@@ -110,7 +110,7 @@ async def test_the_twin_needs_room_for_the_job_that_runs_besides_the_one_that_is
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, launch_job: bool, launched: int
 ) -> None:
     lasting(tmp_path, monkeypatch, Interrupted(""), "up")
-    up = Standing({}, "alice", plan_text='{"job": {"ranks": ["gpu01", "gpu02", "gpu03"]}}', job_runs=True)
+    up = StoredState({}, "alice", plan_text='{"job": {"ranks": ["gpu01", "gpu02", "gpu03"]}}', job_runs=True)
     asked_for: list[tuple[int, ...]] = []
 
     def no_room(*figures: int) -> str:
@@ -120,7 +120,7 @@ async def test_the_twin_needs_room_for_the_job_that_runs_besides_the_one_that_is
     async def alone(*_: object) -> RehearsalReport:
         return RehearsalReport("ring", "made", devices_alone=True)
 
-    monkeypatch.setattr(verb, "standing", lambda *_: up)
+    monkeypatch.setattr(verb, "read_stored_state", lambda *_: up)
     monkeypatch.setattr(verb, "no_room", no_room)
     monkeypatch.setattr(verb, "change_devices", alone)
     command = asked(tmp_path)
@@ -141,7 +141,7 @@ async def test_a_program_of_the_owner_that_does_not_run_on_the_twin_is_named_whe
     async def changed(*_: object, **__: object) -> RehearsalReport:
         return RehearsalReport("ring", "made")
 
-    monkeypatch.setattr(verb, "standing", lambda *_: Standing({}, "alice", plan_text=job("gpt"), job_runs=True))
+    monkeypatch.setattr(verb, "read_stored_state", lambda *_: StoredState({}, "alice", plan_text=job("gpt"), job_runs=True))
     monkeypatch.setattr(verb, "_change", changed)
     command = asked(tmp_path)
     with command.store:

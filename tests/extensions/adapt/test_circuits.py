@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from extensions.adapt.circuits import Circuits, Fabric, all_to_all_s, exact, greedy, improved, proposed
+from extensions.adapt.circuits import all_to_all_s, exact, greedy, improved, proposed
+from extensions.adapt.trial import Circuits, Fabric
 from planner.model.demand import Infeasible
 
 BOUND = {False: 1.1, True: 1.3}

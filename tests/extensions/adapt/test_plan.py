@@ -15,7 +15,7 @@ from extensions.adapt.region import circuits_of, fabric, links_of, planes
 from optics import BadFile
 from optics.plan import Plan
 from orchestrator.inventory.lab import Lab
-from orchestrator.jobs.decision import Decision, decide, differing
+from orchestrator.jobs.decision import JobDecision, decide_job, differing
 from orchestrator.plan.evict import without
 from orchestrator.plan.interchangeable import relabelled_text
 from orchestrator.plan.reader import read_plan
@@ -65,7 +65,7 @@ def test_regions_are_no_reason_to_restart_a_job(lab: Lab) -> None:
     job = read(lab, REGION).job
     assert job is not None and differing(replace(job, attached={}), job) == ["regions"]
     record = JobRecord(1, "lab", "r", job.name, JobSpec(job, "j.r", "gloo"), "running", 0.0, None, "")
-    assert decide(record, replace(job, attached={}), "never") == Decision("keep")
+    assert decide_job(record, replace(job, attached={}), "never") == JobDecision("keep")
 
 
 def test_circuits_for_a_demand_become_links_at_the_regions_ports(lab: Lab) -> None:

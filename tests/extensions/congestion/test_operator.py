@@ -19,7 +19,7 @@ from orchestrator.change.snapshot import before_of
 from orchestrator.hosts.launch import requests
 from orchestrator.inventory.lab import Lab
 from orchestrator.jobs.attachments import adjust, attachment, extra
-from orchestrator.jobs.decision import Decision, decide
+from orchestrator.jobs.decision import JobDecision, decide_job
 from orchestrator.jobs.record import launched, spec_of
 from orchestrator.plan.reader import read_plan
 from orchestrator.plan.written import document_of
@@ -109,7 +109,7 @@ def test_hosts_are_told_it_when_the_job_starts(lab: Lab) -> None:
 def test_a_running_job_gets_another_one_without_a_restart_and_the_old_one_back(lab: Lab) -> None:
     before, after = job_of(lab, None), job_of(lab, "mltcp")
     running = record(lab, before)
-    assert decide(running, after, "prefer") == Decision("keep")
+    assert decide_job(running, after, "prefer") == JobDecision("keep")
     told: list[dict[str, dict[str, Any]]] = []
 
     async def ask(requests: dict[str, dict[str, Any]], op: str, timeout_s: float) -> None:
@@ -117,15 +117,15 @@ def test_a_running_job_gets_another_one_without_a_restart_and_the_old_one_back(l
         told.append(requests)
 
     session: Any = SimpleNamespace(hosts=SimpleNamespace(channels=SimpleNamespace(ask=ask)), lab=lab)
-    said = asyncio.run(adjust(session, Decision("keep"), running, after))
+    said = asyncio.run(adjust(session, JobDecision("keep"), running, after))
     assert said == ["the congestion control of j's connections is mltcp now"]
     assert [*told[0]] == HOSTS and told[0]["gpu02"].items() >= {"job": "j.r", "control": "mltcp"}.items() and len(told) == 1
-    asyncio.run(adjust(session, Decision("restart"), running, after))
-    asyncio.run(adjust(session, Decision("keep"), running, replace(before, predicted={"iteration_ms": 1.0})))
+    asyncio.run(adjust(session, JobDecision("restart"), running, after))
+    asyncio.run(adjust(session, JobDecision("keep"), running, replace(before, predicted={"iteration_ms": 1.0})))
     assert len(told) == 1, "one that is launched anew is told when it is launched, and nothing is told twice"
     back = launched(record(lab, after), lab, running.spec.wanted)
     assert not back.attached
-    asyncio.run(adjust(session, Decision("keep"), record(lab, after), back))
+    asyncio.run(adjust(session, JobDecision("keep"), record(lab, after), back))
     assert told[-1]["gpu01"] == {"job": "j.r", "control": "cubic", "back": True}
 
 
@@ -140,7 +140,7 @@ def test_a_control_that_not_all_hosts_can_have_is_taken_back_from_those_that_hav
 
     session: Any = SimpleNamespace(hosts=SimpleNamespace(channels=SimpleNamespace(ask=ask)), lab=lab)
     with pytest.raises(Refused, match="no struct_ops"):
-        asyncio.run(adjust(session, Decision("keep"), running, after))
+        asyncio.run(adjust(session, JobDecision("keep"), running, after))
     assert told == ["mltcp", "reno"]
 
 
@@ -158,7 +158,7 @@ async def test_a_rollback_gives_the_running_job_the_control_back_that_it_had(
 
     monkeypatch.setattr(attachment("congestion"), "adjust", adjusted)
     monkeypatch.setattr(attachment("congestion"), "ready", unsampled)
-    monkeypatch.setattr("orchestrator.jobs.ports.bring_home", unsampled)
+    monkeypatch.setattr("orchestrator.jobs.ports.fetch_samples", unsampled)
     with Store(tmp_path / "store.sqlite3", durable=False) as store:
         living = Living(store, tmp_path)
         await living.up(plan_text("one", *ring(1, 2)))

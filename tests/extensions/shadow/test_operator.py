@@ -18,7 +18,7 @@ from optics import HostPort, Missing, Refused, Unreachable
 from optics.plan import Job
 from orchestrator.hosts.api import ClockReading
 from orchestrator.hosts.channels import Channels
-from orchestrator.jobs.attachments import Look, status, stop
+from orchestrator.jobs.attachments import Inspection, attachment_figures, stop_attachments
 from orchestrator.jobs.jobs import Jobs
 from orchestrator.jobs.record import spec_of
 from orchestrator.jobs.report import JobStatus
@@ -193,7 +193,7 @@ class Bench:
         """What is known of the shadow of the latest job."""
         record = self.store.latest_job("lab/ann")
         assert record is not None
-        found = (await status(Look(self.session, self.store, record, folder, alive=True))).get("shadow", ())
+        found = (await attachment_figures(Inspection(self.session, self.store, record, folder, alive=True))).get("shadow", ())
         return dict(found[0]) if found else None
 
 
@@ -246,10 +246,10 @@ async def test_a_shadow_s_host_that_does_not_answer_is_not_waited_for_at_each_lo
     for _ in range(3):
         found = await bench.look(tmp_path / "run")
         assert found is not None and found["state"] == "silent"
-    await stop(bench.session, record)
+    await stop_attachments(bench.session, record)
     assert bench.connects == 1 and bench.ended == []
     bench.session.away["gpu04"] = 0.0
-    await stop(bench.session, record)
+    await stop_attachments(bench.session, record)
     assert bench.connects == 2
     bench.there = True
     found = await bench.look(tmp_path / "run")
@@ -260,11 +260,11 @@ async def test_only_a_job_that_has_one_is_asked_for_its_shadow(bench: Bench, tmp
     bench.launched(Job("mlp", "train", THREE))
     record = bench.store.latest_job("lab/ann")
     assert await bench.look(tmp_path) is None
-    await stop(bench.session, record)
-    await stop(bench.session, None)
+    await stop_attachments(bench.session, record)
+    await stop_attachments(bench.session, None)
     assert bench.ended == []
     bench.launched(JOB)
-    await stop(bench.session, bench.store.latest_job("lab/ann"))
+    await stop_attachments(bench.session, bench.store.latest_job("lab/ann"))
     assert bench.ended == ["gpu04"]
 
 

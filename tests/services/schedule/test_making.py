@@ -172,7 +172,7 @@ def test_what_packet_switches_lack_is_known_before_a_slot_is_made_or_turns(tmp_p
 
     bench.up()
     bench.launched.clear()
-    monkeypatch.setattr(making, "check", check)
+    monkeypatch.setattr(making, "check_attachments", check)
     monkeypatch.setattr(making, "load_lab", lambda _: HERE)
     with pytest.raises(Infeasible, match="0 slots are free"):
         asyncio.run(making.begin(bench.command, job=True))

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from optics.errors import Interrupted, RolledBack, TestbedError
 from orchestrator.change.report import DownReport, UpReport
 from orchestrator.experiments.scenario.compare import scenario_of
-from orchestrator.experiments.scenario.interval import verdict
+from orchestrator.experiments.scenario.interval import compare_arms
 from orchestrator.experiments.scenario.record import ComparisonRecord, begin_comparison, order
 from orchestrator.experiments.scenario.runner import leave
 from orchestrator.jobs.report import JobStatus
@@ -146,7 +146,7 @@ def test_two_plans_are_compared_and_the_lab_is_as_before(typed: Typed, engine: E
     arms: dict[str, list[list[float]]] = {"a": [], "b": []}
     for slot in data["slots"]:
         arms[slot["arm"]].append(times[slot["job_run"]])
-    once_more = verdict(arms["a"], arms["b"])
+    once_more = compare_arms(arms["a"], arms["b"])
     assert once_more is not None and once_more.to_json() == found
     rows = page.numbers["answers"]["verdict"]["rows"]
     assert [row[1] for row in rows[:3]] == [found[name]["value"] for name in ("a", "b", "difference")]
@@ -244,20 +244,20 @@ def drawn(seed: int, middle: float, slots: int = 4) -> list[list[float]]:
 
 
 def test_a_difference_is_told_where_there_is_one_and_not_where_there_is_none() -> None:
-    slower = verdict(drawn(1, 40.0), drawn(2, 48.0))
+    slower = compare_arms(drawn(1, 40.0), drawn(2, 48.0))
     assert (
         slower is not None
         and slower.sure
         and slower.ratio.low is not None
         and 1.1 < slower.ratio.low < 1.2 < (slower.ratio.high or 0) < 1.3
     )
-    same = verdict(drawn(1, 40.0), drawn(2, 40.0))
+    same = compare_arms(drawn(1, 40.0), drawn(2, 40.0))
     assert same is not None and not same.sure and "no difference found" in same.words("A", "B")
 
 
 def test_an_arm_is_told_by_its_mean_where_that_is_asked_for() -> None:
     rare = [[1.0, 1.0, 1.0, 9.0], [1.0, 1.0, 1.0, 9.0]]
-    by_median, by_mean = verdict([[1.0], [1.0]], rare), verdict([[1.0], [1.0]], rare, middle=fmean)
+    by_median, by_mean = compare_arms([[1.0], [1.0]], rare), compare_arms([[1.0], [1.0]], rare, middle=fmean)
     assert by_median is not None and by_mean is not None
     assert (by_median.ratio.value, by_mean.ratio.value) == (1.0, 3.0) and 1.0 < (by_mean.ratio.high or 0.0) <= 9.0
 
@@ -265,7 +265,7 @@ def test_an_arm_is_told_by_its_mean_where_that_is_asked_for() -> None:
 def test_the_interval_holds_the_truth_about_as_often_as_it_says() -> None:
     hits = 0
     for seed in range(60):
-        found = verdict(drawn(seed, 40.0), drawn(seed + 1000, 44.0), resamples=200)
+        found = compare_arms(drawn(seed, 40.0), drawn(seed + 1000, 44.0), resamples=200)
         assert found is not None and found.difference.low is not None and found.difference.high is not None
         hits += found.difference.low <= 4.0 <= found.difference.high
     assert hits >= 54
@@ -273,6 +273,6 @@ def test_the_interval_holds_the_truth_about_as_often_as_it_says() -> None:
 
 @given(st.lists(st.lists(st.floats(1, 1000), min_size=1, max_size=5), min_size=2, max_size=4))
 def test_a_plan_against_itself_is_never_sure_and_comes_out_the_same_every_time(side: list[list[float]]) -> None:
-    found = verdict(side, side, resamples=50)
-    assert found is not None and found.ratio.value == 1.0 and found == verdict(side, side, resamples=50)
+    found = compare_arms(side, side, resamples=50)
+    assert found is not None and found.ratio.value == 1.0 and found == compare_arms(side, side, resamples=50)
     assert found.a.low is not None and found.a.high is not None and found.a.low <= found.a.high

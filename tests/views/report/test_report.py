@@ -19,13 +19,11 @@ import pytest
 
 from orchestrator.cli import report as report_command
 from orchestrator.telemetry import Journal, read
-from orchestrator.views.report.figures import Drawing, breakdown, run_waterfall
-from orchestrator.views.report.figures import topology as topology_figure
+from orchestrator.views.report.figures import Drawing, breakdown, draw_topology, run_waterfall
 from orchestrator.views.report.ledger import Answer, number_text
-from orchestrator.views.report.questions import Move
+from orchestrator.views.report.questions import Reconfiguration
 from orchestrator.views.report.topology import Topology
-from orchestrator.views.report.traffic import before_after
-from orchestrator.views.report.traffic import iterations as iterations_figure
+from orchestrator.views.report.traffic import before_after, iteration_chart
 from orchestrator.views.report.words import ending
 from tests.disk import room_for
 from tests.views.report.conftest import Typed
@@ -256,7 +254,7 @@ def test_the_figures_are_files_for_papers_and_the_same_every_time(typed: Typed, 
     assert all(text.startswith(b"%PDF-" if name.endswith("pdf") else b"<?xml") for name, text in made.items())
     assert sorted(data["figures"]) == sorted(str(typed.home / "paper" / name) for name in made)
     assert report(typed, run)[0].html == page.html
-    drawing = Drawing("t", "t", "", topology_figure(Topology(after=frozenset({("a:p1", "b:p1")}))))
+    drawing = Drawing("t", "t", "", draw_topology(Topology(after=frozenset({("a:p1", "b:p1")}))))
     drawn = [[path.read_bytes() for path in drawing.save(at)] for at in (typed.home, typed.home / "paper")]
     assert drawn[0] == drawn[1]
 
@@ -361,9 +359,9 @@ def test_of_iterations_before_and_after_each_whole_dot_is_inside_the_figure() ->
 
 
 def test_no_median_is_drawn_where_the_job_paused() -> None:
-    move = Move("r/1", None, 10**10, 10**10, 10**10 + 10**8)  # type: ignore[arg-type]
+    move = Reconfiguration("r/1", None, 10**10, 10**10, 10**10 + 10**8)  # type: ignore[arg-type]
     points = [(10**10 - n * 10**9, 50.0, "a") for n in (3, 2, 1)] + [(10**10 + n * 10**9, 40.0, "b") for n in (14, 15)]
-    figure = iterations_figure(move, points, 50.0, 40.0)
+    figure = iteration_chart(move, points, 50.0, 40.0)
     assert figure is not None
     lines = [[round(x, 2) for x in line.get_xdata()] for line in figure.axes[0].lines[1:]]
     assert lines == [[-3.0, -0.95], [14.0, 15.04]]

@@ -14,7 +14,7 @@ from playwright.sync_api import Browser
 from orchestrator.results import to_json
 from orchestrator.settings import campaigns
 from orchestrator.telemetry.journal import Journal
-from orchestrator.views.report.samples import Step, lost_ms, span_ms, steps
+from orchestrator.views.report.samples import IterationEnd, lost_ms, span_ms, steps
 from tests.experiments.test_scenario import CHANGE, STAY, scenario
 from tests.views.report.conftest import Typed
 from tests.views.report.recorded import CROSSED, RING, Lab
@@ -24,12 +24,12 @@ from tests.views.report.test_report import recomputed, report, shown_as_answered
 MS = 1_000_000
 
 
-def training(took: Sequence[float], numbers: Sequence[int] | None = None) -> list[Step]:
+def training(took: Sequence[float], numbers: Sequence[int] | None = None) -> list[IterationEnd]:
     """Iterations that end one after the other, each after so many ms."""
     end, found = 0.0, []
     for at, ms in enumerate(took):
         end += ms
-        found.append(Step(numbers[at] if numbers else at + 1, round(end * MS), ms))
+        found.append(IterationEnd(numbers[at] if numbers else at + 1, round(end * MS), ms))
     return found
 
 

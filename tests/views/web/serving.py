@@ -15,7 +15,7 @@ import httpx
 
 from orchestrator.views.web.doors import Keys, Names
 from orchestrator.views.web.safestate import SafeState
-from orchestrator.views.web.server import Page, serve
+from orchestrator.views.web.server import Page, serve_page
 from tests.views.web.conftest import Told
 
 
@@ -39,7 +39,7 @@ async def served(told: Told, plan: Path | None = None, port: int = 0) -> AsyncIt
         at = listener.getsockname()[1]
         keys, ready = Keys(), asyncio.Event()
         page = Page(watcher, SafeState(told.settings, plan, plan.stem if plan else ""), Names("127.0.0.1", at), keys)
-        serving = asyncio.create_task(serve(page, listener, ready.set))
+        serving = asyncio.create_task(serve_page(page, listener, ready.set))
         await asyncio.wait_for(ready.wait(), 10)
         try:
             yield Served(f"http://127.0.0.1:{at}/", page, keys, at)

@@ -11,7 +11,7 @@ from orchestrator.cli.watchscreen import carried_lines, screen
 from orchestrator.telemetry import Journal
 from orchestrator.telemetry.lineprotocol import Point
 from orchestrator.views.live.carrying import Carrying
-from orchestrator.views.live.sections import whole
+from orchestrator.views.live.sections import whole_picture
 from tests.views.web.conftest import Told
 from tests.views.web.test_picture import point
 
@@ -62,7 +62,7 @@ def test_each_has_a_line_and_a_mark_until_the_job_has_ended(told: Told) -> None:
     carry(told.journal(told.up()))
     with told.watcher() as watcher:
         picture = watcher.picture
-        said: Any = whole(picture)["carried"]
+        said: Any = whole_picture(picture)["carried"]
         assert {mark["name"]: mark["words"] for mark in said["marks"]} == WORDS
         assert said["copied"] == {"to": "gpu07", "from": ["gpu01", "gpu02"]}
         shares = {mark["name"]: mark["share"] for mark in said["marks"]}

@@ -33,7 +33,7 @@ from orchestrator.views.metrics.families import FAMILIES, LabMetrics
 from orchestrator.views.metrics.process import EXPORTER, ExporterState
 from orchestrator.views.metrics.serving import Endpoint
 from orchestrator.views.web.doors import Names
-from orchestrator.views.web.server import serve
+from orchestrator.views.web.server import serve_page
 from tests.house.repository import ROOT
 from tests.kit.jobs import spec
 from tests.views.web.conftest import Told
@@ -58,7 +58,7 @@ async def scraped(told: Told) -> AsyncIterator[httpx.AsyncClient]:
     with told.watcher() as watcher, socket.create_server(("127.0.0.1", 0)) as listener:
         port, ready = listener.getsockname()[1], asyncio.Event()
         endpoint = Endpoint(LabMetrics(told.settings, watcher.store, watcher).families, Names("127.0.0.1", port))
-        serving = asyncio.create_task(serve(endpoint, listener, ready.set))
+        serving = asyncio.create_task(serve_page(endpoint, listener, ready.set))
         await asyncio.wait_for(ready.wait(), 10)
         try:
             async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=30) as client:
@@ -71,9 +71,9 @@ async def scraped(told: Told) -> AsyncIterator[httpx.AsyncClient]:
 def now(metrics: LabMetrics) -> dict[tuple[str, ...], float]:
     from prometheus_client.openmetrics.exposition import generate_latest
 
-    from orchestrator.views.metrics.serving import Known
+    from orchestrator.views.metrics.serving import CollectedFamilies
 
-    return samples(generate_latest(Known(metrics.families())).decode())
+    return samples(generate_latest(CollectedFamilies(metrics.families())).decode())
 
 
 async def test_a_scrape_has_every_family_and_its_figures_are_those_of_store_and_journals(told: Told) -> None:

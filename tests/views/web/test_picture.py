@@ -25,8 +25,8 @@ from orchestrator.telemetry.progress import Silent
 from orchestrator.telemetry.recorder import Recorder
 from orchestrator.views.live import Picture, Watcher
 from orchestrator.views.live.fabric import live_circuits
-from orchestrator.views.live.sections import changes, whole
-from orchestrator.views.live.standing import Moving, Standing, standing
+from orchestrator.views.live.sections import changed_sections, whole_picture
+from orchestrator.views.live.standing import Moving, Standing, read_store
 from tests.kit.jobs import spec
 from tests.properties.switches import switched_lab
 from tests.views.web.conftest import ROOT, Told
@@ -50,7 +50,7 @@ def point(measurement: str, tags: dict[str, str], fields: dict[str, object], at_
 
 def test_before_the_first_run_there_is_nothing_and_it_is_said_so(told: Told) -> None:
     with told.watcher() as watcher:
-        entire = whole(watcher.picture)
+        entire = whole_picture(watcher.picture)
     assert entire["run"] is None and entire["circuits"] == [] and entire["plan"] == [] and entire["move"] is None
     assert {d["phase"] for d in entire["devices"].values()} == {"idle"}  # type: ignore[union-attr,index,call-overload]
     assert len(json.dumps(entire)) < 4000
@@ -71,8 +71,8 @@ def test_a_plan_that_is_up_is_circuits_between_host_ports(told: Told) -> None:
         assert len(picture.light.circuits) == 48 and set(picture.light.states.values()) == {"lit"}
         assert picture.light.circuits["gpu01:p1->gpu02:p1"].path == ("ocs1:1->18",)
         assert {d.phase for d in picture.devices.values()} == {"up"}
-        assert changes(picture) == {} and picture.events.since(0) == [], "what was is no news"
-        log = whole(picture)["log"]
+        assert changed_sections(picture) == {} and picture.events.since(0) == [], "what was is no news"
+        log = whole_picture(picture)["log"]
         assert isinstance(log, list) and [e["words"] for e in log] == ["run " + picture.standing.runs[0].id + ": up topoopt-12 ok"]  # type: ignore[index,call-overload]
 
 
@@ -91,7 +91,7 @@ def test_circuits_go_dark_while_a_device_is_told_and_others_take_their_place(tol
         states = watcher.picture.light.states
         assert states["gpu01:p1->gpu02:p1"] == "dark" and states["gpu01:p1->gpu03:p1"] == "making"
         assert watcher.picture.devices["ocs1"].phase == "dark" and watcher.picture.running is not None
-        changed = changes(watcher.picture)
+        changed = changed_sections(watcher.picture)
         assert {"circuits", "devices", "run", "marks"} <= changed.keys()
         told.store.disown(told.slice, [old])
         step.end()
@@ -126,10 +126,10 @@ def test_a_carrier_that_goes_outside_a_move_is_light_lost_and_comes_back(told: T
     told.up()
     with told.watcher() as watcher:
         picture = watcher.picture
-        changes(picture)
+        changed_sections(picture)
         at = now_ms() + 1
         picture.carrier("gpu02:p1", at, False)
-        assert changes(picture)["states"]["gpu01:p1->gpu02:p1"] == "lost"  # type: ignore[index,call-overload]
+        assert changed_sections(picture)["states"]["gpu01:p1->gpu02:p1"] == "lost"  # type: ignore[index,call-overload]
         assert words(watcher) == ["ocs1: gpu01:p1->gpu02:p1 lost its light"]
         picture.carrier("gpu02:p1", at - 5, True)  # older news
         assert picture.light.states["gpu01:p1->gpu02:p1"] == "lost"
@@ -239,7 +239,7 @@ def test_points_of_another_lab_and_of_unknown_devices_change_nothing(told: Told)
         watcher.picture.feed(Point(other.measurement, {**other.tags, "testbed": "other"}, other.fields, other.time_ns))
         watcher.picture.feed(point("device_phase", {"device": "gone", "kind": "ocs"}, {"phase": "dark"}, now_ms() + 5))
         watcher.picture.feed(point("gpu", {"host": "gpu01", "gpu": "0"}, {"util": 1.0}, now_ms()))
-        assert changes(watcher.picture) == {}
+        assert changed_sections(watcher.picture) == {}
 
 
 def test_the_waterfall_is_that_of_the_run_at_work_else_of_the_last_that_moved_light(told: Told) -> None:
@@ -257,11 +257,11 @@ def test_the_waterfall_is_that_of_the_run_at_work_else_of_the_last_that_moved_li
         assert watcher.picture.move.run == later.id
         later.finish("ok")
         watcher.refresh()
-        move = whole(watcher.picture)["move"]
+        move = whole_picture(watcher.picture)["move"]
     assert isinstance(move, dict) and move["run"] == moved.id and move["figures"]["dark_ms"] == 64.0  # type: ignore[index,call-overload]
     assert [r["name"] for r in move["phases"]] == ["stage", "switch"]  # type: ignore[union-attr,index,call-overload]
     assert [r["name"] for r in move["parts"]] == ["ocs1 switch"]  # type: ignore[union-attr,index,call-overload]
-    marks = whole(watcher.picture)["marks"]
+    marks = whole_picture(watcher.picture)["marks"]
     assert isinstance(marks, list) and [m["dark_ms"] for m in marks] == [64.0]  # type: ignore[index,call-overload]
 
 
@@ -310,13 +310,13 @@ def test_news_come_once_and_memory_has_a_bound(told: Told) -> None:
     told.up()
     with told.watcher() as watcher:
         picture = watcher.picture
-        changes(picture)
+        changed_sections(picture)
         for n in range(3000):
             picture.carrier("gpu02:p1", now_ms() + n, bool(n % 2))
             picture.feed(point("iteration", {"job": "ddp", "workload": "train"}, {"iter": n, "iter_ms": 40.0}, now_ms() + 40 * n))
         assert {e.event for e in picture.events.log} == {"circuits"}, "iterations do not push out what happened"
         assert {e.event for e in picture.events.since(0)} == {"circuits", "iteration"} and len(picture.events.since(0)) == 400
-        first, second = changes(picture), changes(picture)
+        first, second = changed_sections(picture), changed_sections(picture)
         assert len(picture.events.log) == 200 and "log" in first and second == {}
         assert len(first["iterations"]) == 3000 and picture.job["iteration_ms"] == 40.0  # type: ignore[arg-type]
         for n in range(40):
@@ -357,8 +357,8 @@ def test_every_kind_of_lab_is_drawn_circuit_by_circuit(lab: str, plan: str) -> N
 
 def test_the_store_is_read_again_only_when_somebody_wrote(told: Told) -> None:
     told.up()
-    first = standing(told.store, told.lab, told.settings.owner)
-    assert standing(told.store, told.lab, told.settings.owner) == first
+    first = read_store(told.store, told.lab, told.settings.owner)
+    assert read_store(told.store, told.lab, told.settings.owner) == first
     assert Standing() != first and Moving("a", frozenset(), frozenset(), 0.0, "r") != first
     picture = Picture(told.lab)
     picture.update(first, 0.0)
@@ -380,7 +380,7 @@ def test_ports_at_packet_switches_show_them_and_their_rates(tmp_path: Path) -> N
     row = next(line for line in lines if line.startswith("gpu01"))
     assert "oversub… 46" in row and f"p{number}, Mb/s" in "".join(lines) and f"p{number + 1}, Mb/s" not in "".join(lines)
     assert "over packet switches: oversubscribed, traffic 46 Mb/s" in lines[1] and "circuits lit" not in lines[1]
-    entire = whole(picture)["plan"]
+    entire = whole_picture(picture)["plan"]
     assert isinstance(entire, list) and entire[0]["segments"] == ["oversubscribed"]  # type: ignore[index,call-overload]
 
 
@@ -405,7 +405,7 @@ def test_the_phase_at_work_has_its_name_and_a_bar_from_its_begin_until_now(told:
             assert bar.phase == "launch" and 5000 <= bar.ms < 65_000
             assert "launch: up next" in drawn(watcher.picture, 80)
             assert re.search(r"launch +\d+\.\d +█* *[▏▎▍▌▋▊▉█]? +so far", drawn(watcher.picture, 110, height=50))
-            assert cast(dict[str, Any], whole(watcher.picture)["run"])["doing"] == "launch"
+            assert cast(dict[str, Any], whole_picture(watcher.picture)["run"])["doing"] == "launch"
         watcher.refresh()
         assert watcher.picture.doing == "" and move.working == {} and "so far" not in drawn(watcher.picture, 110)
         with suppress(KeyboardInterrupt), recorder.phase("job"):

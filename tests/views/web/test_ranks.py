@@ -12,7 +12,7 @@ from rich.console import Console
 from orchestrator.cli.watchscreen import screen
 from orchestrator.hosts import Beat, late
 from orchestrator.views.live.ranks import Ranks
-from orchestrator.views.live.sections import changes, whole
+from orchestrator.views.live.sections import changed_sections, whole_picture
 from tests.views.web.conftest import Told
 from tests.views.web.test_picture import point
 
@@ -64,11 +64,11 @@ def test_a_view_has_the_times_of_every_rank_and_says_which_is_late(told: Told) -
         for rank, ms in (("gpu01", 20.0), ("gpu02", 90.0)):
             journal.point("rank", {"job": "ddp", "rank": rank}, {"iter": 1, "iter_ms": 100.0, "compute_ms": ms, "wait_ms": 1.0})
         journal.flush()
-        while "ranks" not in (told_now := changes(picture)):
+        while "ranks" not in (told_now := changed_sections(picture)):
             watcher.refresh()
         assert told_now["ranks"]["words"].startswith("slowest gpu02") and told_now["ranks"]["trouble"]  # type: ignore[call-overload,index,union-attr]
         picture.ranks.heard(run.id, [beat("gpu01", "exchange", 7.0), beat("gpu02", age_s=7.0)], time.time() * 1e3)
         console = Console(file=StringIO(), width=100, height=40)
         console.print(screen(picture, 100, 40))
         assert "gpu02 silent for 7.0 s in iteration 57, 1 rank waiting" in console.file.getvalue()  # type: ignore[attr-defined]
-        assert [row["silent"] for row in whole(picture)["ranks"]["ranks"]] == [False, True]  # type: ignore[call-overload,index,union-attr]
+        assert [row["silent"] for row in whole_picture(picture)["ranks"]["ranks"]] == [False, True]  # type: ignore[call-overload,index,union-attr]

@@ -18,7 +18,7 @@ from orchestrator.services.schedule.process import TURNER, TurnState
 from orchestrator.store.run import Run
 from orchestrator.telemetry import Journal
 from orchestrator.views.live.picture import Picture
-from orchestrator.views.live.sections import whole
+from orchestrator.views.live.sections import whole_picture
 from orchestrator.views.live.slots import cycle_of
 from tests.views.web.conftest import Told
 
@@ -67,7 +67,7 @@ def states(picture: Picture) -> dict[str, list[str]]:
 
 
 def said(picture: Picture) -> dict[str, Any]:
-    slots = whole(picture)["slots"]
+    slots = whole_picture(picture)["slots"]
     assert isinstance(slots, dict)
     return slots
 

@@ -15,8 +15,8 @@ from rich.console import Console
 from orchestrator.change.standstill import stood_parts
 from orchestrator.cli.watchscreen import clock, screen, summary
 from orchestrator.views.live import Event, Picture, Watcher
-from orchestrator.views.live.sections import changes, whole
-from orchestrator.views.turns import Change, Span, is_slow, judged, stood_words, turn_words, usual
+from orchestrator.views.live.sections import changed_sections, whole_picture
+from orchestrator.views.turns import Change, Span, is_slow_iteration, judged, stood_words, turn_words, usual_iteration_ms
 from tests.views.web.conftest import Told
 
 STOOD = "job stood 96 ms: 60 dark, 4 commit, 32 boundary"
@@ -54,14 +54,14 @@ def scene(told: Told, watcher: Watcher, *, now: float | None = None, launch: Any
 def test_a_turn_is_a_mark_at_the_end_of_its_iteration_with_what_the_job_stood(told: Told) -> None:
     with told.watcher() as watcher:
         run, began = scene(told, watcher)
-        (turn,) = cast(list[dict[str, Any]], whole(watcher.picture)["turns"])
+        (turn,) = cast(list[dict[str, Any]], whole_picture(watcher.picture)["turns"])
         assert turn["words"] == f"{STOOD}; iteration 212 -> 172 ms"
         assert turn["at"] == pytest.approx(began + 310, abs=1) and turn["run"] == run.id and turn["mode"] == "ride" and turn["ok"]
         assert (turn["stood_ms"], turn["worst_rank_ms"], turn["move"], turn["after"]) == (96.0, 71.0, 3, 30)
         assert [e.words for e in events(watcher, "turn")] == [turn["words"]]
-        json.dumps(changes(watcher.picture))
+        json.dumps(changed_sections(watcher.picture))
     with told.watcher() as later:
-        assert whole(later.picture)["turns"] == [turn] and not events(later, "turn"), "history is no news"
+        assert whole_picture(later.picture)["turns"] == [turn] and not events(later, "turn"), "history is no news"
 
 
 def test_a_slow_iteration_is_blamed_on_what_it_overlaps(told: Told) -> None:
@@ -132,13 +132,13 @@ def test_a_turn_whose_iterations_arrive_later_is_placed_then(told: Told) -> None
         told.turn(run, end - 250, after=8, light=False)
         run.finish("ok")
         watcher.refresh()
-        changes(watcher.picture)
-        (turn,) = cast(list[dict[str, Any]], whole(watcher.picture)["turns"])
+        changed_sections(watcher.picture)
+        (turn,) = cast(list[dict[str, Any]], whole_picture(watcher.picture)["turns"])
         assert turn["at"] == pytest.approx(end - 250, abs=1)
         told.train(launch, until_ms=end, count=10)
         watcher.refresh()
-        assert "turns" in changes(watcher.picture)
-        (turn,) = cast(list[dict[str, Any]], whole(watcher.picture)["turns"])
+        assert "turns" in changed_sections(watcher.picture)
+        (turn,) = cast(list[dict[str, Any]], whole_picture(watcher.picture)["turns"])
         assert turn["at"] == pytest.approx(end - 200, abs=1)
 
 
@@ -164,8 +164,8 @@ def test_the_turn_that_is_told_is_one_of_the_job_that_runs(told: Told) -> None:
         watcher.refresh()
         assert watcher.picture.turn is None and "turn " not in drawn(watcher.picture, 100), "it has ended"
         assert "job ddp finished" in drawn(watcher.picture, 100)
-        assert cast(dict[str, Any], whole(watcher.picture)["job"])["words"] == "job ddp finished"
-        assert not [turn for turn in cast(list[dict[str, Any]], whole(watcher.picture)["turns"]) if turn["last"]]
+        assert cast(dict[str, Any], whole_picture(watcher.picture)["job"])["words"] == "job ddp finished"
+        assert not [turn for turn in cast(list[dict[str, Any]], whole_picture(watcher.picture)["turns"]) if turn["last"]]
         told.launched(told.run(plan="again"), time.time() * 1e3)
         watcher.refresh()
         assert watcher.picture.turn is None, "another job of the same name has not turned yet"
@@ -196,8 +196,13 @@ def test_a_small_screen_keeps_the_turn_and_stays_small(told: Told) -> None:
 
 
 def test_rules_of_slow() -> None:
-    assert not is_slow(29, 10) and is_slow(30, 10) and not is_slow(150, 100) and is_slow(151, 100)
-    assert usual([1.0] * 4) is None and usual([9.0] * 5 + [1.0] * 20) == 1.0
+    assert (
+        not is_slow_iteration(29, 10)
+        and is_slow_iteration(30, 10)
+        and not is_slow_iteration(150, 100)
+        and is_slow_iteration(151, 100)
+    )
+    assert usual_iteration_ms([1.0] * 4) is None and usual_iteration_ms([9.0] * 5 + [1.0] * 20) == 1.0
     change = Change({"dark": (0.0, 10.0)})
     assert judged(Span(1, 5, 205, 200), 100, [change]).words == "iteration 1 took 200 ms, usually 100: dark 5, other 95"
     assert judged(Span(1, 5, 205, 200), 198, [change]).parts == {"dark": 2.0}, "no more than there is to explain"

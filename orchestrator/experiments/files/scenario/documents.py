@@ -12,14 +12,14 @@ _PARTS = ("job", "job.args", "job.env", "transition", "acceptance")
 _ABSENT = object()
 
 
-def job_of(document: Mapping[str, Any]) -> dict[str, Any]:
+def job_document(document: Mapping[str, Any]) -> dict[str, Any]:
     """The job of a job file, or of a plan; without rings, which follow a plan's links."""
     found = document["job"] if isinstance(document.get("job"), Mapping) else document
     return {key: value for key, value in found.items() if key not in ("rings", "$schema")}
 
 
 def with_job(plan: Mapping[str, Any], job: Mapping[str, Any]) -> dict[str, Any]:
-    """The plan with this job (as `job_of`) instead of its own, whose rings are kept."""
+    """The plan with this job (as `job_document`) instead of its own, whose rings are kept."""
     own = plan.get("job")
     rings = {"rings": own["rings"]} if isinstance(own, Mapping) and "rings" in own else {}
     return {**plan, "job": {**job, **rings}} if job else dict(plan)
@@ -40,7 +40,7 @@ def with_fields(
     return made
 
 
-def differing(documents: Sequence[Mapping[str, Any] | None], prefix: str) -> list[str]:
+def differing_fields(documents: Sequence[Mapping[str, Any] | None], prefix: str) -> list[str]:
     """The fields in which plans are not all the same: `plan.links`, `plan.job.args.model`; `prefix`: the first word."""
     there = [document for document in documents if document is not None]
     found = [prefix] if 0 < len(there) < len(documents) else []

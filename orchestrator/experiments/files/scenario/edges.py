@@ -89,7 +89,7 @@ class ArmLabEdge(Edge):
     ] = None
 
 
-class SweepEdge(Edge):
+class ParameterEdge(Edge):
     """One parameter; the arm becomes one arm for each of its values."""
 
     settle_ms: Annotated[
@@ -104,7 +104,7 @@ class ArmEdge(SetupEdge):
         dict[Name, SetupEdge | None], Field(description="what only one of the tenants does differently; null: it takes no part")
     ] = Field(default_factory=dict)
     lab: ArmLabEdge | None = None
-    sweep: Annotated[SweepEdge | None, Field(description="arm NAME becomes the arms NAME@VALUE")] = None
+    sweep: Annotated[ParameterEdge | None, Field(description="arm NAME becomes the arms NAME@VALUE")] = None
     watchdog_s: Annotated[float, WATCHDOG_S] | None = None
 
 

@@ -8,13 +8,13 @@ from typing import Any
 
 from optics import BadFile
 from optics.plain import did_you_mean, reason
-from orchestrator.experiments.files.scenario.documents import differing, job_of, undeclared, with_fields, with_job
+from orchestrator.experiments.files.scenario.documents import differing_fields, job_document, undeclared, with_fields, with_job
 from orchestrator.experiments.files.scenario.edges import CompareEdge, LabEdge, ScenarioEdge, SetupEdge
 from orchestrator.experiments.files.scenario.values import (
     OF_A_CHANGE,
     Arm,
     Compared,
-    PlanText,
+    PlanDocument,
     Scenario,
     Setup,
     WantedLab,
@@ -155,18 +155,18 @@ class _Arms:
             return None
         if "mode" in given and "then" not in given:
             self._problems.add(given["mode"][1], "mode is of the change to another plan, which `then` names")
-        job = job_of(self._files.read(*given["job"])[1]) if "job" in given else {}
+        job = job_document(self._files.read(*given["job"])[1]) if "job" in given else {}
         more: dict[str, Any] = {
             name: {key: value for level, _ in levels for key, value in getattr(level, name).items()}
             for name in ("args", "env", "transition")
         }
         more["backend"] = given["backend"][0] if "backend" in given else None
-        plans: dict[str, PlanText] = {}
+        plans: dict[str, PlanDocument] = {}
         for name in ("plan", "then"):
             if name in given:
                 file, path = given[name]
                 text, document = self._files.read(file, path)
-                plans[name] = PlanText.of(file, text, document, made := with_fields(with_job(document, job), **more))
+                plans[name] = PlanDocument.of(file, text, document, made := with_fields(with_job(document, job), **more))
                 if made and not isinstance(made.get("job"), Mapping):
                     self._problems.add(path, f"{file} has no job, so nothing can be measured; `job` names one")
         return Setup(plans["plan"], plans.get("then"), given["mode"][0] if "mode" in given else None)
@@ -218,8 +218,8 @@ def _differences(edge: ScenarioEdge, arms: Mapping[str, Arm], problems: Problems
     for tenant in edge.tenants:
         setups = [arm.setups[tenant] for arm in arms.values() if tenant in arm.setups]
         found += ["tenants"] if len(setups) < len(arms) and setups else []
-        found += differing([setup.plan.document for setup in setups], "plan")
-        found += differing([setup.then.document if setup.then else None for setup in setups], "then")
+        found += differing_fields([setup.plan.document for setup in setups], "plan")
+        found += differing_fields([setup.then.document if setup.then else None for setup in setups], "then")
         found += ["mode"] if len({setup.mode for setup in setups if setup.then is not None}) > 1 else []
     keys = (kind.key for kind in arm_services().values())
     found += [key for key in keys if len({arm.asked.get(key) for arm in arms.values()}) > 1]

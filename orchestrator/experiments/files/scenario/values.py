@@ -65,7 +65,7 @@ class WantedLab:
 
 
 @dataclass(frozen=True, slots=True)
-class PlanText:
+class PlanDocument:
     """A plan file, or what a scenario makes of it: `text` is in the form of a plan file, `file` names it in error messages."""
 
     file: str
@@ -73,7 +73,7 @@ class PlanText:
     document: Mapping[str, Any] = field(repr=False)
 
     @classmethod
-    def of(cls, file: str, text: str, document: Mapping[str, Any], made: Mapping[str, Any]) -> PlanText:
+    def of(cls, file: str, text: str, document: Mapping[str, Any], made: Mapping[str, Any]) -> PlanDocument:
         """The file as it is where nothing was added, so that errors have its lines; else the document that was made of it."""
         if made == document:
             return cls(file, text, document)
@@ -85,8 +85,8 @@ class Setup:
     """What one tenant does in one arm. then: the plan that it changes to during the measurement, None: it stays. mode: `up --job`
     of that change."""
 
-    plan: PlanText
-    then: PlanText | None = None
+    plan: PlanDocument
+    then: PlanDocument | None = None
     mode: Mode | None = None
 
 

@@ -45,7 +45,7 @@ class PredictionEdge(Edge):
     search: Annotated[int, Field(ge=0, le=10_000_000, description="strategies of parallelism to try")] | None = None
 
 
-class DevicesEdge(Edge):
+class DeviceChangeEdge(Edge):
     """Parameters of a change of devices without hosts."""
 
     plan: FilePath | None = None
@@ -55,7 +55,7 @@ class DevicesEdge(Edge):
     repeat: Repeat | None = None
 
 
-class LabTrialEdge(DevicesEdge):
+class LabTrialEdge(DeviceChangeEdge):
     """Parameters of a change of a lab with hosts, or of a scenario."""
 
     mode: Annotated[Mode | None, Field(description="--job of `testbed up` for the change to `then`")] = None
@@ -64,7 +64,7 @@ class LabTrialEdge(DevicesEdge):
     repeats: Annotated[int, Field(ge=2, le=100, description="of the scenario")] | None = None
 
 
-OF_KIND: dict[Kind, type[BaseModel]] = {"prediction": PredictionEdge, "devices": DevicesEdge, "lab": LabTrialEdge}
+OF_KIND: dict[Kind, type[BaseModel]] = {"prediction": PredictionEdge, "devices": DeviceChangeEdge, "lab": LabTrialEdge}
 
 
 class PlaceEdge(Edge):

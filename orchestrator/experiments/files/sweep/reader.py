@@ -49,7 +49,7 @@ def read_campaign(text: str, filename: str, fetch: Fetch) -> Campaign:
     edge = check(SweepEdge, document.value, problems)
     if edge is None:
         raise BadFile(problems.lines(), hint=_HINT)
-    if (count := size(edge)) > MOST_TRIALS:
+    if (count := count_combinations(edge)) > MOST_TRIALS:
         wide = " x ".join(f"{len(axis)} {name}" for name, axis in edge.grid.items())
         rows = f"{len(edge.rows)} rows x " if edge.rows else ""
         raise BadFile([f"{filename}: {count} trials ({rows}{wide}), at most {MOST_TRIALS} are possible"], hint="fewer values")
@@ -59,7 +59,7 @@ def read_campaign(text: str, filename: str, fetch: Fetch) -> Campaign:
     return Campaign(edge.name, edge.title or edge.name, found, edge.retries)
 
 
-def size(edge: SweepEdge) -> int:
+def count_combinations(edge: SweepEdge) -> int:
     """The number of combinations, also of those that are the same."""
     return max(len(edge.rows), 1) * prod(len(axis) for axis in edge.grid.values())
 
