@@ -318,7 +318,7 @@ async def test_the_page_on_faults_names_every_operation_every_fault_and_every_fi
 
 
 def test_the_command_line_takes_every_field_of_a_fault() -> None:
-    source = (ROOT / "orchestrator" / "cli" / "lab.py").read_text()
+    source = (ROOT / "orchestrator" / "cli" / "faults.py").read_text()
     given = re.search(r"given = \{(.*?)\}", source, re.DOTALL)
     fields = {field.name for kind in (Fault, HostFault) for field in dataclasses.fields(kind)} - {"kind"}
     assert given and set(re.findall(r'"(\w+)":', given[1])) == fields
