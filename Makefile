@@ -71,7 +71,7 @@ CLANG ?= clang-14
 STRIP ?= llvm-strip-14
 bpf:
 	for code in extensions/*/host/bpf/*.bpf.c; do (cd $${code%/*} && name=$$(basename $$code .c) && \
-	  $(CLANG) -target bpf -mcpu=v3 -O2 -g -Wall -Werror -c $$name.c -o $$name.o && $(STRIP) -g $$name.o) || exit 1; done
+	  $(CLANG) -target bpf -mcpu=v3 -O2 -g -Wall -Werror -ffile-prefix-map="$$PWD/"= -c $$name.c -o $$name.o && $(STRIP) -g $$name.o) || exit 1; done
 
 fuzz: setup
 	@$(BIN)/python -c 'import atheris' 2>/dev/null || $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[fuzz]'

@@ -13,9 +13,10 @@ import struct
 import sys
 import time
 
-from agent.basics import SOCKET, VAR, VERSION, Failure, bad, directories, integer, number, own_sha, read, read_json, unpack
+from agent.basics import SOCKET, VAR, VERSION, Failure, bad, directories, integer, own_sha, read, read_json
 from agent.client import Client
 from agent.fence import OWN, Fence
+from agent.host.netlink import GETLINK, NEWLINK, Rtnl, link_values, links
 from agent.host.slices import chosen
 from agent.jobs import beats, files
 from agent.jobs.demand import demand
@@ -30,7 +31,8 @@ from agent.measure.probes import Probes
 from agent.measure.samples import Counters
 from agent.measure.traffic import Traffic
 from agent.mechanism import found
-from agent.netlink import GETLINK, NEWLINK, Rtnl, link_values, links
+from agent.routes import requests
+from agent.routes.arming import Arming
 from agent.routes.generations import Generations
 from agent.slots.operations import Slots
 from agent.tcp.controls import available
@@ -75,10 +77,11 @@ class Server:
         # Named with their types where modules know them by shapes.Daemon alone: each is made before the others are.
         self.generations: Generations = Generations(self, self.nl)
         self.generations.load()
+        self.arming = Arming(self, self.generations)
         self.fence: Fence = Fence(self.overtaken, FENCED)
         self.samples = Counters(self)
         self.probes = Probes(self)
-        self.generations.crossed = self.probes.cross
+        self.arming.crossed = self.probes.cross
         self.generations.kick.meet = self.probes.meet
         self.ends = FibreEnds(self)
         self.traffic = Traffic(self)
@@ -200,7 +203,7 @@ class Server:
         port = self.numbers.get(value["name"])
         if port is not None and before and before["carrier"] != value["carrier"]:
             self.samples.carrier(port, value["carrier"], now)
-        self.generations.carrier(now)
+        self.arming.carrier(now)
         if self.slots.machine is not None:
             self.slots.machine.carrier()
         if port is not None:
@@ -318,24 +321,6 @@ class Server:
         return {"links": {str(n): bool(self.interfaces.get(i, {}).get("carrier")) for n, i in self.ports.items()}}
 
 
-def _commit(server: Server, request: Json, *_: object) -> Json:
-    generation, revert_after_s = integer(request, "generation", 1), number(request, "revert_after_s", None)
-    if request.get("hold"):
-        return server.generations.hold(generation, revert_after_s, bool(request.get("kick", True)))
-    return server.generations.commit(generation, revert_after_s)
-
-
-def _stage(server: Server, request: Json, *_: object) -> Json:
-    """Stage one generation, or all those of a packed list: what the playbook hands over, given over the channel."""
-    if "packed" not in request:
-        return server.generations.stage(request)
-    wanted = unpack(request["packed"])
-    if not isinstance(wanted, list) or not all(isinstance(r, dict) for r in wanted):
-        raise bad("packed: a list of generations is needed")
-    rest = {key: value for key, value in request.items() if key not in ("id", "op", "packed")}
-    return {"staged": [server.generations.stage(dict(rest, **r)) for r in wanted]}
-
-
 def _clear(server: Server, request: Json, *_: object) -> Json:
     """Clear everything, or the generations that the request names: what else is staged is another owner's, with what it needs."""
     only = request.get("generations")
@@ -355,12 +340,12 @@ OPERATIONS: dict[str, Callable[[Server, Json, Client, Answer], Json | None]] = {
     "watch": lambda server, request, client, _: server.watch(request, client),
     "clock": lambda *_: {"t_ns": time.monotonic_ns(), "wall_ns": time.time_ns()},
     "fence": lambda server, *_: {"token": server.fence.highest},
-    "stage": _stage,
-    "commit": _commit,
+    "stage": lambda server, request, *_: requests.stage(server.generations, request),
+    "commit": lambda server, request, *_: requests.commit(server.generations, request),
     "confirm": lambda server, request, *_: server.generations.confirm(integer(request, "generation", 1)),
     "revert": lambda server, *_: server.generations.revert(),
     "clear": _clear,
-    "arm": lambda server, request, *_: server.generations.arm(request),
+    "arm": lambda server, request, *_: server.arming.arm(request),
     "disarm": lambda server, *_: server.generations.disarm(),
     "probe": lambda server, request, _, answer: server.probes.probe(request, answer),
     "neighbours": lambda server, request, _, answer: server.ends.neighbours(request, answer),

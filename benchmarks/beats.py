@@ -73,7 +73,7 @@ def inside() -> None:
 
 def _look_ns() -> float:
     """What it takes (ns) to look whether one of four rings waits for a rank that has not begun, where none does."""
-    from workloads.transport.wires import Passing, Segment
+    from workloads.transport.tasks import Passing, Segment
 
     class Ring:
         def __init__(self) -> None:

@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.harness import spread, undisturbed, verdict
 from orchestrator.telemetry import Journal, influxd
 from orchestrator.telemetry.influx import Influx
-from orchestrator.telemetry.influx_api import Target
+from orchestrator.telemetry.influx_api import InfluxTarget
 from orchestrator.telemetry.sink import Sink
 from orchestrator.telemetry.tail import BATCH_LINES
 
@@ -56,7 +56,7 @@ def raw(port: int, db: str, data: bytes) -> float:
 
 def sunk(url: str, db: str, state: Path) -> float:
     """Seconds the sink takes for the journals below `state`, reading, writing and noting; libraries are loaded before."""
-    sink = Sink(Target(url, db), state, idle_s=0.0)
+    sink = Sink(InfluxTarget(url, db), state, idle_s=0.0)
     began = time.perf_counter()
     while sink.round():
         pass
@@ -70,14 +70,14 @@ def rates(points: int, rounds: int) -> tuple[list[float], list[float]]:
     undisturbed()
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
-        server = influxd.start(home / "influx", port=0)
+        server = influxd.start_influxd(home / "influx", port=0)
         try:
             for turn in range(-1, rounds):
                 size = points if turn >= 0 else 5000
                 data = journal(home / f"state{turn}" / "runs" / "r", size)
                 for name in ("raw", "sink") if turn % 2 else ("sink", "raw"):
                     db = f"{name}{turn + 1}"
-                    target = Influx(Target(server.url, db))
+                    target = Influx(InfluxTarget(server.url, db))
                     target.ask("POST", f"/query?q=CREATE+DATABASE+{db}")
                     seconds = raw(server.port, db, data) if name == "raw" else sunk(server.url, db, home / f"state{turn}")
                     arrived = target.query("SELECT COUNT(oper) FROM port")[0]["values"][0][1]
@@ -86,7 +86,7 @@ def rates(points: int, rounds: int) -> tuple[list[float], list[float]]:
                     if turn >= 0:
                         (ceiling if name == "raw" else sink).append(size / seconds)
         finally:
-            influxd.stop(home / "influx")
+            influxd.stop_influxd(home / "influx")
     return sink, ceiling
 
 

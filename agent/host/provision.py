@@ -10,7 +10,7 @@ import struct
 
 from agent.basics import RUN, VAR, Failure, directories, execute, keep, read, refused
 from agent.host import shares
-from agent.netlink import (
+from agent.host.netlink import (
     CREATE,
     EXCL,
     FENCE_PREF,

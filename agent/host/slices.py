@@ -13,7 +13,7 @@ import socket
 import struct
 
 from agent.basics import RUN, VAR, read_json, refused
-from agent.netlink import (
+from agent.host.netlink import (
     CREATE,
     DELRULE,
     EXCL,
@@ -36,7 +36,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from agent.netlink import Rtnl
+    from agent.host.netlink import Rtnl
     from agent.shapes import Message
 
 MOST = 8

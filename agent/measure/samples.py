@@ -16,7 +16,7 @@ import time
 import zlib
 
 from agent.basics import bad, number
-from agent.netlink import DUMP, GETSTATS, HEADER, NEWLINK, REQUEST, Rtnl, attrs, link_values, links
+from agent.host.netlink import DUMP, GETSTATS, HEADER, NEWLINK, REQUEST, Rtnl, attrs, link_values, links
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

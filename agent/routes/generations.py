@@ -8,9 +8,8 @@ import os
 import struct
 import time
 
-from agent.basics import RUN, Failure, bad, execute, integer, number, read_json, refused, rows, words, write
-from agent.host.slices import chosen
-from agent.netlink import (
+from agent.basics import RUN, Failure, bad, execute, integer, read_json, refused, rows, words, write
+from agent.host.netlink import (
     CREATE,
     DELNEIGH,
     DELROUTE,
@@ -23,6 +22,7 @@ from agent.netlink import (
     route_message,
     routes_of,
 )
+from agent.host.slices import chosen
 from agent.routes.prefixes import expanded, first_and_bits
 from agent.tcp.controls import control_here
 from agent.tcp.kick import Kick
@@ -31,7 +31,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-    from agent.netlink import Rtnl
+    from agent.host.netlink import Rtnl
     from agent.shapes import Armed, Daemon, Json, Pending
 
 LATER_NS = 2_000_000  # the event of a commit and the probes behind it wait this long: hosts that share a machine all commit first
@@ -54,7 +54,6 @@ class Generations:
         self.kick: Kick = Kick()
         self.kept: set[int] = set()  # of a schedule: not dropped, whatever is active
         self.lanes: Callable[[], list[str]] = lambda: server.facts.get("lanes", [])
-        self.crossed: Callable[[int, list[str]], None] = lambda generation, addresses: None
         self.changed: Callable[[], None] = lambda: None  # what the kernel's rule selects
         self.controls: dict[str, str] = {}  # what `congctl` may name, and what the kernel calls it here
         # What jobs prepared for a generation waits for these: it became active; it was left, or will not become active by itself.
@@ -371,43 +370,6 @@ class Generations:
 
     # -- arming
 
-    def arm(self, request: Json) -> Json:
-        """Commit by ourselves as soon as every listed interface has carrier.
-
-        Light that is there now does not count unless `fresh` is false: a port about to be moved still has its old light, and the
-        number of times its carrier came up distinguishes the new from the old even when both changes arrive as one event.
-
-        cross: neighbours' addresses to ask as soon as it is committed; a `crossed` event follows when all have answered.
-        """
-        generation = integer(request, "generation", 1)
-        names = request.get("when_up")
-        if not isinstance(names, list) or not names:
-            raise bad("when_up: at least one interface is needed; with nothing to wait for use commit")
-        unknown = [n for n in names if n not in self.interfaces]
-        if unknown:
-            raise refused("no interface {} on this host".format(", ".join(map(str, unknown))))
-        if generation not in self.staged:
-            raise refused("generation {} is not staged here (staged: {})".format(generation, sorted(self.staged) or "none"))
-        deadline_s = number(request, "deadline_s", 60.0)
-        cross = request.get("cross", [])
-        if not words(cross):
-            raise bad("cross: a list of addresses is needed")
-        revert_after_s = number(request, "revert_after_s", None)
-        was = self.unarm()
-        if was not in (None, generation):
-            self.abandoned(was)
-        fresh = request.get("fresh", True)
-        self.armed = {
-            "generation": generation,
-            "wait": {n: self.interfaces[n]["ups"] if fresh else -1 for n in names},
-            "revert_after_s": revert_after_s,
-            "cross": cross,
-            "handle": self.timer(time.monotonic_ns() + int(deadline_s * 1e9), self.expired),
-        }
-        reply = {"generation": generation, "waiting": self.waiting()}
-        self.carrier(None)
-        return reply
-
     def unarm(self) -> int | None:
         """Forget the armed commit, because it is done or replaced; returns its generation."""
         if self.armed:
@@ -420,28 +382,3 @@ class Generations:
         if was is not None:
             self.abandoned(was)
         return {"generation": was}
-
-    def waiting(self) -> list[str]:
-        """The interfaces whose carrier the armed commit still waits for."""
-        wait = self.armed["wait"] if self.armed else {}
-        return [n for n, ups in wait.items() if not (self.interfaces[n]["carrier"] and self.interfaces[n]["ups"] > ups)]
-
-    def expired(self) -> None:
-        missing, was, self.armed = self.waiting(), self.armed, None
-        self.events({"event": "expired", "generation": was and was["generation"], "missing": missing})
-        if was:
-            self.abandoned(was["generation"])
-
-    def carrier(self, t_link_ns: int | None) -> None:
-        """Called on every link event, and once when armed."""
-        if self.armed and not self.waiting():
-            generation, revert_after_s, cross = self.armed["generation"], self.armed["revert_after_s"], self.armed["cross"]
-            self.unarm()
-            try:
-                self.commit(generation, revert_after_s, t_link_ns or time.monotonic_ns())
-            except Failure as e:
-                self.abandoned(generation)
-                self.events({"event": "failed", "generation": generation, "error": str(e)})
-                return
-            if cross:
-                self.timer(time.monotonic_ns() + LATER_NS, lambda: self.crossed(generation, cross))

@@ -13,10 +13,12 @@ import os
 import sys
 import time
 
-from agent.basics import RUN, Failure, bad, integer, number, read_json, refused, write
+from agent.basics import RUN, Failure, integer, number, read_json, refused, write
 from agent.slots.clock import SlotClock
 from agent.slots.machine import SlotMachine
 from agent.slots.notice import Notices
+from agent.slots.reach import endings, notice
+from agent.slots.requests import checked, counted, period
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 
     from agent.routes.generations import Generations
     from agent.shapes import Daemon, Json, Link
+    from agent.slots.reach import Reach
 
     class Host(Daemon, Protocol):
         """A daemon whose generations a schedule makes active."""
@@ -33,12 +36,9 @@ if TYPE_CHECKING:
         def generations(self) -> Generations: ...
 
 
-SLOTS = 64
-MOST = 1 << 53  # of slots since the first
 STATE = RUN + "/slots.json"
 LATER_NS = 1_000_000  # what can wait does, until the commits of hosts that share a machine are done
 SEARCH_NS = 3_000_000
-PERIOD_S = (0.05, 3600.0)
 
 
 class Slots:
@@ -48,7 +48,7 @@ class Slots:
         self.server, self.generations = server, server.generations
         self.request: Json | None = None
         self.machine: SlotMachine | None = None
-        self.reach: list[dict[str, int | None]] = []
+        self.reach: list[Reach] = []
         self.committed: Callable[[int], None] = lambda slot: None
         self.notices = Notices(server, self.boundary)
         self.restore()
@@ -94,7 +94,7 @@ class Slots:
         machine = self.machine
         if machine is None:
             return
-        self.notices.say(self.notice(machine))
+        self.notices.say(notice(machine, self.slots(), self.reach, self.generations.addresses))
         state = {"slot": machine.slot, "count": machine.count, "state": machine.state, "late": machine.late}
         event: Json = {"event": "slot", "t_ns": self.now(), **state, "ends_ns": machine.end_ns(), **fields}
         self.timer(self.now() + LATER_NS, lambda: self.tell(event))
@@ -111,36 +111,6 @@ class Slots:
         except (Failure, OSError) as e:
             sys.stderr.write(f"agent: slots: {e}\n")
             sys.stderr.flush()
-
-    # -- what programs are told
-
-    def notice(self, machine: SlotMachine) -> Json:
-        """until_ns, and of each address in reach: when it ends (CLOCK_MONOTONIC), null where no end is known."""
-        count = len(self.slots())
-        end, period = machine.end_ns(), machine.clock.period_ns
-        until = None if end is None else end - machine.guard_ns
-        head = {"slot": machine.slot, "cycle": machine.count // count, "until_ns": until}
-        if machine.state in ("held", "dark"):
-            head["until_ns"] = 0
-            kept = self.generations.addresses(self.slots()[machine.slot]["hold"])
-            return dict(head, reach=dict.fromkeys(kept))
-        reach = self.reach[machine.slot]
-        ends = {a: None if n is None or until is None else until + n * period for a, n in reach.items()}
-        return dict(head, reach=ends)
-
-    def ends(self) -> list[dict[str, int | None]]:
-        """Per slot and address that it reaches: after how many slots more that ends, None if it never does."""
-        slots = self.slots()
-        day = [self.generations.addresses(s["generation"]) for s in slots]
-        night = [self.generations.addresses(s["hold"]) if s["hold"] is not None else day[i] for i, s in enumerate(slots)]
-        found: list[dict[str, int | None]] = []
-        for k in range(len(slots)):
-            reach: dict[str, int | None] = {}
-            for address in day[k]:
-                lasting = (i for i in range(len(slots)) if address not in night[(k + i) % len(slots)])
-                reach[address] = next(lasting, None)
-            found.append(reach)
-        return found
 
     def boundary(self, name: str, ended: int) -> None:
         """The processes of a job ended an iteration: who turns by the job's phases waits for that."""
@@ -191,7 +161,7 @@ class Slots:
         named: Json = {key.replace("_s", "_ns"): value for key, value in times.items()}
         self.generations.kept = {g for s in request["slots"] for g in (s["generation"], s["hold"]) if g is not None}
         self.generations.kick.keep = True
-        self.reach = self.ends()
+        self.reach = endings(request["slots"], self.generations.addresses)
         named.update(follow=request["follow"], kind=request["kind"])
         self.machine = SlotMachine(self, request["slots"], named, clock, count)
 
@@ -199,52 +169,11 @@ class Slots:
 
     def load(self, request: Json) -> Json:
         """Take up a schedule; nothing changes on the host before the first tick."""
-        wanted, count = self.checked(request), counted(request) if "count" in request else 0
+        wanted, count = checked(request, self.generations, self.server.interfaces), counted(request) if "count" in request else 0
         self.leave()
         self.start(wanted, SlotClock(period(wanted)), count)
         self.save()
         return {"slots": len(wanted["slots"]), "generations": sorted(self.generations.kept)}
-
-    def checked(self, request: Json) -> Json:
-        """The fields of a request to load. Raises: Failure."""
-        slots = request.get("slots")
-        if not isinstance(slots, list) or not 2 <= len(slots) <= SLOTS or not all(isinstance(s, dict) for s in slots):
-            raise bad(f"slots: a list of 2 to {SLOTS} is needed")
-        found = []
-        for i, slot in enumerate(slots):
-            generation = integer(slot, "generation", 1)
-            hold = None if slot.get("hold") is None else integer(slot, "hold", 1)
-            for each in (generation, hold):
-                if each is not None and each not in self.generations.staged:
-                    raise refused(f"slots[{i}]: generation {each} is not staged here")
-            if self.generations.holds(generation):
-                raise refused(f"slots[{i}]: generation {generation} is a hold; stage it anew")
-            if generation == hold:
-                raise bad(f"slots[{i}]: its hold needs a generation of its own")
-            row: Json = {"generation": generation, "hold": hold}
-            for key in ("falling", "rising"):
-                names = slot.get(key, [])
-                if not isinstance(names, list) or not all(isinstance(n, str) for n in names) or len(names) > 1024:
-                    raise bad(f"slots[{i}].{key}: a list of interfaces is needed")
-                if unknown := [n for n in names if n not in self.server.interfaces]:
-                    raise refused("slots[{}].{}: no interface {} on this host".format(i, key, ", ".join(unknown[:8])))
-                row[key] = sorted(set(names))
-            found.append(row)
-        holds = {row["hold"] for row in found}
-        if any(row["generation"] in holds for row in found):
-            raise bad("slots: a generation is a slot's and a hold")
-        dwell_s, night_s = number(request, "dwell_s", 0.0), number(request, "night_s", 0.0)
-        guard_s, late_s = number(request, "guard_s", 0.0), number(request, "late_s", 0.0)
-        if not PERIOD_S[0] <= dwell_s + night_s <= PERIOD_S[1]:
-            raise bad("dwell_s, night_s: a slot takes from {:g} to {:g} s".format(*PERIOD_S))
-        if guard_s >= dwell_s:
-            raise bad("guard_s: must be shorter than dwell_s")
-        words = {"follow": request.get("follow", "light"), "kind": request.get("kind", "clock")}
-        for key, allowed in (("follow", ("light", "clock")), ("kind", ("clock", "phase"))):
-            if words[key] not in allowed:
-                raise bad("{}: {} is needed, got {!r}".format(key, " or ".join(allowed), words[key]))
-        times = {"dwell_s": dwell_s, "night_s": night_s, "guard_s": guard_s, "late_s": late_s}
-        return {"slots": found, **times, **words}
 
     def loaded(self) -> SlotMachine:
         if self.machine is None:
@@ -297,14 +226,3 @@ class Slots:
         """A newer run came, or the host is cleared: what was loaded does not turn any more."""
         if self.leave():
             self.save()
-
-
-def counted(request: Json) -> int:
-    count = integer(request, "count", 0)
-    if count > MOST:
-        raise bad(f"count: {MOST} at most")
-    return count
-
-
-def period(request: Json) -> int:
-    return int((request["dwell_s"] + request["night_s"]) * 1e9)

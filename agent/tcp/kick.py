@@ -18,7 +18,7 @@ import socket
 import struct
 import time
 
-from agent.netlink import Rtnl, attrs
+from agent.host.netlink import Rtnl, attrs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -85,6 +85,14 @@ class Impairments:
         held = next((s for s in (("in", pair[0]), ("out", pair[1])) if s in self.locked), None)
         return f"port {held[1]} locked by {self.locked[held]}" if held else None
 
+    def closed(self, pair: Pair) -> str | None:
+        """Return why `pair` cannot be made, None when it can."""
+        for side in (("in", pair[0]), ("out", pair[1])):
+            for reason, sides in (("failed", self.failed), ("stuck", self.stuck)):
+                if side in sides:
+                    return f"port {side[1]} {reason}"
+        return self.lock(pair)
+
     def fixed(self, pairs: Iterable[Pair]) -> str | None:
         """Return why `pairs` can be neither made nor broken, None when they can; a port that failed does not hold a mirror."""
         for pair in pairs:
@@ -259,6 +267,11 @@ class Optic:
     def _spoiled_db(wrong: Impairments, side: Side, now: float) -> float:
         since_s, db_per_s = wrong.drift.get(side, (now, 0.0))
         return wrong.extra_loss_db.get(side, 0.0) + max(0.0, now - since_s) * db_per_s
+
+    def _set_settle_s(self, count: int) -> float:
+        """Return the time (s) from a command to make so many paths together until there is light."""
+        bulk = self.bulk_settle_s
+        return self.settle_s if bulk is None or count <= 2 else max(bulk, self.settle_s)
 
     def _reading(self, side: Side, dbm: float | None) -> float:
         """Return the reading of the meter of `side` for this power: bias per port, noise, 0.01 dB steps, a floor."""

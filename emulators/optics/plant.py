@@ -8,11 +8,10 @@ label has an IN and an OUT side (Calient). The plant knows sides only, so both k
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Unpack
 
+from emulators.optics.circuits import Circuit, Circuits
 from emulators.optics.light import (
     DARK_DBM,
     FLOOR_DBM,
@@ -29,22 +28,7 @@ from emulators.optics.light import (
     total_dbm,
 )
 
-__all__ = ["DARK_DBM", "FLOOR_DBM", "LOS_DBM", "Circuit", "Event", "Impairments", "Pair", "Plant", "Side", "Violation"]
-
-
-@dataclass(slots=True, eq=False)
-class Circuit:
-    """Mirrors turned to each other; light passes from `lit_at_s` on."""
-
-    ingress: str
-    egress: str
-    since_s: float
-    lit_at_s: float
-    loss_db: float
-
-    @property
-    def pair(self) -> Pair:
-        return (self.ingress, self.egress)
+__all__ = ["DARK_DBM", "FLOOR_DBM", "LOS_DBM", "Event", "Impairments", "Pair", "Plant", "Side", "Violation"]
 
 
 class Plant(Optic):
@@ -65,10 +49,7 @@ class Plant(Optic):
         **figures: Unpack[Figures],
     ) -> None:
         super().__init__(name, ingress, egress, settle_s, seed, **figures)
-        self._circuits: dict[Side, Circuit] = {}  # each circuit under both its sides
-        self._pairs: dict[Pair, Circuit] = {}  # the same ones, in the order of their making
-        self._settling: list[Circuit] = []
-        self._due_s = math.inf  # nothing settles before
+        self._circuits = Circuits()
         self._lit: tuple[int, frozenset[Pair]] = (-1, frozenset())
         self._moved: set[Pair] = set()  # pairs to re-evaluate; the rest of `_lit` is right
 
@@ -76,15 +57,15 @@ class Plant(Optic):
 
     def circuit(self, side: Side) -> Circuit | None:
         """Return the circuit that uses `side`, settled or not."""
-        return self._circuits.get(side)
+        return self._circuits.at.get(side)
 
     def pairs(self) -> tuple[Pair, ...]:
         """Return the commanded pairs in the order of the ingress ports' making."""
-        return tuple(self._pairs)
+        return tuple(self._circuits.of)
 
     def since(self, pair: Pair) -> float | None:
         """Return when `pair` was last made (s), None when it is not."""
-        circuit = self._circuits.get(("in", pair[0]))
+        circuit = self._circuits.at.get(("in", pair[0]))
         return circuit.since_s if circuit and circuit.egress == pair[1] else None
 
     def why_not(self, pair: Pair) -> str | None:
@@ -92,7 +73,7 @@ class Plant(Optic):
         for side in (("in", pair[0]), ("out", pair[1])):
             if side not in self._known:
                 return f"no {side[0]} port {side[1]}"
-            if side in self._circuits:
+            if side in self._circuits.at:
                 return f"port {side[1]} in use"
             for reason, sides in (("failed", self.wrong.failed), ("stuck", self.wrong.stuck), ("disabled", self._blocked)):
                 if side in sides:
@@ -114,10 +95,9 @@ class Plant(Optic):
                 continue
             if self.deaf:
                 continue
-            circuit = Circuit(*pair, now, now, self._draw_loss(pair))
-            self._hold(circuit)
+            self._circuits.hold(Circuit(*pair, now, now, self._draw_loss(pair)))
             made.append(pair)
-        self._settle(made, now, self._settle_s(len(made)))
+        self._settle(made, now, self._set_settle_s(len(made)))
         return refused
 
     def disconnect(self, pairs: Iterable[Pair], now: float) -> dict[Pair, str]:
@@ -144,18 +124,17 @@ class Plant(Optic):
     def restore(self, pairs: Iterable[Pair], now: float, after_s: float = 0.0) -> None:
         """Make `pairs` as one set `after_s` from now, whatever is wrong with their ports (firmware turns mirrors blindly)."""
         self.advance(now)
-        made = [p for p in pairs if ("in", p[0]) not in self._circuits and ("out", p[1]) not in self._circuits]
+        made = [p for p in pairs if ("in", p[0]) not in self._circuits.at and ("out", p[1]) not in self._circuits.at]
         for pair in made:
-            circuit = Circuit(*pair, now, now, self._draw_loss(pair))
-            self._hold(circuit)
-        self._settle(made, now, after_s + self._settle_s(len(made)))
+            self._circuits.hold(Circuit(*pair, now, now, self._draw_loss(pair)))
+        self._settle(made, now, after_s + self._set_settle_s(len(made)))
 
     def preset(self, pairs: Iterable[Pair]) -> None:
         """Make `pairs` as if they had been lit for ever. Raises ValueError when they collide or do not exist."""
         for pair in pairs:
             if why := self.why_not(pair):
                 raise ValueError(f"{self.name}: preset {pair[0]}->{pair[1]}: {why}")
-            self._hold(Circuit(*pair, FOREVER_S, FOREVER_S, self._draw_loss(pair)))
+            self._circuits.hold(Circuit(*pair, FOREVER_S, FOREVER_S, self._draw_loss(pair)))
         self.version += 1
 
     def set_disabled(self, sides: Iterable[Side], disabled: bool, now: float) -> None:
@@ -168,11 +147,8 @@ class Plant(Optic):
                 self._blocked.add(side)
             elif side in self._blocked:
                 self._blocked.discard(side)
-                if circuit := self._circuits.get(side):
-                    circuit.lit_at_s = now + self.settle_s
-                    self._due_s = min(self._due_s, circuit.lit_at_s)
-                    if circuit not in self._settling:
-                        self._settling.append(circuit)
+                if circuit := self._circuits.at.get(side):
+                    self._circuits.settle(circuit, now + self.settle_s)
         self.version += 1
 
     # ---- light
@@ -180,38 +156,31 @@ class Plant(Optic):
     def advance(self, now: float) -> None:
         """Settle the circuits that are due."""
         super().advance(now)
-        if now < self._due_s:
-            return
-        if due := [c for c in self._settling if c.lit_at_s <= now]:
-            self._settling = [c for c in self._settling if c.lit_at_s > now]
-            self.history.extend(Event(c.lit_at_s, c.pair, "lit") for c in sorted(due, key=lambda c: c.lit_at_s))
+        if due := self._circuits.due(now):
+            self.history.extend(Event(c.lit_at_s, c.pair, "lit") for c in due)
             self._move(c.pair for c in due)
-        self._due_s = min((c.lit_at_s for c in self._settling), default=math.inf)
 
     def next_event(self, now: float) -> float | None:
         """Return when the next circuit settles (s), None when nothing moves."""
         due = super().next_event(now)
-        if not self._settling:
+        if not self._circuits.settling:
             return due
-        return self._due_s if due is None else min(due, self._due_s)
-
-    def settled(self, circuit: Circuit, now: float) -> bool:
-        return circuit.lit_at_s <= now
+        return self._circuits.due_s if due is None else min(due, self._circuits.due_s)
 
     def glass(self, now: float) -> frozenset[Pair]:
         """Return the pairs whose mirrors face each other and rest, whatever light there is."""
         self.advance(now)
-        return frozenset(pair for pair, c in self._pairs.items() if c.lit_at_s <= now)
+        return frozenset(pair for pair, c in self._circuits.of.items() if c.settled(now))
 
     def lit(self, now: float) -> frozenset[Pair]:
         """Return the pairs that bring light from the fibre at the ingress into the fibre at the egress."""
         self.advance(now)
         version, lit = self._lit
         if version != self.version:
-            lit = frozenset(pair for pair, c in self._pairs.items() if self.passes(c, now))
+            lit = frozenset(pair for pair, c in self._circuits.of.items() if self.passes(c, now))
         elif self._moved:
             lit -= self._moved
-            lit |= {pair for pair in self._moved if (c := self._pairs.get(pair)) and self.passes(c, now)}
+            lit |= {pair for pair in self._moved if (c := self._circuits.of.get(pair)) and self.passes(c, now)}
         self._moved.clear()
         self._lit = (self.version, lit)
         return lit
@@ -223,7 +192,7 @@ class Plant(Optic):
     def passes(self, circuit: Circuit, now: float, *, seen_inside: bool = False) -> bool:
         """Return whether `circuit` is settled and light above the loss-of-signal threshold leaves by its egress fibre."""
         sides = (("in", circuit.ingress), ("out", circuit.egress))
-        if circuit.lit_at_s > now or any(s in self._blocked or s in self.wrong.failed for s in sides):
+        if not circuit.settled(now) or any(s in self._blocked or s in self.wrong.failed for s in sides):
             return False
         if sides[1] in self.wrong.cut and not seen_inside:
             return False
@@ -232,7 +201,7 @@ class Plant(Optic):
 
     def leaving(self, egress: str, now: float) -> tuple[Beam, ...]:
         """Return the light that goes into the fibre at `egress`."""
-        circuit = self._circuits.get(("out", egress))
+        circuit = self._circuits.at.get(("out", egress))
         if circuit is None or not self.passes(circuit, now):
             return ()
         loss = self._path_loss(circuit, now)
@@ -244,7 +213,7 @@ class Plant(Optic):
         An egress without a circuit reads the floor exactly; no light reads about `dark_dbm`.
         """
         self.advance(now)
-        if side[0] == "out" and side not in self._circuits:
+        if side[0] == "out" and side not in self._circuits.at:
             return self.floor_dbm
         return self._reading(side, self.true_dbm(side, now))
 
@@ -253,8 +222,8 @@ class Plant(Optic):
         which, label = side
         if which == "in":
             return total_dbm(self.arriving(label))
-        circuit = self._circuits.get(side)
-        if circuit is None or circuit.lit_at_s > now:
+        circuit = self._circuits.at.get(side)
+        if circuit is None or not circuit.settled(now):
             return None
         power = total_dbm(self.arriving(circuit.ingress))
         if power is None or any(s in self._blocked or s in self.wrong.failed for s in (side, ("in", circuit.ingress))):
@@ -263,14 +232,10 @@ class Plant(Optic):
 
     def loss_db(self, pair: Pair) -> float | None:
         """Return the insertion loss `pair` was made with (dB, faults not counted), None when it is not made."""
-        circuit = self._circuits.get(("in", pair[0]))
+        circuit = self._circuits.at.get(("in", pair[0]))
         return circuit.loss_db if circuit and circuit.egress == pair[1] else None
 
     # ---- inside
-
-    def _hold(self, circuit: Circuit) -> None:
-        self._circuits["in", circuit.ingress] = self._circuits["out", circuit.egress] = circuit
-        self._pairs[circuit.pair] = circuit
 
     def _move(self, pairs: Iterable[Pair]) -> None:
         """Note that these circuits changed and nothing else did: `lit` need not re-evaluate the others."""
@@ -279,27 +244,16 @@ class Plant(Optic):
             self._moved.update(pairs)
         self.version += 1
 
-    def _settle_s(self, count: int) -> float:
-        bulk = self.bulk_settle_s
-        return self.settle_s if bulk is None or count <= 2 else max(bulk, self.settle_s)
-
     def _settle(self, pairs: list[Pair], now: float, settle_s: float) -> None:
         for pair in pairs:
-            circuit = self._circuits["in", pair[0]]
-            circuit.lit_at_s = now + settle_s
-            self._settling.append(circuit)
+            self._circuits.settle(self._circuits.of[pair], now + settle_s)
             self.history.append(Event(now, pair, "making"))
         if pairs:
-            self._due_s = min(self._due_s, now + settle_s)
             self._move(pairs)
             self.advance(now)
 
     def _break(self, pair: Pair, now: float) -> None:
-        circuit = self._circuits.pop(("in", pair[0]))
-        del self._circuits["out", pair[1]], self._pairs[pair]
-        if circuit in self._settling:
-            self._settling.remove(circuit)
-            self._due_s = min((c.lit_at_s for c in self._settling), default=math.inf)
+        self._circuits.drop(pair)
         self.history.append(Event(now, pair, "broken"))
         self._move([pair])
 

@@ -10,8 +10,9 @@ import dataclasses
 from collections.abc import Iterable
 from typing import Unpack
 
+from emulators.optics.circuits import Circuit, Circuits
 from emulators.optics.light import FOREVER_S, Figures, Pair, Side
-from emulators.optics.plant import Circuit, Plant
+from emulators.optics.plant import Plant
 from emulators.optics.turning import Map, Turning
 
 NS = 1_000_000_000
@@ -72,8 +73,7 @@ class RotorPlant(Plant):
             return
         self.advance(now)
         if self.fast:
-            self._settling = [c for c in self._pairs.values() if c.lit_at_s > now]
-            self._due_s = min((c.lit_at_s for c in self._settling), default=self._due_s)
+            self._circuits.settle_all(now)
         self.turning = None
         self.version += 1
 
@@ -146,7 +146,7 @@ class RotorPlant(Plant):
             if why := self.why_not(pair) or self.wrong.lock(pair):
                 self.missing.append((pair, why))
                 continue
-            self._hold(Circuit(*pair, now, now, self._draw_loss(pair)))
+            self._circuits.hold(Circuit(*pair, now, now, self._draw_loss(pair)))
             made.append(pair)
         self._settle(made, now, lit_s - now)
 
@@ -163,12 +163,11 @@ class RotorPlant(Plant):
             return
         self._synced = (moment.turn, moment.day)
         wanted, through = self.turning.map(moment.turn), self.turning.through(moment.turn)
-        self._settling, self._due_s = [], float("inf")
-        self._circuits, self._pairs = {}, {}
+        self._circuits = Circuits()
         since_s, lit_s = moment.since_ns / NS, (moment.since_ns if moment.day else moment.until_ns) / NS
         for pair in sorted(wanted):
             at_s = FOREVER_S if moment.turn < 0 or pair in through else lit_s
-            self._hold(Circuit(*pair, since_s, at_s, self._draw_known(pair)))
+            self._circuits.hold(Circuit(*pair, since_s, at_s, self._draw_known(pair)))
 
     def _draw_known(self, pair: Pair) -> float:
         """The loss of a path made again and again: its first."""

@@ -228,7 +228,7 @@ class ChangeRun:
             lock.bind(run)
             run_dir = settings.run_dir(run.id)
             with kept.ending(self.verb, run, options), run, Journal(run_dir, run.id, lab.name) as journal:
-                environment.note(run_dir, lab, self.command.inventory)
+                environment.record_environment(run_dir, lab, self.command.inventory)
                 if text:
                     keep_plan(run_dir / "plan.json", text)
                 recorder = Recorder(self.command.progress, journal)

@@ -50,9 +50,9 @@ app = typer.Typer(name="grafana", help="Dashboards for Grafana.", no_args_is_hel
 def provision(
     call: Call, out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Directory; created if missing.")]
 ) -> Result:
-    from orchestrator.telemetry.provisioning import write
+    from orchestrator.telemetry.provisioning import write_provisioning
 
-    written = write(out)
+    written = write_provisioning(out)
     text = "\n".join(f"  {path}" for path in written)
     return Result({"files": [str(path) for path in written]}, text, hint="docs/how-to/grafana.md shows where to put each")
 
@@ -117,7 +117,7 @@ def note(
     at: Annotated[str, typer.Option("--at", metavar="TIME", help="Time of the event (default: now).")] = "",
     until: Annotated[str, typer.Option("--until", metavar="TIME", help="End of the event.")] = "",
 ) -> Result:
-    from orchestrator.telemetry.grafana import Note
+    from orchestrator.telemetry.grafana import Annotation
 
     if not text.strip():
         raise Usage(f"{call.verb}: the note is empty")
@@ -125,7 +125,7 @@ def note(
     end = _moment(call, "--until", until) if until else None
     if end is not None and end < begin:
         raise Usage(f"{call.verb}: --until is before the note begins")
-    number = _grafana(call, url, token).annotate(Note(text, begin, end))
+    number = _grafana(call, url, token).annotate(Annotation(text, begin, end))
     return Result({"id": number, "time_ms": begin, "end_ms": end}, f"Note added ({number})")
 
 

@@ -227,7 +227,7 @@ def _tables(campaign: ReportedRuns, made: Report, folder: Path | None) -> list[P
     if folder is None:
         return []
     with _writing("--data", folder):
-        paths = list(tables.export([Recorded(path) for path in campaign.journals.values()], folder, "csv"))
+        paths = list(tables.export_tables([Recorded(path) for path in campaign.journals.values()], folder, "csv"))
         answers = folder / "answers.json"
         results = {name: answer.to_json() for name, answer in made.answers.items()}
         write_whole(answers, json.dumps(results, indent=1, ensure_ascii=False))

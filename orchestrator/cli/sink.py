@@ -15,7 +15,7 @@ from orchestrator.cli.completing import runs
 if TYPE_CHECKING:
     from orchestrator.results import Json
     from orchestrator.settings import Settings
-    from orchestrator.telemetry.influx_api import Target
+    from orchestrator.telemetry.influx_api import InfluxTarget
 
 _OFF = "No InfluxDB is configured (telemetry.influx.url is none); journals are complete without it"
 RUN = typer.Argument(metavar="RUN", help="Run ID, its last digits, `last`, `all`, or a run's directory.", autocompletion=runs)
@@ -24,23 +24,23 @@ RUN = typer.Argument(metavar="RUN", help="Run ID, its last digits, `last`, `all`
 def run_folders(call: Call, run: str) -> list[Path]:
     """The directories of the named runs. Raises: Missing - there are none, or without a journal."""
     from orchestrator.store.runs import named
-    from orchestrator.telemetry.reader import parts
+    from orchestrator.telemetry.reader import part_files
 
     runs = call.settings.state_dir / "runs"
     if run == "all":
-        found = sorted(path for path in runs.iterdir() if parts(path)) if runs.is_dir() else []
-    elif parts(Path(run)):
+        found = sorted(path for path in runs.iterdir() if part_files(path)) if runs.is_dir() else []
+    elif part_files(Path(run)):
         found = [Path(run)]
     else:
         with call.store() as store:
-            name = run if "/" not in run and parts(runs / run) else named(store, run).id
-        found = [runs / name] if parts(runs / name) else []
+            name = run if "/" not in run and part_files(runs / run) else named(store, run).id
+        found = [runs / name] if part_files(runs / name) else []
     if not found:
         raise Missing("there are no journals yet" if run == "all" else f"run {name} has no journal", hint="testbed history")
     return found
 
 
-def target_for(call: Call, url: str | None = None) -> Target | None:
+def target_for(call: Call, url: str | None = None) -> InfluxTarget | None:
     from orchestrator.settings import load
     from orchestrator.telemetry.influx_api import target_of
 
@@ -54,7 +54,7 @@ def target_for(call: Call, url: str | None = None) -> Target | None:
     return target_of(call.settings, url)
 
 
-def _live(settings: Settings, target: Target) -> Target:
+def _live(settings: Settings, target: InfluxTarget) -> InfluxTarget:
     """The same target with the URL of the private server, empty where it does not run."""
     from dataclasses import replace
 
@@ -63,7 +63,7 @@ def _live(settings: Settings, target: Target) -> Target:
 
     if not target.private:
         return target
-    there = influxd.found(server_dir(settings.state_dir))
+    there = influxd.running_influxd(server_dir(settings.state_dir))
     return replace(target, url=there.url if there else "")
 
 
@@ -87,12 +87,12 @@ def status(call: Call) -> Result:
     from orchestrator.telemetry import influxd, sink, tail
     from orchestrator.telemetry.influx import Influx
     from orchestrator.telemetry.influx_api import Later
-    from orchestrator.telemetry.reader import parts
+    from orchestrator.telemetry.reader import part_files
 
     settings, target = call.settings, target_for(call)
     runs = settings.state_dir / "runs"
-    kept = [path for path in sorted(runs.iterdir()) if parts(path)] if runs.is_dir() else []
-    size = sum(part.stat().st_size for path in kept for part in parts(path))
+    kept = [path for path in sorted(runs.iterdir()) if part_files(path)] if runs.is_dir() else []
+    size = sum(part.stat().st_size for path in kept for part in part_files(path))
     lines = [f"journals  {counted(len(kept), 'run')}, {size / 1e6:.1f} MB in {path_text(runs)}"]
     data: dict[str, Json] = {"runs": len(kept), "bytes": size, "url": settings.influx.url}
     if target is None:
@@ -107,10 +107,10 @@ def status(call: Call) -> Result:
             server = f"{live.url}, version {version or 'unknown'}, API {influx.api}"
         except Later as error:
             server = str(error)
-    marks = [tail.stored(path, target.key, target.name) for path in kept]
-    behind = sum(tail.Tail(path, mark).behind() for path, mark in zip(kept, marks, strict=True))
+    marks = [tail.stored_mark(path, target.key, target.name) for path in kept]
+    behind = sum(tail.JournalTail(path, mark).behind() for path, mark in zip(kept, marks, strict=True))
     refused = sum(mark.refused for mark in marks)
-    state = sink.status(settings.state_dir, target)
+    state = sink.sink_status(settings.state_dir, target)
     sent = sum(mark.points for mark in marks)
     lines += [
         f"influx    {server}",
@@ -143,7 +143,7 @@ def start(call: Call) -> Result:
     if target is None:
         raise Usage(_OFF, hint="set telemetry.influx.url to auto or a URL")
     if target.private:
-        influxd.start(sink.server_dir(call.settings.state_dir))
+        influxd.start_influxd(sink.server_dir(call.settings.state_dir))
     sink.ensure(call.settings)
     live = _live(call.settings, target)
     return Result({"url": live.url, "db": live.db}, f"Journals are copied to {live.url}, database {live.db}")
@@ -160,12 +160,12 @@ def stop(call: Call) -> Result:
     from orchestrator.telemetry import influxd, sink
 
     target = target_for(call)
-    followed = target is not None and sink.stop(call.settings.state_dir, target)
+    followed = target is not None and sink.stop_sink(call.settings.state_dir, target)
     folder = sink.server_dir(call.settings.state_dir)
-    served = target is not None and target.private and influxd.stop(folder)
+    served = target is not None and target.private and influxd.stop_influxd(folder)
     stopped = [words for words, was in (("sink", followed), ("private InfluxDB", served)) if was]
     lines = [f"Stopped: {', '.join(stopped)}" if stopped else "Nothing was running for this setting"]
-    if (other := influxd.found(folder)) is not None:
+    if (other := influxd.running_influxd(folder)) is not None:
         lines.append(f"A private InfluxDB runs at {other.url}; to stop it: TESTBED_INFLUX_URL=auto testbed telemetry stop")
     return Result({"sink": followed, "server": served}, "\n".join(lines))
 
@@ -185,7 +185,7 @@ def follow(
     target = target_for(call)
     if target is None:
         raise Usage(_OFF, hint="set telemetry.influx.url to auto or a URL")
-    state = sink.follow(call.settings, target, idle_s=float("inf") if stay else sink.IDLE_S)
+    state = sink.run_sink(call.settings, target, idle_s=float("inf") if stay else sink.IDLE_S)
     return Result(
         {"points": state.points, "refused": state.refused}, f"{counted(state.points, 'point')} sent, {state.refused} refused"
     )
@@ -221,7 +221,7 @@ def replay(
         )
     folders = run_folders(call, run)
     if target.private:
-        target = replace(target, url=influxd.start(sink.server_dir(call.settings.state_dir)).url)
+        target = replace(target, url=influxd.start_influxd(sink.server_dir(call.settings.state_dir)).url)
     total, written = 0, Written()
     for folder in folders:
         points, more = sink.send(target, folder, timeout_s=call.settings.timeout_s)

@@ -31,11 +31,11 @@ def _recorded(call: Call, run: str) -> list[Recorded]:
 
     `all` and a directory are the journals alone: of all runs, every point once. Raises: as `run_folders`.
     """
-    from orchestrator.telemetry.reader import Recorded, parts
+    from orchestrator.telemetry.reader import Recorded, part_files
     from orchestrator.views.report.gather import recorded
 
     folders = run_folders(call, run)
-    if run != "all" and not parts(Path(run)):
+    if run != "all" and not part_files(Path(run)):
         with call.store() as store:
             if (record := store.get(folders[0].name)) is not None:
                 return [recorded(record, store, call.settings)]
@@ -128,9 +128,9 @@ def export(
     try:
         with call.timed():
             if kind is Kind.tensorboard:
-                made, counts = tensorboard.export(_recorded(call, run), out, trouble), "scalars"
+                made, counts = tensorboard.export_tensorboard(_recorded(call, run), out, trouble), "scalars"
             else:
-                made, counts = tables.export(_recorded(call, run), out, kind.value, trouble), "rows"
+                made, counts = tables.export_tables(_recorded(call, run), out, kind.value, trouble), "rows"
     except OSError as error:
         raise Usage(f"export: {out}: {error.strerror or error}", hint="choose another --out") from error
     rows = [("file", counts), *((str(path), str(count)) for path, count in made.items())]

@@ -29,7 +29,7 @@ def versions() -> dict[str, str]:
     return found
 
 
-def note(run_dir: Path, lab: Lab, inventory: Path) -> None:
+def record_environment(run_dir: Path, lab: Lab, inventory: Path) -> None:
     """Write the file; a run does not fail where that is not possible."""
     found = {
         "command": ["testbed", *sys.argv[1:]],
@@ -43,7 +43,7 @@ def note(run_dir: Path, lab: Lab, inventory: Path) -> None:
         (run_dir / FILE).write_text(json.dumps(found, indent=1), encoding="utf-8")
 
 
-def noted(run_dir: Path) -> dict[str, Any] | None:
+def recorded_environment(run_dir: Path) -> dict[str, Any] | None:
     """The recorded environment; None if there is none or it cannot be read."""
     try:
         found = json.loads((run_dir / FILE).read_text(encoding="utf-8"))

@@ -31,7 +31,7 @@ Model = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
+class Annotation:
     """An operator's annotation at a time (ms since the epoch), up to `end_ms` if it covers a span."""
 
     text: str
@@ -95,7 +95,7 @@ class GrafanaApi:
         body = {"dashboard": model, "folderUid": folder_uid, "overwrite": True, "message": message}
         return str(self._done(f"store the dashboard {model['uid']}", "POST", "/api/dashboards/db", body).get("url", ""))
 
-    def annotate(self, note: Note) -> int:
+    def annotate(self, note: Annotation) -> int:
         """Store an annotation; return its id."""
         body = {
             "time": note.time_ms,

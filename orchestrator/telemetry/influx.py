@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import urlencode, urlsplit
 
 from optics.errors import Garbled, Refused, TestbedError
-from orchestrator.telemetry.influx_api import TOKEN, Denied, Later, Target, Written, server_words
+from orchestrator.telemetry.influx_api import TOKEN, Denied, InfluxTarget, Later, Written, server_words
 
 CONNECT_S, ANSWER_S = 3.0, 15.0
 _SPLITS = 64
@@ -25,7 +25,7 @@ _SPLITS = 64
 class Influx:
     """A connection to one server; `version` and `api` are known once `ping` has answered."""
 
-    def __init__(self, target: Target, *, connect_s: float = CONNECT_S, answer_s: float = ANSWER_S) -> None:
+    def __init__(self, target: InfluxTarget, *, connect_s: float = CONNECT_S, answer_s: float = ANSWER_S) -> None:
         self.target = target
         self.version = ""
         self.api = target.api

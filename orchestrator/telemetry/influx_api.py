@@ -31,7 +31,7 @@ class Denied(Refused):
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class InfluxTarget:
     """Where points go. `private`: the influxd that this program starts itself, at whatever port. `db` may be `db/policy`."""
 
     url: str
@@ -54,7 +54,7 @@ class Target:
         return hashlib.sha256(self.name.encode()).hexdigest()[:10]
 
 
-def target_of(settings: Settings, url: str | None = None) -> Target | None:
+def target_of(settings: Settings, url: str | None = None) -> InfluxTarget | None:
     """The InfluxDB of the settings, at `url` where given; None where there is to be none."""
     chosen = settings.influx
     where = chosen.url if url is None else url.rstrip("/")
@@ -62,7 +62,7 @@ def target_of(settings: Settings, url: str | None = None) -> Target | None:
         return None
     token = "" if where == "auto" else os.environ.get(TOKEN, "")
     place = "" if where == "auto" else where
-    return Target(place, chosen.db, chosen.org, chosen.api, chosen.gzip, chosen.retention_s, token, private=where == "auto")
+    return InfluxTarget(place, chosen.db, chosen.org, chosen.api, chosen.gzip, chosen.retention_s, token, private=where == "auto")
 
 
 @dataclass(frozen=True, slots=True)

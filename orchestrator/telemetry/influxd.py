@@ -60,13 +60,13 @@ def program() -> str | None:
     return shutil.which("influxd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/bin:/usr/bin")
 
 
-def found(folder: Path) -> Private | None:
+def running_influxd(folder: Path) -> Private | None:
     """The server that runs in this folder; None if there is none."""
     there = _noted(folder)
     return there if there is not None and there.alive else None
 
 
-def start(folder: Path, *, port: int = PORT, auth: bool = False, timeout_s: float = START_S) -> Private:
+def start_influxd(folder: Path, *, port: int = PORT, auth: bool = False, timeout_s: float = START_S) -> Private:
     """Start influxd in `folder` and wait until it answers; one that runs there is left alone. It outlives this process.
 
     port: tried after the last one used; if both are taken, any free one. Raises: Missing - influxd is not installed.
@@ -77,7 +77,7 @@ def start(folder: Path, *, port: int = PORT, auth: bool = False, timeout_s: floa
         raise Missing("influxd is not installed", hint="apt-get install -y --no-install-recommends influxdb")
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     with _alone(folder):
-        if (there := found(folder)) is not None and _answers(there.port, timeout_s, there.pid):
+        if (there := running_influxd(folder)) is not None and _answers(there.port, timeout_s, there.pid):
             return there
         last = _noted(folder)
         give_up = time.monotonic() + timeout_s
@@ -104,12 +104,12 @@ def start(folder: Path, *, port: int = PORT, auth: bool = False, timeout_s: floa
         return private
 
 
-def stop(folder: Path, timeout_s: float = STOP_S) -> bool:
+def stop_influxd(folder: Path, timeout_s: float = STOP_S) -> bool:
     """Stop the server of this folder and wait until it is gone; its data stay. False if none runs.
 
     Raises: TestbedError - it is still there after SIGKILL.
     """
-    there = found(folder)
+    there = running_influxd(folder)
     if there is None:
         return False
     if there.end(timeout_s) or there.end(5.0, signal.SIGKILL):

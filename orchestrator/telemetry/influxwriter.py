@@ -13,7 +13,7 @@ from influxdb_client.client.write_api import SYNCHRONOUS
 from influxdb_client.rest import ApiException
 from urllib3.exceptions import HTTPError
 
-from orchestrator.telemetry.influx_api import Denied, Later, Target, server_words
+from orchestrator.telemetry.influx_api import Denied, InfluxTarget, Later, server_words
 
 _V1_PRECISION = {"ns": "n", "us": "u", "ms": "ms", "s": "s"}
 
@@ -49,7 +49,7 @@ class V1WriteService(WriteService):  # type: ignore[misc]
 class Writer:
     """Posts batches, one request each, and returns the server's response; it never retries."""
 
-    def __init__(self, target: Target, api: str, headers: Mapping[str, str], patience: tuple[float, float]) -> None:
+    def __init__(self, target: InfluxTarget, api: str, headers: Mapping[str, str], patience: tuple[float, float]) -> None:
         connect_s, answer_s = patience
         self._target = target
         self._client = InfluxDBClient(

@@ -30,7 +30,7 @@ class Pushed:
 
 
 @cache
-def models() -> Mapping[str, Mapping[str, Any]]:
+def read_dashboards() -> Mapping[str, Mapping[str, Any]]:
     """The dashboards by uid. Raises: TestbedError - the installation lacks them."""
     found = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted((DASHBOARDS / "json").glob("*.json"))}
     if not found:
@@ -38,7 +38,7 @@ def models() -> Mapping[str, Mapping[str, Any]]:
     return found
 
 
-def write(out: Path) -> list[Path]:
+def write_provisioning(out: Path) -> list[Path]:
     """Write dashboards and provisioning files below `out`; return the files. Other files there are not touched.
 
     Raises: TestbedError - it cannot be written.
@@ -83,5 +83,5 @@ def push(grafana: GrafanaApi, *, influx_url: str = "", database: str = "testbed"
     source = "none"
     if influx_url:
         source = "made" if grafana.data_source(source_spec(influx_url, database, influx_token)) else "kept"
-    pages = {uid: grafana.dashboard(model, FOLDER_UID, "testbed grafana push") for uid, model in models().items()}
+    pages = {uid: grafana.dashboard(model, FOLDER_UID, "testbed grafana push") for uid, model in read_dashboards().items()}
     return Pushed(version, pages, source, grafana.data_source_said(SOURCE_UID))

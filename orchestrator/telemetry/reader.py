@@ -44,7 +44,7 @@ class Recorded:
                 yield from read(stretch.run_dir, wanted, trouble, [(stretch.begin_ns, stretch.end_ns - 1)])
 
 
-def parts(run_dir: Path) -> list[Path]:
+def part_files(run_dir: Path) -> list[Path]:
     """The part files of a run, oldest first; a part that exists plain and compressed counts once."""
     found: dict[str, Path] = {}
     for path in sorted((run_dir / "telemetry").glob("[0-9]*.lp*")):
@@ -65,7 +65,7 @@ def read(
     skipped: with half a timestamp it would parse to a wrong time.
     """
     wanted = tuple(f"{name},".encode() for name in only)
-    for path in parts(run_dir):
+    for path in part_files(run_dir):
         with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as lines:
             for count, line in enumerate(lines, 1):
                 if not line.endswith(b"\n"):
@@ -75,7 +75,7 @@ def read(
                 if (wanted and not line.startswith(wanted)) or (near is not None and not _within(line, near)):
                     continue
                 try:
-                    point = as_declared(parse(line[:-1].decode("utf-8")))
+                    point = is_declared(parse(line[:-1].decode("utf-8")))
                 except ValueError as error:
                     if trouble is not None:
                         trouble.append(f"{path.name}:{count}: {error}")
@@ -83,7 +83,7 @@ def read(
                 yield point
 
 
-def as_declared(point: Point) -> Point:
+def is_declared(point: Point) -> Point:
     """The point, if a journal could have written it: a line damaged on disk may still parse.
 
     Names that are not declared (any more) are let through. Raises: ValueError - a tag or a field that is always there is not, or

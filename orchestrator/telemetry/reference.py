@@ -23,7 +23,7 @@ def tables() -> str:
     return "\n".join(lines)
 
 
-def rewritten(page: str) -> str:
+def rewrite_tables(page: str) -> str:
     """The page with its tables as declared now."""
     before, _, rest = page.partition(BEGIN)
     return f"{before}{BEGIN}\n{tables()}\n{END}{rest.partition(END)[2]}"
@@ -31,4 +31,4 @@ def rewritten(page: str) -> str:
 
 if __name__ == "__main__":
     path = Path(sys.argv[1])
-    path.write_text(rewritten(path.read_text(encoding="utf-8")), encoding="utf-8")
+    path.write_text(rewrite_tables(path.read_text(encoding="utf-8")), encoding="utf-8")

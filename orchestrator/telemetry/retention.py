@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.telemetry import tail
-from orchestrator.telemetry.influx_api import Target
-from orchestrator.telemetry.reader import parts
+from orchestrator.telemetry.influx_api import InfluxTarget
+from orchestrator.telemetry.reader import part_files
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,11 +23,11 @@ class Old:
     why: str = ""
 
 
-def old(runs: Path, older_s: float, keep: Collection[str], target: Target | None) -> list[Old]:
+def old(runs: Path, older_s: float, keep: Collection[str], target: InfluxTarget | None) -> list[Old]:
     """The journals whose last point is older than that (s), oldest first. keep: runs that are still needed."""
     now, found = time.time(), []
     for run_dir in sorted(runs.iterdir()) if runs.is_dir() else []:
-        files = parts(run_dir)
+        files = part_files(run_dir)
         if not files:
             continue
         stats = [path.stat() for path in files]
@@ -49,9 +49,9 @@ def prune(which: Collection[Old]) -> int:
     return sum(each.bytes for each in gone)
 
 
-def _left(run_dir: Path, target: Target) -> int:
+def _left(run_dir: Path, target: InfluxTarget) -> int:
     """Bytes that the target does not have yet, not counting a torn last line."""
-    follower = tail.Tail(run_dir, tail.stored(run_dir, target.key, target.name))
+    follower = tail.JournalTail(run_dir, tail.stored_mark(run_dir, target.key, target.name))
     try:
         return follower.behind() if follower.take() else 0
     finally:

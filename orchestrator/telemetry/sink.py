@@ -26,8 +26,8 @@ from orchestrator.processes import LOWLY, Daemon, spawn
 from orchestrator.settings import Settings
 from orchestrator.telemetry import influxd, tail
 from orchestrator.telemetry.influx import Influx
-from orchestrator.telemetry.influx_api import Denied, Later, Target, Written, target_of
-from orchestrator.telemetry.tail import Tail
+from orchestrator.telemetry.influx_api import Denied, InfluxTarget, Later, Written, target_of
+from orchestrator.telemetry.tail import JournalTail
 
 LOOK_S = 0.1
 """Interval (s) of checks of growing journals: with the time of a request, a point reaches the server within 200 ms."""
@@ -61,7 +61,7 @@ SINK = Kind("telemetry", "telemetry sink", "writes to", SinkState, of="server", 
 class Sink:
     """Copies the journals below `runs` to the target, newest run first."""
 
-    def __init__(self, target: Target, state_dir: Path, *, idle_s: float = IDLE_S, give_up_s: float = GIVE_UP_S) -> None:
+    def __init__(self, target: InfluxTarget, state_dir: Path, *, idle_s: float = IDLE_S, give_up_s: float = GIVE_UP_S) -> None:
         self.target = target
         self.runs = state_dir / "runs"
         self.state_dir = state_dir
@@ -71,7 +71,7 @@ class Sink:
         self.state = SinkState(os.getpid(), user, host, time.time(), state="following", url=target.url)
         self.file = StateFile(SINK, state_path(state_dir, target), self.state)
         self._influx: Influx | None = None
-        self._tails: dict[Path, Tail] = {}
+        self._tails: dict[Path, JournalTail] = {}
         self._moved: dict[Path, float] = {}
         self._all_at = -ALL_S
         self._runs_at = 0
@@ -156,12 +156,12 @@ class Sink:
                 self._moved |= {path: now for path in self.runs.iterdir() if path not in self._tails}
         return sorted((p for p, at in self._moved.items() if now - at < FRESH_S), reverse=True)
 
-    def _tail(self, run_dir: Path) -> Tail:
+    def _tail(self, run_dir: Path) -> JournalTail:
         if run_dir not in self._tails:
-            self._tails[run_dir] = Tail(run_dir, tail.stored(run_dir, self.target.key, self.target.name))
+            self._tails[run_dir] = JournalTail(run_dir, tail.stored_mark(run_dir, self.target.key, self.target.name))
         return self._tails[run_dir]
 
-    def _note(self, follower: Tail) -> None:
+    def _note(self, follower: JournalTail) -> None:
         # Disk full, or the run was pruned: the lines are written again after a restart and overwrite themselves.
         with suppress(OSError):
             tail.store(follower.run_dir, self.target.key, follower.mark)
@@ -191,7 +191,7 @@ class Sink:
             target = self.target
             if target.private:
                 try:
-                    target = replace(target, url=influxd.start(server_dir(self.state_dir)).url)
+                    target = replace(target, url=influxd.start_influxd(server_dir(self.state_dir)).url)
                 except TimedOut as error:
                     raise Later(str(error)) from error
             influx = Influx(target)
@@ -236,11 +236,11 @@ def server_dir(state_dir: Path) -> Path:
     return state_dir / "influx"
 
 
-def state_path(state_dir: Path, target: Target) -> Path:
+def state_path(state_dir: Path, target: InfluxTarget) -> Path:
     return state_dir / "telemetry" / f"sink-{target.key}.json"
 
 
-def status(state_dir: Path, target: Target) -> SinkState:
+def sink_status(state_dir: Path, target: InfluxTarget) -> SinkState:
     """The status that the sink of the target, or the last one, published; `alive` if it runs."""
     return SINK.read(state_path(state_dir, target)) or SinkState()
 
@@ -251,17 +251,17 @@ def ensure(settings: Settings) -> None:
         target = target_of(settings)
         if target is None or (target.private and influxd.program() is None):
             return
-        if not status(settings.state_dir, target).alive:
+        if not sink_status(settings.state_dir, target).alive:
             log = settings.state_dir / "telemetry" / f"sink-{target.key}.log"
             Daemon.detach(spawn(settings, ["telemetry", "follow"], log, lowly=True))
 
 
-def stop(state_dir: Path, target: Target) -> bool:
+def stop_sink(state_dir: Path, target: InfluxTarget) -> bool:
     """Stop the sink and wait until it is gone; False if none runs. Unsent lines are sent when a sink runs again."""
     return SINK.end(state_path(state_dir, target)) is not None
 
 
-def follow(settings: Settings, target: Target, *, idle_s: float = IDLE_S) -> SinkState:
+def run_sink(settings: Settings, target: InfluxTarget, *, idle_s: float = IDLE_S) -> SinkState:
     """Run the sink at low priority until idle or stopped by SIGTERM or SIGINT."""
     if target.private and influxd.program() is None:
         raise Missing("influxd is not installed", hint="apt-get install -y --no-install-recommends influxdb")
@@ -278,10 +278,10 @@ def follow(settings: Settings, target: Target, *, idle_s: float = IDLE_S) -> Sin
             signal.signal(number, handler)
 
 
-def send(target: Target, run_dir: Path, *, timeout_s: float) -> tuple[int, Written]:
+def send(target: InfluxTarget, run_dir: Path, *, timeout_s: float) -> tuple[int, Written]:
     """Send one run from its first byte; return how many points were sent. Raises: Later, Denied - no checkpoint is written."""
     influx = Influx(target)
-    follower = Tail(run_dir, tail.Mark())
+    follower = JournalTail(run_dir, tail.Mark())
     written, points, give_up = Written(), 0, time.monotonic() + timeout_s
     try:
         influx.ping()
@@ -304,4 +304,4 @@ def send(target: Target, run_dir: Path, *, timeout_s: float) -> tuple[int, Writt
     return points, written
 
 
-__all__ = ["Denied", "Sink", "SinkState", "ensure", "follow", "send", "server_dir", "status", "stop"]
+__all__ = ["Denied", "Sink", "SinkState", "ensure", "run_sink", "send", "server_dir", "sink_status", "stop_sink"]

@@ -69,7 +69,7 @@ def query(runs: Sequence[Recorded], sql: str, trouble: list[str] | None = None) 
     """
     words = set(re.findall(r"\w+", sql))
     wanted = tuple(name for name in MEASUREMENTS if name in words)
-    with opened(runs, wanted, trouble) as database:
+    with open_tables(runs, wanted, trouble) as database:
         database.set_authorizer(lambda action, *_: sqlite3.SQLITE_OK if action in _READING else sqlite3.SQLITE_DENY)
         try:
             return answer(database, sql)
@@ -115,7 +115,7 @@ def answer(database: sqlite3.Connection, sql: str) -> tuple[tuple[str, ...], lis
 
 
 @contextmanager
-def opened(runs: Sequence[Recorded], wanted: Sequence[str], trouble: list[str] | None = None) -> Iterator[sqlite3.Connection]:
+def open_tables(runs: Sequence[Recorded], wanted: Sequence[str], trouble: list[str] | None = None) -> Iterator[sqlite3.Connection]:
     """An in-memory database with a table per measurement; those in `wanted` are filled with the points of these runs."""
     database = sqlite3.connect(":memory:", check_same_thread=False)
     try:
@@ -133,14 +133,14 @@ def opened(runs: Sequence[Recorded], wanted: Sequence[str], trouble: list[str] |
         database.close()
 
 
-def load(
+def fill_tables(
     database: sqlite3.Connection,
     run_dir: Path,
     wanted: Sequence[str],
     trouble: list[str] | None = None,
     near: Collection[tuple[int, int]] | None = None,
 ) -> None:
-    """Fill tables of an `opened` database with a journal's points of these measurements, `near` as in `read`."""
+    """Fill tables of a database of `open_tables` with a journal's points of these measurements, `near` as in `read`."""
     _fill(database, wanted, read(run_dir, wanted, trouble, near))
 
 
@@ -174,7 +174,7 @@ def _row(point: Point, known: Measurement) -> tuple[Any, ...]:
     return (point.time_ns, *(point.tags.get(t) for t in known.tags), *(point.fields.get(f) for f in known.fields))
 
 
-def export(runs: Sequence[Recorded], folder: Path, kind: str, trouble: list[str] | None = None) -> dict[Path, int]:
+def export_tables(runs: Sequence[Recorded], folder: Path, kind: str, trouble: list[str] | None = None) -> dict[Path, int]:
     """Write one file per measurement that has points; return the files with their numbers of rows.
 
     kind: csv, or parquet (needs the package duckdb). Raises: Missing - it is not installed. OSError - the folder cannot be written.

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from orchestrator.telemetry.reader import parts
+from orchestrator.telemetry.reader import part_files
 
 BATCH_LINES = 5000
 _PIECE = 1 << 20
@@ -32,7 +32,7 @@ class Mark:
     words: str = ""
 
 
-class Tail:
+class JournalTail:
     """Reads whole lines after the mark; a line without a line end is not returned.
 
     The journal may move on to a next part, compress a closed one, or cut off a torn line meanwhile: of an open part only
@@ -67,7 +67,7 @@ class Tail:
     def behind(self) -> int:
         """Bytes not yet acknowledged, a torn last line included; compressed parts count with their compressed size."""
         total = 0
-        for path in parts(self.run_dir):
+        for path in part_files(self.run_dir):
             number = _number(path)
             with suppress(OSError):
                 if number == self.mark.part and path.suffix == ".gz":
@@ -89,7 +89,7 @@ class Tail:
 
     def _later(self) -> int | None:
         """The number of the next part; None while this one is the last."""
-        numbers = [n for path in parts(self.run_dir) if (n := _number(path)) > self.mark.part]
+        numbers = [n for path in part_files(self.run_dir) if (n := _number(path)) > self.mark.part]
         return min(numbers, default=None)
 
     def _read(self, most: int) -> bytes:
@@ -124,7 +124,7 @@ class Tail:
             return b"\n" not in packed.read(_PIECE)
 
 
-def stored(run_dir: Path, key: str, target: str) -> Mark:
+def stored_mark(run_dir: Path, key: str, target: str) -> Mark:
     """The mark of a destination for a journal; a new one if there is none that can be read."""
     try:
         said = json.loads(_place(run_dir, key).read_text(encoding="utf-8"))

@@ -22,7 +22,7 @@ BY_STEP: Mapping[str, tuple[str, ...]] = {
 _UNFIT = re.compile(r"[^A-Za-z0-9._-]")
 
 
-def export(runs: Sequence[Recorded], folder: Path, trouble: list[str] | None = None) -> dict[Path, int]:
+def export_tensorboard(runs: Sequence[Recorded], folder: Path, trouble: list[str] | None = None) -> dict[Path, int]:
     """Write the event files of these runs' jobs, as FOLDER/RUN/JOB/events.out.tfevents.*; return each with its number of scalars.
 
     The step of a scalar is the job's iteration, its time that of the point. A file from an earlier export is replaced.

@@ -176,7 +176,7 @@ async def _launch(command: Command, verb: str, *, anew: bool = True, restore: bo
             await obeyed(session, run, hosts, turner)
             run_dir = settings.run_dir(run.id)
             with run, Journal(run_dir, run.id, session.lab.name) as journal:
-                environment.note(run_dir, session.lab, command.inventory)
+                environment.record_environment(run_dir, session.lab, command.inventory)
                 recorder, sample, record = Recorder(command.progress, journal), settings.sample_hz > 0, store.latest_job(key)
                 await attachments.check_attachments(job, session.lab, record, again=anew)
                 if anew and record is not None and record.ended is None:

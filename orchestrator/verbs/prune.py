@@ -15,7 +15,7 @@ from orchestrator.store.records import RunRecord
 from orchestrator.store.runs import latest_begun, latest_change, rows_in_use, size
 from orchestrator.store.store import Store
 from orchestrator.telemetry import retention
-from orchestrator.telemetry.influx_api import Target
+from orchestrator.telemetry.influx_api import InfluxTarget
 
 _RUN = re.compile(r"\d{4}-\d\d-\d\d-\d{4,}")
 
@@ -29,7 +29,7 @@ class Forgettable:
     bytes: int
 
 
-def forgettable(store: Store, settings: Settings, keep: int, target: Target | None) -> Forgettable:
+def forgettable(store: Store, settings: Settings, keep: int, target: InfluxTarget | None) -> Forgettable:
     """The user's own runs except the newest `keep`. target: an InfluxDB that must have their journals before they are removed."""
     records = store.history(None, 0)
     beyond = [record for record in records if record.user == settings.user][keep:]

@@ -137,7 +137,7 @@ class Turning:
         """When a ring has reduced a buffer of `size` bytes that all ranks of `order` have ready at `begin_s`.
 
         A rank sends its own k-th part, then passes on what comes in as far as it has come in, until it has sent 2 (k - 1) parts, as
-        the project's rings do (`workloads/transport/wires.py`). Raises: Infeasible - two that follow each other never meet.
+        the project's rings do (`workloads/transport/tasks.py`). Raises: Infeasible - two that follow each other never meet.
         """
         steps = list(zip(order, [*order[1:], order[0]], strict=True))
         all_at_once = np.zeros(self.shares[0].shape[1:])

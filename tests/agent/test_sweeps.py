@@ -18,6 +18,7 @@ from agent.basics import Failure
 from agent.fence import Fence
 from agent.jobs import processes as jobs
 from agent.jobs.processes import Jobs
+from agent.jobs.remains import MARK
 
 US = 1000
 
@@ -100,7 +101,7 @@ def test_what_a_job_left_is_killed_before_the_next_of_its_name_starts_and_that_o
 ) -> None:
     where = tmp_path / "jobs" / "mine"
     where.mkdir()
-    left = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], env={**os.environ, jobs.MARK: str(where)})
+    left = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], env={**os.environ, MARK: str(where)})
     here = Jobs(daemon)  # type: ignore[arg-type]
     started: list[int | None] = []
     monkeypatch.setattr(Jobs, "launch", lambda *_: started.append(left.wait(10)))
@@ -122,7 +123,7 @@ def test_what_a_job_left_is_killed_before_the_next_of_its_name_starts_and_that_o
 def test_a_job_that_started_as_the_daemon_died_is_ended_by_the_next_daemon(daemon: Daemon, tmp_path: Path) -> None:
     where = tmp_path / "jobs" / "mine"
     where.mkdir()
-    unseen = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], env={**os.environ, jobs.MARK: str(where)})
+    unseen = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], env={**os.environ, MARK: str(where)})
     try:
         Jobs(daemon)  # type: ignore[arg-type]
         daemon.go_on()

@@ -82,7 +82,9 @@ def test_the_reference_is_what_the_docstrings_say() -> None:
 
 TYPED = """
 from optical_testbed import AsyncLab, BadFile, Designed, Event, Lab, Rows
-from orchestrator.results import JobStatus, PlanReport, UpReport
+from orchestrator.change.report import UpReport
+from orchestrator.jobs.report import JobStatus
+from orchestrator.plan.report import PlanReport
 
 def show(event: Event) -> None: ...
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.telemetry.reader import parts
+from orchestrator.telemetry.reader import part_files
 
 CONFIG = """
 reporting-disabled = true
@@ -58,7 +58,7 @@ class Influx:
 
     def load(self, database: str, run_dir: Path) -> None:
         """Write a run's journal as it is."""
-        for part in parts(run_dir):
+        for part in part_files(run_dir):
             lines = part.read_bytes().splitlines(keepends=True)
             for at in range(0, len(lines), 5000):
                 self._call("/write", b"".join(lines[at : at + 5000]), db=database, precision="ns")

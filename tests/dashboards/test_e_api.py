@@ -22,7 +22,7 @@ import pytest
 from optics.errors import Garbled, Missing, Refused, TestbedError, Unreachable, Usage
 from orchestrator.cli.main import run
 from orchestrator.telemetry import provisioning
-from orchestrator.telemetry.grafana import GrafanaApi, Note
+from orchestrator.telemetry.grafana import Annotation, GrafanaApi
 
 CONTRACT: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_name("contract.json").read_text())["calls"]
 TYPES = {"string": str, "object": dict, "array": list, "integer": int, "boolean": bool}
@@ -138,7 +138,7 @@ def everything(server: Server) -> list[Request]:
     provisioning.push(grafana, influx_url="http://influx:8086", influx_token="secret")
     server.say["GET /datasources/uid/{uid}"] = (200, {"uid": "testbed-influx", "readOnly": False})
     provisioning.push(grafana, influx_url="http://influx:8086")
-    grafana.annotate(Note("hello", 1_795_000_000_000))
+    grafana.annotate(Annotation("hello", 1_795_000_000_000))
     return list(server.heard)
 
 
@@ -187,7 +187,7 @@ def test_the_library_is_the_maintained_one_and_nothing_overwrote_it() -> None:
 def test_what_is_pushed_is_what_is_committed(server: Server) -> None:
     done = provisioning.push(GrafanaApi(server.url, TOKEN))
     sent = {r.body["dashboard"]["uid"]: r.body for r in server.heard if r.call == "POST /dashboards/db"}
-    assert {uid: body["dashboard"] for uid, body in sent.items()} == provisioning.models()
+    assert {uid: body["dashboard"] for uid, body in sent.items()} == provisioning.read_dashboards()
     assert all(body["overwrite"] and body["folderUid"] == "testbed" for body in sent.values())
     assert done.pages["testbed-live"] == "/d/testbed-live/x" and done.version == "13.2.3" and done.source == "none"
 
@@ -325,7 +325,7 @@ def test_provision_writes_what_grafana_reads(tmp_path: Path) -> None:
     assert names == {
         "provisioning/datasources/testbed.yaml",
         "provisioning/dashboards/testbed.yaml",
-        *(f"dashboards/{uid}.json" for uid in provisioning.models()),
+        *(f"dashboards/{uid}.json" for uid in provisioning.read_dashboards()),
     }
     (source,) = yaml.safe_load((out / "provisioning/datasources/testbed.yaml").read_text())["datasources"]
     assert source["uid"] == provisioning.SOURCE_UID and source["jsonData"]["timeInterval"] == "100ms"
@@ -341,4 +341,4 @@ def test_provision_writes_what_grafana_reads(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(TestbedError, match=r"file/.*: (Not a directory|File exists)"):
-        provisioning.write(tmp_path / "file" / "out")
+        provisioning.write_provisioning(tmp_path / "file" / "out")

@@ -11,7 +11,7 @@ import pytest
 
 from orchestrator.telemetry import MEASUREMENTS, Point, influxd, read
 from orchestrator.telemetry.influx import Influx
-from orchestrator.telemetry.influx_api import Target
+from orchestrator.telemetry.influx_api import InfluxTarget
 from tests.end_to_end.conftest import Lab, ring
 from tests.house.test_names import ELSEWHERE
 from tests.telemetry.servers import needed
@@ -67,9 +67,9 @@ def test_a_move_under_a_job_records_every_name_and_a_private_influxd_gets_every_
         listed = {run["id"]: run["status"] for run in lab.testbed("history").must()["runs"]}
         assert listed[looked["run"]] == "ok" and lab.testbed("telemetry", "sample", "--hz", "5000").exit_code == 2
 
-        server = influxd.found(lab.folder / "state" / "influx")
+        server = influxd.running_influxd(lab.folder / "state" / "influx")
         assert server is not None, "nobody started the private influxd"
-        influx, give_up = Influx(Target(server.url, "testbed")), time.monotonic() + 20
+        influx, give_up = Influx(InfluxTarget(server.url, "testbed")), time.monotonic() + 20
         wanted = Counter(p.measurement for p in points if "value" in p.fields or "oper" in p.fields)
         while True:
             arrived = {

@@ -106,9 +106,9 @@ PARTS = {
                 return LiveChime()
 
             def section(self, c, source):
-                from orchestrator.views.report.model import Section
+                from orchestrator.views.report.model import ReportSection
 
-                c.sections.append(Section("chime", f"Strokes of run {source.record.id}"))
+                c.sections.append(ReportSection("chime", f"Strokes of run {source.record.id}"))
 
         SERVICE_VIEW = ChimeView()
         """,
@@ -221,14 +221,14 @@ def test_viewers_see_what_it_recorded(tmp_path: Path) -> None:
         from orchestrator.telemetry.lineprotocol import Point
         from orchestrator.telemetry.names import MEASUREMENTS, OF_JOBS
         from orchestrator.views.live.picture import Picture
-        from orchestrator.views.live.sections import changes, whole
+        from orchestrator.views.live.sections import changed_sections, whole_picture
         from tests.kit.labs import lab_of
 
         picture = Picture(lab_of("emulated"))
-        said["before"] = whole(picture)["services"]
+        said["before"] = whole_picture(picture)["services"]
         for rung in (1, 2):
             picture.feed(Point("chime", {"testbed": picture.lab.name, "run": "r1"}, {"rung": rung}, rung))
-        said["changes"] = [changes(picture).get("services"), changes(picture).get("services")]
+        said["changes"] = [changed_sections(picture).get("services"), changed_sections(picture).get("services")]
         said["log"] = [event.json() for event in picture.events.log]
         said["line"] = [str(line) for line in slot_lines(picture, 80, unicode=False)]
         said["known"] = ["chime" in MEASUREMENTS, "chime" in OF_JOBS]
@@ -253,7 +253,7 @@ def test_viewers_and_reports_of_a_lab_ask_it(tmp_path: Path) -> None:
         from orchestrator.store.store import Store
         from orchestrator.views.live import Watcher
         from orchestrator.views.report.gather import gather
-        from orchestrator.views.report.page import write
+        from orchestrator.views.report.page import write_report
         from tests.background.toy import settings
 
         here = replace(settings(Path(sys.argv[2])), inventory=Path("inventory/emulated"))
@@ -264,7 +264,7 @@ def test_viewers_and_reports_of_a_lab_ask_it(tmp_path: Path) -> None:
                 said["rung"] = watcher.picture.services.live["chime"].there.rung
             one = store.new_run("up", key, plan_name="ring", user="ann")
             one.finish("ok")
-            page = write(gather([store.get(one.id)], store, here, "x")).html
+            page = write_report(gather([store.get(one.id)], store, here, "x")).html
             said["reported"] = f"Strokes of run {one.id}" in page
         """,
     )

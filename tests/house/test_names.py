@@ -32,7 +32,7 @@ from orchestrator.store.records import StallPoint
 from orchestrator.store.store import Store
 from orchestrator.telemetry import MEASUREMENTS, Journal, Silent, read
 from orchestrator.telemetry.recorder import Recorder
-from orchestrator.telemetry.reference import rewritten
+from orchestrator.telemetry.reference import rewrite_tables
 from orchestrator.verify.power import Point, Reading, keep
 from orchestrator.verify.report import PairSample, Rung
 from tests.house.repository import ROOT
@@ -199,5 +199,5 @@ def test_every_measurement_the_source_names_is_declared_and_every_one_declared_i
 
 def test_the_telemetry_page_has_the_tables_of_the_declared_names() -> None:
     page = (ROOT / "docs" / "reference" / "telemetry.md").read_text()
-    assert page == rewritten(page), "run: python -m orchestrator.telemetry.reference docs/reference/telemetry.md"
+    assert page == rewrite_tables(page), "run: python -m orchestrator.telemetry.reference docs/reference/telemetry.md"
     assert all(f"### {name}\n" in page for name in MEASUREMENTS)

@@ -35,8 +35,6 @@ LONGER: Mapping[str, int] = {
 """Modules, with their lines."""
 
 LARGER: Mapping[str, int] = {
-    "agent/routes/generations.py:Generations": 27,
-    "agent/slots/operations.py:Slots": 28,
     "emulators/devices/dialects/base.py:Dialect": 45,
     "emulators/devices/dialects/calient_rest.py:CalientRest": 31,
     "emulators/devices/dialects/calient_tl1.py:CalientTl1": 31,
@@ -46,10 +44,7 @@ LARGER: Mapping[str, int] = {
     "emulators/devices/dialects/rome_cli.py:RomeCli": 36,
     "emulators/devices/dialects/rotor.py:Rotor": 34,
     "emulators/devices/dialects/sonic_ocs.py:SonicOcs": 28,
-    "emulators/optics/plant.py:Plant": 28,
-    "emulators/optics/spectrum.py:SpectralPlant": 40,
     "tests/change/fleet.py:Fleet": 32,
-    "workloads/collectives/turns.py:Turns": 28,
     "tests/sim/lab.py:World": 35,
 }
 """Classes, with their methods."""

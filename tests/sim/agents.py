@@ -16,6 +16,7 @@ from tests.sim.seams import (
     FENCED,
     MECHANISMS,
     VAR,
+    Arming,
     Failure,
     Fence,
     Generations,
@@ -161,6 +162,7 @@ class Agent(Server):
         self.interfaces = links(self.nl)
         self.generations = Generations(self, self.nl)
         self.generations.load()
+        self.arming = Arming(self, self.generations)
         self.fence = Fence(self.overtaken)
 
     def timer(self, at_ns: int, function: Callable[[], object]) -> int:

@@ -18,15 +18,7 @@ from agent import basics, fence
 from agent.basics import VAR, Failure, unpack
 from agent.daemon import FENCED, MECHANISMS, Server
 from agent.fence import Fence
-from agent.jobs import beats, demand, door, handoff
-from agent.jobs import processes as job_processes
-from agent.jobs.handoff import Handoff
-from agent.jobs.processes import MARK as JOB_MARK
-from agent.jobs.processes import Jobs
-from agent.jobs.rank import RANK_SENDS, Allowance, Rank
-from agent.measure import keeping
-from agent.measure.probes import Probes
-from agent.netlink import (
+from agent.host.netlink import (
     DELNEIGH,
     DELROUTE,
     DELRULE,
@@ -43,7 +35,16 @@ from agent.netlink import (
     mac_bytes,
     u32,
 )
+from agent.jobs import beats, demand, door, handoff
+from agent.jobs import processes as job_processes
+from agent.jobs.handoff import Handoff
+from agent.jobs.processes import Jobs
+from agent.jobs.rank import RANK_SENDS, Allowance, Rank
+from agent.jobs.remains import MARK as JOB_MARK
+from agent.measure import keeping
+from agent.measure.probes import Probes
 from agent.routes import generations
+from agent.routes.arming import Arming
 from agent.routes.generations import Generations
 from agent.slots import operations as slots
 from agent.slots.operations import Slots
@@ -150,6 +151,7 @@ __all__ = [
     "Accord",
     "AdaptOptions",
     "Allowance",
+    "Arming",
     "Beat",
     "Budget",
     "Command",
@@ -416,7 +418,7 @@ def replaced(by: StandIns) -> Iterator[None]:
             (services, "spawn", lambda settings, words, said: by.spawn(settings, words, said)),
             (changes, "stop_movers", lambda settings, slice_: by.stop_movers(settings, slice_)),
             (changes, "watch_over", lambda settings, run: by.watch_over(settings, run)),
-            (environment, "note", lambda *words: None),
+            (environment, "record_environment", lambda *words: None),
             (basics, "os", by.disk_os),
             (basics, "open", by.disk_open),
             (fence, "os", by.disk_os),

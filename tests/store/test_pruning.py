@@ -15,7 +15,7 @@ from orchestrator.settings import Settings, load
 from orchestrator.store.keys import slice_key
 from orchestrator.store.options import RunOptions
 from orchestrator.store.store import Store
-from orchestrator.telemetry.influx_api import Target
+from orchestrator.telemetry.influx_api import InfluxTarget
 from orchestrator.verbs import prune as pruning
 from orchestrator.verify import doctor
 from tests.disk import room_for
@@ -93,7 +93,7 @@ def test_runs_of_others_in_a_shared_store_are_theirs(store: Store, settings: Set
 
 def test_journals_that_influxdb_has_not_yet_stay(store: Store, settings: Settings) -> None:
     runs = [ran(store, settings) for _ in range(3)]
-    found = pruning.forgettable(store, settings, 1, Target("http://127.0.0.1:1", "testbed"))
+    found = pruning.forgettable(store, settings, 1, InfluxTarget("http://127.0.0.1:1", "testbed"))
     assert not found.going and [run for run, why in found.staying if "not in InfluxDB yet" in why] == runs[:2]
 
 

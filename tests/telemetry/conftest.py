@@ -10,7 +10,7 @@ import pytest
 
 from orchestrator.telemetry import Journal
 from orchestrator.telemetry.influx import Influx
-from orchestrator.telemetry.influx_api import Target
+from orchestrator.telemetry.influx_api import InfluxTarget
 from tests.telemetry.servers import influx
 
 _NAMES = count()
@@ -23,8 +23,8 @@ def influx_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture
-def target(influx_url: str) -> Target:
-    return Target(influx_url, f"test{next(_NAMES)}")
+def target(influx_url: str) -> InfluxTarget:
+    return InfluxTarget(influx_url, f"test{next(_NAMES)}")
 
 
 def fill(run_dir: Path, points: int, *, first: int = 0, part_bytes: int = 1 << 26) -> None:
@@ -34,7 +34,7 @@ def fill(run_dir: Path, points: int, *, first: int = 0, part_bytes: int = 1 << 2
             journal.point("port", {"host": f"gpu{n % 7}", "port": "p1", "layer": "nic"}, {"rx_bytes": n, "oper": 1})
 
 
-def held(target: Target) -> tuple[int, int]:
+def held(target: InfluxTarget) -> tuple[int, int]:
     """How many points the server has and the sum of what they count: equal to what was written when none is lost or doubled."""
     influx = Influx(target)
     series = influx.query("SELECT COUNT(rx_bytes), SUM(rx_bytes) FROM port")

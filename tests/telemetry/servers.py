@@ -35,9 +35,9 @@ def influx(folder: Path, *, auth: bool = False) -> Iterator[influxd.Private]:
     """A private influxd, gone with the block."""
     needed("influxd", "influxdb")
     try:
-        yield influxd.start(folder, port=0, auth=auth)
+        yield influxd.start_influxd(folder, port=0, auth=auth)
     finally:
-        influxd.stop(folder)
+        influxd.stop_influxd(folder)
 
 
 @contextmanager

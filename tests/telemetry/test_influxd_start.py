@@ -20,4 +20,4 @@ def test_a_command_that_stopped_while_it_started_influxd_keeps_nobody_waiting_fo
     with (tmp_path / "influxd.lock").open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         with pytest.raises(TimedOut, match=f"process {os.getpid()} has been starting it"):
-            influxd.start(tmp_path)
+            influxd.start_influxd(tmp_path)

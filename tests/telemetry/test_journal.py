@@ -19,7 +19,7 @@ from optics.errors import StoreFailed
 from orchestrator.telemetry import MEASUREMENTS, Journal, read
 from orchestrator.telemetry.lineprotocol import EMPTY_TAG, INT_MAX, INT_MIN, integer, number, parse, tag, text
 from orchestrator.telemetry.names import COMMON_TAGS
-from orchestrator.telemetry.reader import parts
+from orchestrator.telemetry.reader import part_files
 
 PORT = {"host": "gpu01", "port": "p1", "layer": "nic"}
 
@@ -116,7 +116,7 @@ def test_the_journal_adds_lab_and_run_and_keeps_the_declared_order_of_tags(tmp_p
 def test_integers_stay_integers_and_floats_floats(tmp_path: Path) -> None:
     with Journal(tmp_path, "r", "emulated") as journal:
         journal.point("collective", {"job": "j", "op": "allreduce", "algo": "ring"}, {"iter": 3, "iter_ms": 4})
-    assert b" iter=3i,iter_ms=4.0 " in parts(tmp_path)[0].read_bytes()
+    assert b" iter=3i,iter_ms=4.0 " in part_files(tmp_path)[0].read_bytes()
 
 
 def test_samples_written_at_once_are_the_points_written_one_by_one(tmp_path: Path) -> None:
@@ -217,7 +217,7 @@ def test_a_torn_last_line_is_skipped_then_cut_off(tmp_path: Path, keep: int) -> 
     with Journal(tmp_path, "r", "emulated") as journal:
         for n in range(3):
             journal.point("port", PORT, {"rx_bytes": n})
-    path = parts(tmp_path)[0]
+    path = part_files(tmp_path)[0]
     whole = path.read_bytes()
     path.write_bytes(whole[:-keep])
     trouble: list[str] = []
@@ -231,7 +231,7 @@ def test_a_torn_last_line_is_skipped_then_cut_off(tmp_path: Path, keep: int) -> 
 def test_garbage_inside_a_part_is_named_and_skipped(tmp_path: Path) -> None:
     with Journal(tmp_path, "r", "emulated") as journal:
         journal.point("port", PORT, {"rx_bytes": 1})
-    path = parts(tmp_path)[0]
+    path = part_files(tmp_path)[0]
     path.write_bytes(b"\xff\xfe nonsense\n" + path.read_bytes())
     trouble: list[str] = []
     assert len(list(read(tmp_path, trouble=trouble))) == 1
@@ -253,7 +253,7 @@ def test_a_line_that_a_disk_spoilt_and_that_still_parses_is_named_and_skipped(tm
     with Journal(tmp_path, "r", "emulated") as journal:
         for n in range(2):
             journal.phase("switch", journal.start_ns, journal.start_ns + 1_000_000, subject=f"ocs{n}")
-    path = parts(tmp_path)[0]
+    path = part_files(tmp_path)[0]
     assert spoilt in path.read_text()
     path.write_text(path.read_text().replace(spoilt, why, 1))
     trouble: list[str] = []
@@ -265,7 +265,7 @@ def test_full_parts_are_compressed_and_read_in_order(tmp_path: Path) -> None:
     with Journal(tmp_path, "r", "emulated", part_bytes=100_000) as journal:
         for n in range(5000):
             journal.point("port", PORT, {"rx_bytes": n})
-    names = [p.name for p in parts(tmp_path)]
+    names = [p.name for p in part_files(tmp_path)]
     assert len(names) > 2 and names[0] == "000.lp.gz" and names[-1].endswith(".lp")
     assert [p.fields["rx_bytes"] for p in read(tmp_path)] == list(range(5000))
     with Journal(tmp_path, "r", "emulated") as journal:
@@ -276,7 +276,7 @@ def test_full_parts_are_compressed_and_read_in_order(tmp_path: Path) -> None:
 def test_a_part_caught_between_compressing_and_removing_counts_once(tmp_path: Path) -> None:
     with Journal(tmp_path, "r", "emulated") as journal:
         journal.point("port", PORT, {"rx_bytes": 1})
-    (part,) = parts(tmp_path)
+    (part,) = part_files(tmp_path)
     part.with_name("000.lp.gz").write_bytes(gzip.compress(part.read_bytes()))
     part.with_name("001.lp.tmp").write_bytes(b"half of a part being compressed")
     assert len(list(read(tmp_path))) == 1

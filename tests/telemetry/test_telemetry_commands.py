@@ -20,7 +20,7 @@ import pytest
 from orchestrator.cli import main
 from orchestrator.settings import load
 from orchestrator.telemetry import influxd, retention, sink, tables
-from orchestrator.telemetry.influx_api import Target
+from orchestrator.telemetry.influx_api import InfluxTarget
 from tests.disk import room_for
 from tests.telemetry.conftest import fill, held
 from tests.telemetry.servers import needed
@@ -54,9 +54,9 @@ def typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     monkeypatch.chdir(tmp_path)
     yield Typed(capsys, tmp_path)
     settings = load()
-    for target in (Target("", private=True),):
-        sink.stop(settings.state_dir, target)
-    influxd.stop(sink.server_dir(settings.state_dir))
+    for target in (InfluxTarget("", private=True),):
+        sink.stop_sink(settings.state_dir, target)
+    influxd.stop_influxd(sink.server_dir(settings.state_dir))
 
 
 def test_without_an_influxdb_everything_that_needs_none_works(typed: Typed) -> None:
@@ -76,7 +76,7 @@ def test_auto_starts_a_private_server_and_a_sink_that_copies_and_stop_ends_both(
     assert "private, not started yet" in typed("status")
     fill(typed.runs / "r", 500)
     url = typed.json("start")["url"]
-    target = Target(url, private=True)
+    target = InfluxTarget(url, private=True)
     give_up = time.monotonic() + 100
     while (said := typed.json("status"))["sent"] < 500:
         assert time.monotonic() < give_up, said
@@ -85,24 +85,26 @@ def test_auto_starts_a_private_server_and_a_sink_that_copies_and_stop_ends_both(
     assert (said["version"][:3], said["behind"], said["refused"], said["sink"], said["live_url"]) == ("1.6", 0, 0, True, url)
     assert typed.json("start")["url"] == url
     assert typed("stop") == "Stopped: sink, private InfluxDB\n"
-    assert not influxd.found(sink.server_dir(load().state_dir))
+    assert not influxd.running_influxd(sink.server_dir(load().state_dir))
 
 
 def test_stop_ends_what_belongs_to_its_own_setting_and_tells_of_the_rest(typed: Typed, monkeypatch: pytest.MonkeyPatch) -> None:
     needed("influxd", "influxdb")
     folder = sink.server_dir(load().state_dir)
-    there = influxd.start(folder)
+    there = influxd.start_influxd(folder)
     for url in ("http://127.0.0.1:1", "none"):
         monkeypatch.setenv("TESTBED_INFLUX_URL", url)
         said = typed("stop")
-        assert influxd.found(folder) == there
+        assert influxd.running_influxd(folder) == there
         assert f"A private InfluxDB runs at {there.url}" in said and "TESTBED_INFLUX_URL=auto testbed telemetry stop" in said
         assert typed.json("stop") == {"sink": False, "server": False}
     monkeypatch.setenv("TESTBED_INFLUX_URL", "auto")
-    assert typed("stop") == "Stopped: private InfluxDB\n" and influxd.found(folder) is None
+    assert typed("stop") == "Stopped: private InfluxDB\n" and influxd.running_influxd(folder) is None
 
 
-def test_replay_sends_a_run_again_and_says_what_was_refused(typed: Typed, target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replay_sends_a_run_again_and_says_what_was_refused(
+    typed: Typed, target: InfluxTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("TESTBED_INFLUX_DB", target.db)
     fill(typed.runs / "2026-11-21-0001", 20)
     for _ in range(2):
@@ -168,7 +170,7 @@ def test_a_query_that_does_not_end_is_ended_by_ctrl_c(typed: Typed) -> None:
     thread = threading.Thread(target=strike)
     thread.start()
     try:
-        with pytest.raises(KeyboardInterrupt), tables.opened([], []) as database:
+        with pytest.raises(KeyboardInterrupt), tables.open_tables([], []) as database:
             database.create_function("seen", 1, seen)
             tables.answer(database, ENDLESS.replace("n+1", "seen(n)+1"))
     finally:
@@ -186,14 +188,14 @@ def test_a_query_is_ended_when_ctrl_c_comes_while_its_thread_starts(monkeypatch:
             raise KeyboardInterrupt
 
     monkeypatch.setattr(tables, "Thread", Struck)
-    with pytest.raises(KeyboardInterrupt), tables.opened([], []) as database:
+    with pytest.raises(KeyboardInterrupt), tables.open_tables([], []) as database:
         database.create_function("seen", 1, lambda at: begun.set() or at)
         tables.answer(database, ENDLESS.replace("n+1", "seen(n)+1"))
 
 
 def test_a_database_is_closed_while_a_statement_still_runs() -> None:
     begun = threading.Event()
-    with tables.opened([], []) as database:
+    with tables.open_tables([], []) as database:
         database.create_function("seen", 1, lambda at: begun.set() or at)
 
         def endless() -> None:
@@ -237,13 +239,13 @@ def test_a_disk_that_fills_leaves_the_old_export_whole(typed: Typed, monkeypatch
     fill(typed.runs / "r", 3000)
     typed("export", "r", "--out", "out", "--format", kind)
     (file,) = Path("out").iterdir()
-    before, write, size = file.read_bytes(), tables.export, [0]
+    before, write, size = file.read_bytes(), tables.export_tables, [0]
 
     def cramped(*args: Any) -> dict[Path, int]:
         with room_for(size[0]):
             return write(*args)
 
-    monkeypatch.setattr(tables, "export", cramped)
+    monkeypatch.setattr(tables, "export_tables", cramped)
     for size[0] in (100, len(before) - 1):
         said = typed("export", "r", "--out", "out", "--format", kind, code=2)
         assert "choose another --out" in said and file.read_bytes() == before and list(Path("out").iterdir()) == [file]
@@ -268,7 +270,9 @@ def test_export_says_where_it_cannot_write(typed: Typed) -> None:
     assert "taken" in typed("export", "r", "--out", "taken", code=2)
 
 
-def test_prune_removes_only_what_is_old_and_in_influxdb(typed: Typed, target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prune_removes_only_what_is_old_and_in_influxdb(
+    typed: Typed, target: InfluxTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for run, days in (("a", 100), ("b", 100), ("c", 1)):
         fill(typed.runs / run, 10)
         then = time.time() - days * 86400
@@ -277,7 +281,7 @@ def test_prune_removes_only_what_is_old_and_in_influxdb(typed: Typed, target: Ta
     monkeypatch.setenv("TESTBED_INFLUX_DB", target.db)
     said = typed("prune", "--older", "90d", "--yes")
     assert "a  kept" in said and "not in InfluxDB yet" in said and (typed.runs / "a" / "telemetry").exists()
-    sink.Sink(Target(target.url, target.db), typed.home / "state", idle_s=0.0).run()
+    sink.Sink(InfluxTarget(target.url, target.db), typed.home / "state", idle_s=0.0).run()
     assert "Would remove 2 journals, a to b" in typed("prune", "--older", "90d", "--dry-run")
     assert "asks for confirmation" in typed("prune", "--older", "90d", code=2)
     assert "Removed 2 journals, a to b" in typed("prune", "--older", "90d", "--yes")

@@ -61,14 +61,14 @@ def test_a_full_disk_and_a_journal_without_a_job_leave_what_was_there(typed: Typ
     typed("export", "r1", "--out", "tb", "--format", "tensorboard")
     (file,) = (path for path in Path("tb").rglob("*") if path.is_file())
     before = file.read_bytes()
-    export = tensorboard.export
+    export = tensorboard.export_tensorboard
 
     def cramped(*args: Any) -> dict[Path, int]:
         with room_for(1000):
             return export(*args)
 
     with monkeypatch.context() as patch:
-        patch.setattr(tensorboard, "export", cramped)
+        patch.setattr(tensorboard, "export_tensorboard", cramped)
         assert "choose another --out" in typed("export", "r1", "--out", "tb", "--format", "tensorboard", code=2)
     assert file.read_bytes() == before and [p for p in Path("tb").rglob("*") if p.is_file()] == [file]
     trained(typed.runs / "r3", count=0)

@@ -23,7 +23,7 @@ from typing import Any
 from ..host.place import Place
 from ..transport.accord import appears
 from ..transport.loop import Wire
-from ..transport.wires import SLICE
+from ..transport.tasks import SLICE
 
 FRAME = struct.Struct("!B8sqQQ")
 """Kind; group, tag, the receiver's number for the message, its bytes."""

@@ -13,7 +13,7 @@ import torch
 
 from ..collectives.carrier import Ring, Whole
 from ..transport.buffers import Buffer, pieces
-from ..transport.wires import Segment, all_reduce_steps
+from ..transport.tasks import Segment, all_reduce_steps
 
 LEAST = 65536
 """Bytes for which a further ring is taken: below, what a ring saves is less than what its messages cost."""

@@ -16,7 +16,8 @@ from typing import Any, Protocol
 from ..host.place import Place
 from ..transport.buffers import Buffer, pieces
 from ..transport.loop import Loop, Stall, Wire
-from ..transport.wires import SCRATCH, Combining, Passing, Round, Segment, Wires
+from ..transport.tasks import SCRATCH, Combining, Passing, Round, Segment
+from ..transport.wires import Wires
 
 
 class Sum:

@@ -14,7 +14,6 @@ also answers for sums that are done here, as others may still miss something.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import select
 import socket
@@ -26,12 +25,11 @@ from typing import Any
 
 from ..host.place import Place
 from ..host.slots import CHECK_S, shared
-from ..transport.accord import appears
 from ..transport.buffers import Buffer, pieces
-from ..transport.datagrams import ACK, DATA, HEADER, KEPT, LARGEST, NOTHING, PING, RINGS, SUMS, Block, Item, Lane, full, unpacked
+from ..transport.datagrams import ACK, DATA, HEADER, KEPT, LARGEST, NOTHING, PING, RINGS, SUMS, Block, Item, full, unpacked
 from ..transport.loop import TICK_S, Stall
+from ..transport.meeting import met
 from ..transport.neighbours import EARLY, End, Neighbour, Tally
-from ..transport.wires import CHECK_S as GIVEN_UP_S
 from .blocks import BlockRound
 from .carrier import RingSet, Sum
 
@@ -88,36 +86,8 @@ class DatagramSet(RingSet):
         self._thread.start()
 
     def _meet(self, place: Place, store: Any, name: str, until_s: float, given_up: Callable[[], bool] | None) -> None:
-        def said(topic: str, rank: int) -> Any:
-            key = f"{name}/{topic}/{rank}"
-            while not appears(store, key, min(GIVEN_UP_S, max(until_s - time.monotonic(), 0.001))):
-                if time.monotonic() >= until_s or (given_up is not None and given_up()):
-                    raise TimeoutError(f"timed out while waiting for rank {rank}")
-            return json.loads(store.get(key))
-
-        peers: dict[int, list[End]] = {}
-        for peer in sorted({*self._before, *self._after}):
-            peers[peer] = []
-            for lane in dict.fromkeys(place.lanes):
-                self._ends.append(End(lane))
-                peers[peer].append(self._ends[-1])
-        mine = {peer: [(*end.socket.getsockname(), end.token, end.room) for end in ends] for peer, ends in peers.items()}
-        store.set(f"{name}/ends/{place.rank}", json.dumps(mine))
-        largest, theirs = LARGEST, []
-        for peer, ends in peers.items():
-            for end, (address, port, token, room) in zip(ends, said("ends", peer)[str(place.rank)], strict=False):
-                largest = min(largest, end.connect(address, port))
-                theirs.append((end, token, min(room, end.socket.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) // 3)))
-        if self._ends:  # blocks are the same on all ranks
-            store.set(f"{name}/largest/{place.rank}", json.dumps(largest))
-            largest = min(said("largest", rank) for rank in range(place.world))
-        self._unit = (largest - HEADER.size) // 8 * 8
-        if self._unit < 8:
-            raise RuntimeError(f"connecting to peers: a datagram of {largest} bytes holds no block")
-        for end, token, room in theirs:
-            end.lane = Lane(token, largest, room)
-        connected = {id(end) for end, _, _ in theirs}
-        self._neighbours = {peer: Neighbour(peer, [end for end in ends if id(end) in connected]) for peer, ends in peers.items()}
+        others = {*self._before, *self._after}
+        self._neighbours, self._unit = met(place, store, name, others, self._ends, until_s, given_up)
         self._by_number: dict[int, End] = {}
         for neighbour in self._neighbours.values():
             for end in neighbour.ends:
@@ -405,38 +375,3 @@ class DatagramSet(RingSet):
             end.socket.sendmsg([head, memory])
         self._tally.sent += len(head) + len(memory)
         return len(head) + len(memory)
-
-
-class Datagrams:
-    """An Exchange (rings.py) by datagrams, over the set in use."""
-
-    def __init__(self) -> None:
-        self.tally = Tally()
-        self.current: DatagramSet | None = None
-        self._noted = (0, 0, 0)
-
-    @property
-    def sent(self) -> int:
-        return self.tally.sent
-
-    def use(self, some: DatagramSet) -> None:
-        """Carry the next sums over these rings; none may be under way."""
-        self.current = some
-
-    def start(self, flat: Any) -> list[Any]:
-        assert self.current is not None, "no rings to sum over"
-        return [self.current.sum(flat)]
-
-    def gather(self, table: Any) -> list[Any]:
-        raise ValueError("datagrams carry sums alone")
-
-    def notes(self) -> dict[str, Any]:
-        """What a record says of the sums since the last: bytes sent again, and the share of contributions that is missing."""
-        tally, (resent, missing, every) = self.tally, self._noted
-        self._noted = tally.resent, tally.missing, tally.contributions
-        share = (tally.missing - missing) / max(1, tally.contributions - every)
-        return {"resent_bytes": tally.resent - resent, "lost_share": round(share, 8)}
-
-    def close(self) -> None:
-        if self.current is not None:
-            self.current.close()

@@ -28,39 +28,15 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from ..host.place import PlannedTurn
 from ..transport.accord import appears
-from .sets import Layout, Set, Sets
+from .moves import STOP, VOID, Agreed, Move, Refused, lease_of
+from .sets import Layout, Sets
 
 CHECK_S = 0.2
 """How often (s) a rank that holds looks whether it is asked to stop or has lost a peer."""
-LONGEST_LEASE_S = 86400.0
-VOID, STOP = "void", "stop"
-
-
-@dataclass(slots=True)
-class Move:
-    """A move as this rank sees it. The thread that listens sets what was asked; only the main thread ends the move."""
-
-    number: int
-    layout: Layout
-    until_s: float  # monotonic; the lease
-    state: str = "preparing"
-    formed: Set | None = None
-    ready: bool = False  # this rank is counted in prepared/N
-    hold_s: float = 0.0  # the lease of the hold that was asked for; 0: none was
-    hold_written: bool = False
-    go: bool = False
-    decide: bool = False
-    held_at: int | None = None
-    held_ms: float = 0.0
-    took_ms: float = 0.0
-    turned_after: int | None = None
-    error: str = ""  # why its set could not be connected
-    over: bool = False
 
 
 class Turns:
@@ -89,7 +65,7 @@ class Turns:
         on_turn: called with the turn's record (see program.py) at its boundary. on_hold: True as a pause begins, False as it ends.
         stall: a wires.Stall, to be reported.
         """
-        self._rank, self._world, self._store, self._client = rank, world, store, client
+        self._rank, self._world, self._agreed, self._client = rank, world, Agreed(store, world), client
         self._sets, self._read, self._timeout_s, self._ahead = sets, read, timeout_s, ahead
         self._planned = {entry.after: entry for entry in planned}
         self._asked_to_stop, self._on_turn, self._on_hold, self._stall = asked_to_stop, on_turn, on_hold, stall
@@ -99,7 +75,7 @@ class Turns:
         self._last = 0
         self._iteration = 0
         self._state: dict[str, Any] = {"move": 0, "state": "idle"}
-        self._others_store: Any = None
+        self._others: Agreed | None = None
         self._boundary: int | None = None
 
     # the main thread
@@ -112,13 +88,13 @@ class Turns:
         move = self._move
         if move is None or move.turned_after is not None or not (move.decide or (move.hold_s and not move.hold_written)):
             return
-        if not self._all_prepared(self._store, move):
+        if not self._agreed.all_ready(move.number):
             return
         last = iteration + self._ahead
         if move.decide:
-            self._store.compare_set(f"move/{move.number}", "", str(last))
+            self._agreed.decide(move.number, str(last))
         else:
-            self._store.compare_set(f"hold/{move.number}", "", f"{last} {max(0.0, move.until_s - time.monotonic()):.3f}")
+            self._agreed.hold(move.number, last, max(0.0, move.until_s - time.monotonic()))
             move.hold_written = True
 
     def after(self, iteration: int) -> bool:
@@ -137,9 +113,9 @@ class Turns:
             if self._stall is not None:
                 self._stall.mark()
             self._answer(move, "prepared", took_ms=move.took_ms)
-        decision = self._decision(move)
+        decision = self._agreed.decision(move.number) if self._agreed.decided(move.number) else None
         if decision is None and time.monotonic() >= move.until_s:
-            decision = self._decide(move, VOID)
+            decision = self._agreed.decide(move.number, VOID)
         if decision is None and self._agreed_hold(move, iteration):
             decision = self._hold(move, iteration)
         if decision is None:
@@ -171,27 +147,16 @@ class Turns:
         else:
             self._abandon(move)
 
-    def _decision(self, move: Move) -> int | str | None:
-        key = f"move/{move.number}"
-        return _read_decision(self._store.get(key)) if self._store.check([key]) else None
-
-    def _decide(self, move: Move, wanted: str) -> int | str:
-        """Decide the move, or find how it was decided."""
-        return _read_decision(self._store.compare_set(f"move/{move.number}", "", wanted))
-
-    def _all_prepared(self, store: Any, move: Move) -> bool:
-        return bool(store.add(f"prepared/{move.number}", 0) == self._world)
-
     def _agreed_hold(self, move: Move, iteration: int) -> bool:
-        key = f"hold/{move.number}"
-        if not self._store.check([key]):
+        held = self._agreed.held(move.number)
+        if held is None:
             return False
-        at, lease_s = _text(self._store.get(key)).split()
-        if int(at) > iteration:
-            self._boundary = int(at)
+        at, lease_s = held
+        if at > iteration:
+            self._boundary = at
             return False
         if not move.hold_s:  # this rank was not asked itself
-            move.until_s = min(move.until_s, time.monotonic() + float(lease_s))
+            move.until_s = min(move.until_s, time.monotonic() + lease_s)
         return True
 
     def _hold(self, move: Move, iteration: int) -> int | str:
@@ -208,17 +173,16 @@ class Turns:
         return decision
 
     def _held(self, move: Move, iteration: int) -> int | str:
-        key = f"move/{move.number}"
         while True:
             left_s = move.until_s - time.monotonic()
             if self._asked_to_stop():
-                self._decide(move, STOP)
+                self._agreed.decide(move.number, STOP)
             elif left_s <= 0:
-                self._decide(move, VOID)
-            elif move.decide and self._all_prepared(self._store, move):
-                self._decide(move, str(iteration))
-            if appears(self._store, key, min(CHECK_S, max(0.001, left_s))):
-                return _read_decision(self._store.get(key))
+                self._agreed.decide(move.number, VOID)
+            elif move.decide and self._agreed.all_ready(move.number):
+                self._agreed.decide(move.number, str(iteration))
+            if appears(self._agreed.store, f"move/{move.number}", min(CHECK_S, max(0.001, left_s))):
+                return self._agreed.decision(move.number)
             if lost := self._sets.lost():
                 raise RuntimeError(lost)
 
@@ -273,7 +237,7 @@ class Turns:
         if not self._sets.known(layout):
             if self._sets.make is None:
                 raise ValueError("TESTBED_TURNS: with NCCL a job's rings do not change while it runs")
-            formed = self._sets.make(layout, f"set/planned {entry.after}", self._store, self._timeout_s, None)
+            formed = self._sets.make(layout, f"set/planned {entry.after}", self._agreed.store, self._timeout_s, None)
         self._sets.turn(layout, formed)
 
     # the thread that listens
@@ -298,24 +262,25 @@ class Turns:
             elif move is None or move.number != number:
                 raise Refused(f"move {number} is not under way here, the last was {self._last}", number)
             elif verb == "hold" and move.turned_after is None:
-                move.until_s = time.monotonic() + _lease_s(message, number)
-                move.hold_s = _lease_s(message, number)
+                move.until_s = time.monotonic() + lease_of(message, number)
+                move.hold_s = lease_of(message, number)
             elif verb == "go":
                 self._go(move, decide=message.get("decide") is True)
             elif verb == "drop" and move.turned_after is None:
-                self._listener_store().compare_set(f"move/{number}", "", VOID)
+                self._heard().decide(number, VOID)
         except Refused as refused:
             self.send(self._message(refused.move, "cannot", self._iteration, {"error": str(refused)}))
         except RuntimeError as error:  # the store; if it is gone for good, the main thread ends the rank
-            self._others_store = None
+            self._others = None
             print(f"# rank {self._rank}: move {message.get('move')}: {error}", file=sys.stderr)
         except (OverflowError, TypeError, KeyError, MemoryError, RecursionError) as error:
             self.send(self._message(0, "cannot", self._iteration, {"error": f"{type(error).__name__}: {error}"}))
 
-    def _listener_store(self) -> Any:
-        if self._others_store is None:
-            self._others_store = self._client()
-        return self._others_store
+    def _heard(self) -> Agreed:
+        """What the ranks agree on, for the thread that listens."""
+        if self._others is None:
+            self._others = Agreed(self._client(), self._world)
+        return self._others
 
     def _prepare(self, number: int, message: Mapping[str, Any]) -> None:
         if self._move is not None:
@@ -324,7 +289,7 @@ class Turns:
             raise Refused(f"move number {number} is not above the last, {self._last}", number)
         if self._planned:
             raise Refused("TESTBED_TURNS has turns that are yet to come", number)
-        lease_s = _lease_s(message, number)
+        lease_s = lease_of(message, number)
         try:
             layout = self._read(message, self._sets.layout)
         except ValueError as error:
@@ -332,7 +297,7 @@ class Turns:
         if not self._sets.known(layout) and self._sets.make is None:
             raise Refused("with NCCL a job's rings do not change while it runs", number)
         digest = hashlib.sha256(json.dumps([layout.rings, layout.traffic]).encode()).hexdigest()
-        if _text(self._listener_store().compare_set(f"layout/{number}", "", digest)) != digest:
+        if not self._heard().one_layout(number, digest):
             raise Refused(f"another rank was asked to prepare move {number} with another layout", number)
         move = Move(number, layout, time.monotonic() + lease_s)
         self._last = number
@@ -340,19 +305,19 @@ class Turns:
         with self._lock:
             self._move = move
         if self._sets.known(layout):
-            self._ready(move, self._listener_store())
+            self._ready(move, self._heard())
         else:
             threading.Thread(target=self._form, args=(move, lease_s), name=f"move {number}", daemon=True).start()
 
     def _form(self, move: Move, lease_s: float) -> None:
         """Connect a move's set, in a thread of its own."""
         began_ns = time.monotonic_ns()
-        store = formed = None
+        agreed = formed = None
         try:
-            store = self._client()
+            agreed = Agreed(self._client(), self._world)
             assert self._sets.make is not None
             formed = self._sets.make(
-                move.layout, f"set/{move.number}", store, min(lease_s, self._timeout_s), lambda: self._given_up(move, store)
+                move.layout, f"set/{move.number}", agreed.store, min(lease_s, self._timeout_s), lambda: self._given_up(move, agreed)
             )
             with self._lock:
                 if not move.over:
@@ -361,32 +326,32 @@ class Turns:
                 formed.close()
                 return
             move.took_ms = round((time.monotonic_ns() - began_ns) / 1e6, 3)
-            self._ready(move, store)
+            self._ready(move, agreed)
         except Exception as error:  # a thread: what it does not report nobody would see
             try:
-                if store is None or not self._given_up(move, store):  # reported by the main thread once the move is over here
+                if agreed is None or not self._given_up(move, agreed):  # reported by the main thread once the move is over here
                     move.error, move.until_s = f"forming failed: {error}", 0.0
-                if store is not None:
-                    store.compare_set(f"move/{move.number}", "", VOID)  # else the others wait for the lease
+                if agreed is not None:
+                    agreed.decide(move.number, VOID)  # else the others wait for the lease
             except RuntimeError as gone:
                 print(f"# rank {self._rank}: move {move.number}: {gone}", file=sys.stderr)
 
-    def _given_up(self, move: Move, store: Any) -> bool:
-        return move.over or bool(store.check([f"move/{move.number}"]))
+    def _given_up(self, move: Move, agreed: Agreed) -> bool:
+        return move.over or agreed.decided(move.number)
 
-    def _ready(self, move: Move, store: Any) -> None:
-        store.add(f"prepared/{move.number}", 1)
+    def _ready(self, move: Move, agreed: Agreed) -> None:
+        agreed.ready(move.number)
         move.ready = True
 
     def _go(self, move: Move, *, decide: bool) -> None:
-        store = self._listener_store()
+        agreed = self._heard()
         if not move.go:
             move.go = True
-            decide = store.add(f"go/{move.number}", 1) == self._world or decide
+            decide = agreed.asked(move.number) or decide
         if decide:
             move.decide = True  # before held_at is looked at: the main thread sets that first and then looks at this
-            if move.held_at is not None and self._all_prepared(store, move):
-                store.compare_set(f"move/{move.number}", "", str(move.held_at))
+            if move.held_at is not None and agreed.all_ready(move.number):
+                agreed.decide(move.number, str(move.held_at))
 
     # both
 
@@ -406,27 +371,3 @@ class Turns:
             "t_ns": time.monotonic_ns(),
             **more,
         }
-
-
-class Refused(Exception):
-    """A message that this rank does not obey; it says why."""
-
-    def __init__(self, words: str, move: int) -> None:
-        super().__init__(words)
-        self.move = move
-
-
-def _lease_s(message: Mapping[str, Any], number: int) -> float:
-    lease_s = message.get("lease_s")
-    if isinstance(lease_s, bool) or not isinstance(lease_s, int | float) or not 0 < lease_s <= LONGEST_LEASE_S:
-        raise Refused(f"lease_s: {lease_s!r}: not a number of seconds up to {LONGEST_LEASE_S:.0f}", number)
-    return float(lease_s)
-
-
-def _text(value: Any) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value)
-
-
-def _read_decision(value: Any) -> int | str:
-    text = _text(value)
-    return text if text in (VOID, STOP) else int(text)

@@ -160,7 +160,7 @@ class Exchange:
 
     def _carry(self, given: Any, send: Sequence[int], got: Any, receive: Sequence[int]) -> None:
         """Numbers of a flat tensor to the ranks in order, and theirs into another; this rank's own stay where they are."""
-        from ..transport.wires import ReceiveTask, SendTask
+        from ..transport.tasks import ReceiveTask, SendTask
 
         rank = self._job.place.rank
         tasks: list[Task] = []

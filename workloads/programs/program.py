@@ -13,9 +13,10 @@ from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 from ..collectives.aggregate import Aggregate
+from ..collectives.lossy import Datagrams
 from ..collectives.rings import Gloo
 from ..collectives.sets import Layout, Make, Sets, read_layout
-from ..collectives.spray import Datagrams, DatagramSet
+from ..collectives.spray import DatagramSet
 from ..collectives.turns import Turns
 from ..host.handoff import Handoff
 from ..host.pace import Pace

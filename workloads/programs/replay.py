@@ -200,7 +200,8 @@ class Wired:
     """All of it over TCP connections of the load's own (see wires.py)."""
 
     def __init__(self, job: Job, load: Load, name: str, store: Any, within_s: float, given_up: Callable[[], bool] | None) -> None:
-        from ..transport.wires import ReceiveTask, Round, SendTask, Wires
+        from ..transport.tasks import ReceiveTask, Round, SendTask
+        from ..transport.wires import Wires
 
         rank = job.place.rank
         out = {f"transfer {k}": (t.target, t.lane) for k, t, _ in load.sent}

@@ -89,7 +89,7 @@ class Scheduled:
             for work in dist.batch_isend_irecv(operations) if operations else []:
                 work.wait()
             return
-        from ..transport.wires import ReceiveTask, SendTask
+        from ..transport.tasks import ReceiveTask, SendTask
 
         (wires, name), here = self._wires, self._rank
         coming, going = _by_peer(receives), _by_peer(sends)

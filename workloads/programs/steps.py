@@ -55,7 +55,7 @@ class Step(ABC):
         """Run one iteration and return its record. agree: at its end all ranks hold the same weights.
 
         comm_ms is the exposed part: from when computing is done to all sums being there. bytes: what is averaged; wire_bytes: what
-        this rank sent for that, where it is known. resent_bytes, lost_share: as spray.Datagrams.notes. algbw is of bytes, busbw of
+        this rank sent for that, where it is known. resent_bytes, lost_share: as lossy.Datagrams.notes. algbw is of bytes, busbw of
         what a rank sends, both over the time in which any sum was on its way. With nccl times are the host's view, after the device
         has been waited for.
         """

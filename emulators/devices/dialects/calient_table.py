@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from emulators.optics.plant import Circuit, Pair, Plant, Side
+from emulators.optics.circuits import Circuit
+from emulators.optics.plant import Pair, Plant, Side
 
 DEFAULT_GROUP = "SYSTEM"  # CODE: Phosphorus
 KINDS = ("1WAY", "2WAY")
@@ -154,14 +155,14 @@ class Table:
             dark = any(self.plant.true_dbm(("in", ingress), now) is None for ingress, _ in connection.pairs)
             return f"AS=UMA,OS=RDY,OC={'FAIL' if dark else 'OK'}"
         made = self._made(connection)
-        if any(not self.plant.settled(circuit, now) for circuit in made):
+        if any(not circuit.settled(now) for circuit in made):
             return "AS=IS,OS=RDY,OC=OK"
         return f"AS=IS,OS=IS,OC={'FAIL' if self._dark(connection, made, now) else 'OK'}"
 
     def dark(self, connection: Connection, now: float) -> bool:
         """Return whether an active connection has come to rest without light on every path."""
         made = self._made(connection)
-        return connection.active and all(self.plant.settled(c, now) for c in made) and self._dark(connection, made, now)
+        return connection.active and all(c.settled(now) for c in made) and self._dark(connection, made, now)
 
     def _made(self, connection: Connection) -> list[Circuit]:
         found = (self.plant.circuit(("in", pair[0])) for pair in connection.pairs)

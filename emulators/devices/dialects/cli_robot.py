@@ -156,7 +156,7 @@ class Robot:
         assert self.current is not None
         pair = self.current.moves[len(self.current.outcome)]
         circuit = self.plant.circuit(("in", pair[0]))
-        if self.current.connects and circuit is not None and not self.plant.settled(circuit, now):
+        if self.current.connects and circuit is not None and not circuit.settled(now):
             self.plant.disconnect([pair], now)
 
     def _homed(self, at: float) -> None:

@@ -218,7 +218,7 @@ class LumentumNetconf(NetconfDialect[tuple[Shown, ...]]):
         passband = self.spectrum.passband(found.band)
         if passband is None:
             return (self.plant.floor_dbm, self.plant.floor_dbm)
-        if not self.spectrum.settled(passband, now):
+        if not passband.settled(now):
             return None
         return self.spectrum.channel_dbm(passband, "in", now), self.spectrum.channel_dbm(passband, "out", now)
 

@@ -247,7 +247,7 @@ class PolatisPorts(Tl1Dialect[tuple[Pair, ...]]):
         """Turn the attenuators to what their modes ask, from the light there is now."""
         for label, attenuator in self.attenuators.items():
             circuit = self.plant.circuit(("out", label))
-            if circuit is None or not self.plant.settled(circuit, now):
+            if circuit is None or not circuit.settled(now):
                 attenuator.released()
                 continue
             reference = attenuator.refs or circuit.ingress

@@ -169,7 +169,7 @@ class PolatisYang:
             db: float | None
             if mode in ("MAXIMUM", "FIXED"):
                 db = MOST_DB if mode == "MAXIMUM" else None
-            elif circuit is None or not self.plant.settled(circuit, now):
+            elif circuit is None or not circuit.settled(now):
                 attenuator.released()
                 continue
             else:

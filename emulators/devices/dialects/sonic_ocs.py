@@ -327,7 +327,7 @@ class SonicOcs(CliDialect[tuple[tuple[str, str, str], ...]]):
         circuit = self.plant.circuit(("in", pair[0]))
         if circuit is None or circuit.egress != pair[1]:
             return "failed", "failed"
-        moving = "tuned" if self.plant.settled(circuit, now) else "tuning"
+        moving = "tuned" if circuit.settled(now) else "tuning"
         sides = zip(("in", "out"), pair, strict=True)
         a, b = ("blocked" if self.plant.disabled(s) else "failed" if s in self.plant.wrong.failed else moving for s in sides)
         return a, b

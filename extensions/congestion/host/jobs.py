@@ -18,7 +18,8 @@ import sys
 import time
 
 from agent.basics import RUN, VAR, Failure, bad, read_json, refused, write
-from agent.jobs.processes import MARK, job_name, of_job
+from agent.jobs.processes import job_name
+from agent.jobs.remains import MARK, of_job
 from agent.mechanism import Mechanism
 from agent.tcp import kick
 from agent.tcp.controls import available

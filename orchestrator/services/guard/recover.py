@@ -75,7 +75,7 @@ async def restart(jobs: Jobs, command: Command, record: JobRecord, why: str, beg
             lock.bind(run)
             begun.by(run.id)
             with run, Journal(settings.run_dir(run.id), run.id, lab.name) as journal:
-                environment.note(settings.run_dir(run.id), lab, command.inventory)
+                environment.record_environment(settings.run_dir(run.id), lab, command.inventory)
                 recorder = Recorder(Silent(), journal)
                 async with deadline(command.timeout_s, "job restart"):
                     await obeyed(jobs.session, run, hosts_of_job(record, lab), turner)

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from orchestrator.telemetry.lineprotocol import Point, parse
 from orchestrator.telemetry.names import MEASUREMENTS
-from orchestrator.telemetry.reader import as_declared, parts
-from orchestrator.telemetry.tail import Mark, Tail
+from orchestrator.telemetry.reader import is_declared, part_files
+from orchestrator.telemetry.tail import JournalTail, Mark
 
 RUNS = 12
 """Number of newest runs followed, in addition to those in `keep`."""
@@ -36,7 +36,7 @@ class Journals:
         self._runs = state_dir / "runs"
         self._belongs = belongs
         self._known: dict[str, bool] = {}
-        self._tails: dict[str, Tail] = {}
+        self._tails: dict[str, JournalTail] = {}
         self._due: dict[str, float] = {}
         self._listed = -1.0
         self._stamp = -1
@@ -86,7 +86,7 @@ class Journals:
             self._tails.pop(name).close()
             self._due.pop(name, None)
         fresh = wanted - self._tails.keys()
-        self._tails |= {name: Tail(self._runs / name, Mark()) for name in fresh}
+        self._tails |= {name: JournalTail(self._runs / name, Mark()) for name in fresh}
         return fresh
 
     def _is_ours(self, run: str) -> bool:
@@ -94,14 +94,14 @@ class Journals:
             self._known[run] = self._belongs(run)
         return self._known[run]
 
-    def _grown(self, tail: Tail) -> bool:
+    def _grown(self, tail: JournalTail) -> bool:
         try:
             size = (tail.run_dir / "telemetry" / f"{tail.mark.part:03d}.lp").stat().st_size
         except OSError:
             return False
         return size > tail.mark.offset
 
-    def _added(self, tail: Tail) -> Iterator[Point]:
+    def _added(self, tail: JournalTail) -> Iterator[Point]:
         for _ in range(BATCHES):
             try:
                 data = tail.take()
@@ -112,9 +112,9 @@ class Journals:
             tail.taken(data, 0)
             yield from self._points(data.splitlines())
 
-    def _back(self, tail: Tail, *, samples: bool) -> Iterator[Point]:
+    def _back(self, tail: JournalTail, *, samples: bool) -> Iterator[Point]:
         """The events of the last parts, and every point near the end; moves the tail to the position reached."""
-        files = parts(tail.run_dir)[-PARTS_BACK - 1 :]
+        files = part_files(tail.run_dir)[-PARTS_BACK - 1 :]
         for path in files:
             try:
                 data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
@@ -131,6 +131,6 @@ class Journals:
     def _points(self, lines: Iterable[bytes]) -> Iterator[Point]:
         for line in lines:
             try:
-                yield as_declared(parse(line.decode("utf-8")))
+                yield is_declared(parse(line.decode("utf-8")))
             except ValueError:
                 self.unread += 1

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from orchestrator.telemetry.lineprotocol import Point, parse
-from orchestrator.telemetry.reader import as_declared, parts
-from orchestrator.telemetry.tail import Mark, Tail
+from orchestrator.telemetry.reader import is_declared, part_files
+from orchestrator.telemetry.tail import JournalTail, Mark
 
 DARK_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.06, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0)
 """Upper limits (s) of the dark times' buckets: fine around what switches by mirrors take (25 to 75 ms), up to a robot's minute."""
@@ -50,7 +50,7 @@ class Counted:
         for run in runs:
             folder = self.runs_dir / run
             try:
-                sizes = tuple((path.name, path.stat().st_size) for path in parts(folder))
+                sizes = tuple((path.name, path.stat().st_size) for path in part_files(folder))
             except OSError:  # a part was compressed in between
                 sizes = ()
             if sizes != self._sizes.get(run, ()):
@@ -58,7 +58,7 @@ class Counted:
                 self._grown(run, folder)
 
     def _grown(self, run: str, folder: Path) -> None:
-        tail = Tail(folder, self._marks.get(run, Mark()))
+        tail = JournalTail(folder, self._marks.get(run, Mark()))
         try:
             while data := tail.take():
                 for line in data.splitlines():
@@ -73,7 +73,7 @@ class Counted:
 
     def _line(self, line: bytes) -> None:
         try:
-            point = as_declared(parse(line.decode("utf-8")))
+            point = is_declared(parse(line.decode("utf-8")))
         except ValueError:
             self.unread += 1
             return

@@ -16,7 +16,7 @@ from orchestrator.store.store import Store
 from orchestrator.store.verbs import verb_of
 from orchestrator.telemetry import environment
 from orchestrator.telemetry.lineprotocol import INT_MAX
-from orchestrator.telemetry.reader import Recorded, Stretch, parts
+from orchestrator.telemetry.reader import Recorded, Stretch, part_files
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Source:
     @property
     def journalled(self) -> bool:
         """Whether any part of its journal exists."""
-        return bool(parts(self.folder))
+        return bool(part_files(self.folder))
 
     @property
     def plan(self) -> Mapping[str, Any]:
@@ -80,7 +80,7 @@ def gather(
     sources = []
     for record in ordered:
         folder = settings.run_dir(record.id)
-        noted = environment.noted(folder)
+        noted = environment.recorded_environment(folder)
         if noted is not None:
             emulated, devices = noted.get("emulated"), _scales(noted.get("devices"))
         else:
@@ -92,7 +92,7 @@ def gather(
         until = _until(record, changes[record.lab])
         sources.append(Source(record, folder, before, noted, emulated, devices, was, now, until, _ports(noted)))
     runs = [word for source in sources for word in (source.record.id, source.was, source.now) if word]
-    journals = {run: settings.run_dir(run) for run in dict.fromkeys(runs) if parts(settings.run_dir(run))}
+    journals = {run: settings.run_dir(run) for run in dict.fromkeys(runs) if part_files(settings.run_dir(run))}
     return ReportedRuns(name, tuple(sources), journals, comparison or {})
 
 

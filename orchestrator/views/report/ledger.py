@@ -13,7 +13,7 @@ from markupsafe import Markup, escape
 
 from optics.plain import scaled_text, seconds_text
 from orchestrator.results import Json, to_json
-from orchestrator.telemetry.tables import load, opened
+from orchestrator.telemetry.tables import fill_tables, open_tables
 
 MISSING = "not recorded"
 _SHORT = 16
@@ -123,7 +123,7 @@ class Ledger:
             return
         self._read.add((run_dir, measurement))
         trouble: list[str] = []
-        load(self.database, run_dir, (measurement,), trouble, near)
+        fill_tables(self.database, run_dir, (measurement,), trouble, near)
         self.add_trouble(run_dir, trouble)
 
     def add_trouble(self, run_dir: Path, trouble: Sequence[str]) -> None:
@@ -135,11 +135,11 @@ class Ledger:
 @contextmanager
 def ledger(run_dirs: Sequence[Path], wanted: Sequence[str]) -> Iterator[Ledger]:
     """A ledger over the journals of these runs; `wanted`: the measurements to read."""
-    with opened((), wanted) as database:
+    with open_tables((), wanted) as database:
         book = Ledger(database)
         for run_dir in run_dirs:
             trouble: list[str] = []
-            load(database, run_dir, wanted, trouble)
+            fill_tables(database, run_dir, wanted, trouble)
             book.add_trouble(run_dir, trouble)
         database.execute("CREATE INDEX iteration_by_time ON iteration(run, time_ns)")
         database.execute("CREATE INDEX iteration_by_number ON iteration(run, iter)")

@@ -17,7 +17,7 @@ import pytest
 
 from agent.basics import Failure
 from agent.daemon import Server
-from agent.jobs.processes import kill_session
+from agent.jobs.remains import kill_session
 from agent.measure import flows, load
 
 

@@ -9,7 +9,7 @@ from typing import Any, NoReturn, cast
 
 import pytest
 
-from agent.netlink import links
+from agent.host.netlink import links
 from agent.routes import generations
 from agent.routes.generations import Generations
 from tests.sim.kernel import Kernel, Nic

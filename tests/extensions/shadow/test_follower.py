@@ -14,7 +14,7 @@ from extensions.shadow.rank.chunks import iteration
 from extensions.shadow.rank.follower import LATE_S, PATIENCE_S, WAITING, Follower, Verdict, digest
 from workloads.training.momentum import step
 from workloads.transport.buffers import Buffer, pieces
-from workloads.transport.wires import all_reduce_steps
+from workloads.transport.tasks import all_reduce_steps
 
 SHAPES = ((7, 5), (5,), (3, 3, 2), (2,))
 LAYOUT = {"layout": 0, "buckets": [{"numbers": 20, "parts": [[2, 0], [3, 18]]}, {"numbers": 40, "parts": [[1, 0], [0, 5]]}]}
@@ -22,7 +22,7 @@ LR = 0.05
 
 
 def received(bucket: torch.Tensor, position: int, size: int) -> bytes:
-    """What a member of a ring receives while this is summed, as wires.Round does: partial sums, here noise, then whole chunks."""
+    """What a member of a ring receives while this is summed, as tasks.Round does: partial sums, here noise, then whole chunks."""
     buffer = Buffer.of(bucket)
     chunks = [buffer.part(begin, end) for begin, end in pieces(bucket.numel(), size)]
     _, incoming = all_reduce_steps(chunks, position)

@@ -16,7 +16,7 @@ import pytest
 
 from workloads.host.slots import Slots
 from workloads.transport.loop import Loop, Stall, Wire
-from workloads.transport.wires import ReceiveTask, SendTask
+from workloads.transport.tasks import ReceiveTask, SendTask
 
 PEER = "10.255.0.2"
 

@@ -19,7 +19,7 @@ from tests.workloads.ranks import ranks
 from workloads.progress import beat as written
 from workloads.progress.beat import Beat
 from workloads.transport.loop import Loop, Stall, Wire
-from workloads.transport.wires import ReceiveTask
+from workloads.transport.tasks import ReceiveTask
 
 
 def there(directory: Path, after: int = -1) -> dict[str, Any]:

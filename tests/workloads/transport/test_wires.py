@@ -21,7 +21,8 @@ import torch
 from workloads.host.place import Place
 from workloads.transport.buffers import Buffer
 from workloads.transport.loop import TCP_RTO_MAX_MS, Loop, Stall, Wire
-from workloads.transport.wires import ReceiveTask, Round, SendTask, Wires
+from workloads.transport.tasks import ReceiveTask, Round, SendTask
+from workloads.transport.wires import Wires
 
 
 class Store:
