@@ -1,7 +1,7 @@
 """How long a TCP flow of a foreign program pauses while the only circuit of its two hosts is moved: three arms, interleaved.
 
 never: the plan forbids holds. hold: the plan asks for them. hold without kick: the hosts hold; sockets that waited are not pushed
-(`Routes.hold` is called with kick=False in the process that runs `up`; the program has no such option). Both hosts send to each
+(`HostRoutes.hold` is called with kick=False in the process that runs `up`; the program has no such option). Both hosts send to each
 other at full rate all the time. The figure is the longest time in which a receiver got nothing, of the direction for which it was
 longer. Switching times are those the emulated switches were given.
 """
@@ -124,10 +124,10 @@ def pause_ms(lab: BenchLab, flow: Flows, plan: Path, arm: str, dark_s: float) ->
 def testbed(arm: str, words: list[str]) -> None:
     """Be `testbed`, whose holds do not kick where the arm is without."""
     from optical_testbed_command import main as program
-    from orchestrator.hosts.routes import Routes
+    from orchestrator.hosts.routes import HostRoutes
 
     if arm == "hold without kick":
-        Routes.hold = partialmethod(Routes.hold, kick=False)  # type: ignore[method-assign, assignment]
+        HostRoutes.hold = partialmethod(HostRoutes.hold, kick=False)  # type: ignore[method-assign, assignment]
     sys.argv = ["testbed", *words]
     program()
 

@@ -11,7 +11,7 @@ from grafana_foundation_sdk.builders import dashboard as board
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 
 from dashboards import fabric, live, reconfiguration, traffic, training, turning
-from orchestrator.extensions import parts
+from orchestrator.extensions import extension_parts
 
 FOLDER = Path(__file__).with_name("json")
 PAGES = (live, reconfiguration, fabric, training, turning, traffic)
@@ -37,7 +37,7 @@ def text_of(builder: board.Dashboard) -> str:
 
 def files() -> dict[str, str]:
     """Every dashboard's file name and text."""
-    texts = [text_of(build()) for build in (*(page.build for page in PAGES), *parts("board", "build"))]
+    texts = [text_of(build()) for build in (*(page.build for page in PAGES), *extension_parts("board", "build"))]
     return {f"{json.loads(text)['uid']}.json": text for text in texts}
 
 

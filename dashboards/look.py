@@ -11,7 +11,7 @@ from grafana_foundation_sdk.models import common as kinds
 from grafana_foundation_sdk.models import dashboard as models
 
 from dashboards.influx import HERE, SOURCE, Influx, Marks, Notes, values_of
-from orchestrator.extensions import parts
+from orchestrator.extensions import extension_parts
 from orchestrator.telemetry.palette import MARK, PHASE_COLOURS, TURN
 
 NOTHING = "nothing in this time range"
@@ -142,7 +142,7 @@ UIDS = {
 
 def titles() -> dict[str, str]:
     """Of every page by its name, those of extensions last."""
-    return UIDS | dict(parts("board", "PAGE"))
+    return UIDS | dict(extension_parts("board", "PAGE"))
 
 
 def dashboard(uid: str, what: str, variables: Sequence[board.QueryVariable], *, since: str, refresh: str) -> board.Dashboard:

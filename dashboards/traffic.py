@@ -8,7 +8,7 @@ from dashboards.influx import OURS, Influx, pick
 from dashboards.live import number
 from dashboards.look import dashboard, variable
 from dashboards.turning import curve, over
-from orchestrator.extensions import parts
+from orchestrator.extensions import extension_parts
 
 NO_SUMS = "no bytes were counted"
 
@@ -29,7 +29,7 @@ def build() -> board.Dashboard:
         refresh="5s",
     )
     for title, what, unit, query in (
-        *(each for found in parts("panels", "NUMBERS") for each in found),
+        *(each for found in extension_parts("panels", "NUMBERS") for each in found),
         (
             "Sent of whole sums",
             "Bytes that rank 0 sent, over those of whole sums over a ring in every iteration, from collective.",
@@ -51,7 +51,7 @@ def build() -> board.Dashboard:
     ):
         built.with_panel(number(title, what, unit, query, w=3))
     for panel in (
-        *(each for found in parts("panels", "panels") for each in found()),
+        *(each for found in extension_parts("panels", "panels") for each in found()),
         curve(
             "Bytes sent of whole sums",
             "Of rank 0, over those of whole sums over a ring in every iteration, from collective: 1 without compression, and with "

@@ -40,8 +40,8 @@ def by_name(module: str, part: str) -> Mapping[str, Any]:
     return {name: getattr(module_of(name, module), part) for name in there}
 
 
-def parts(module: str, part: str) -> tuple[Any, ...]:
-    """As `by_name`, the parts alone: parts("plan", "PLANNED")."""
+def extension_parts(module: str, part: str) -> tuple[Any, ...]:
+    """As `by_name`, the parts alone: extension_parts("plan", "PLANNED")."""
     return tuple(by_name(module, part).values())
 
 
@@ -66,7 +66,7 @@ def job_of(data: Mapping[str, Any]) -> Job:
     """The job that `data` (`to_json` of one) describes. Raises: StoreFailed - it has an attachment that no extension knows."""
     from optics.plan import Job  # takes 20 ms, which a list of the verbs need not wait for
 
-    job, known = Job.of(data), {each.key: each for each in parts("plan", "PLANNED")}
+    job, known = Job.of(data), {each.key: each for each in extension_parts("plan", "PLANNED")}
     if strange := sorted(job.attached.keys() - known.keys()):
         words = f"the store has a job with {', '.join(strange)}, which no extension of this version knows"
         raise StoreFailed(words, hint="testbed doctor")

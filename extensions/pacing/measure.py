@@ -16,7 +16,7 @@ from extensions.pacing.phases import Array, Phases, SharedLink, of_records, of_s
 from optics import HostName, HostPort, Infeasible, Missing, TestbedError
 from optics.ranks import RankName, hosts_of
 from orchestrator.hosts import Beat, HostEvent
-from orchestrator.hosts.counters import samples
+from orchestrator.hosts.counters import counter_samples
 from orchestrator.inventory.lab import Lab
 from orchestrator.jobs.record import ranks_of
 from orchestrator.plan.stored import stored_plan
@@ -165,7 +165,7 @@ async def _sampled(session: Session, names: Collection[HostName], seconds: float
     rows: dict[HostPort, list[tuple[int, int]]] = {}
     for event in events:
         if event.kind == "counters":
-            for port, lines in samples(event).items():
+            for port, lines in counter_samples(event).items():
                 rows.setdefault(port, []).extend((line[-1], line[1]) for line in lines)
     return stepped(rows)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from orchestrator.background.kind import Kind
 from orchestrator.background.state import S
-from orchestrator.extensions import parts
+from orchestrator.extensions import extension_parts
 from orchestrator.settings import Settings
 
 KINDS = {
@@ -27,13 +27,13 @@ def kind(name: str) -> Kind[Any]:
         module, _, called = KINDS[name].partition(":")
         found: Kind[Any] = getattr(import_module(module), called)
     else:
-        found = {each.name: each for each in parts("service", "KIND")}[name]
+        found = {each.name: each for each in extension_parts("service", "KIND")}[name]
     return found
 
 
 def kinds() -> Iterator[Kind[Any]]:
     """All of them, those of extensions last."""
-    return chain(map(kind, KINDS), parts("service", "KIND"))
+    return chain(map(kind, KINDS), extension_parts("service", "KIND"))
 
 
 def state(kind: Kind[S], settings: Settings, key: str, lab: str) -> S | None:

@@ -24,7 +24,7 @@ from optics import (
 from optics.plain import scaled_text
 from optics.words import short, sort_key
 from orchestrator.change.context import Context
-from orchestrator.fabric.lightpath import route, routes
+from orchestrator.fabric.lightpath import routes, without_attenuation
 from orchestrator.fabric.transition import Transition
 from orchestrator.hosts.failures import one_error
 from orchestrator.plan.target import SLOW_S, switching_s
@@ -210,7 +210,7 @@ async def _answers(
             step.end("; ".join(answer.failed.values()) if answer.failed else None)
             # A setting that the device does not hold has no owner: others may use those ports next.
             there = routes(answer.observed)
-            context.disown(s for s in asked.remove | asked.add if route(s) not in there)
+            context.disown(s for s in asked.remove | asked.add if without_attenuation(s) not in there)
             scale = lab.time_scale(device)
             context.recorder.part("device", device, phase, answer.sent_ns, answer.settled_ns, _words(asked), scale)
             failed = sorted(answer.failed.items(), key=lambda item: sort_key(item[0]))
@@ -219,7 +219,7 @@ async def _answers(
         step.end(answer)
         if isinstance(answer, NotBegun) or (isinstance(answer, TestbedError) and device not in context.written):
             there = routes(asked.remove)  # a route whose attenuation changes stays owned
-            context.disown(s for s in asked.add if route(s) not in there)
+            context.disown(s for s in asked.add if without_attenuation(s) not in there)
         if isinstance(answer, NotBegun):
             continue
         if isinstance(answer, TestbedError):

@@ -24,7 +24,7 @@ from orchestrator.fabric.move_order import in_order
 from orchestrator.fabric.transition import Transition, per_device
 from orchestrator.hosts import Hello
 from orchestrator.jobs.record import hosts_of_job
-from orchestrator.plan.target import SLOW_S, diff, slowest
+from orchestrator.plan.target import SLOW_S, diff, slowest_device
 from orchestrator.session import Observation
 
 
@@ -115,7 +115,7 @@ class Down:
         writes = 0
         if change:
             with recorder.phase("switch") as phase:
-                if (slow := slowest(change, session.traits)) is not None and slow[1] > SLOW_S:
+                if (slow := slowest_device(change, session.traits)) is not None and slow[1] > SLOW_S:
                     context.need(slow[1], f"{slow[0]}")
                 applied = await apply_changes(context, change.changes, "switch", together=False)
                 writes = sum(o.writes for o in applied.outcomes.values())

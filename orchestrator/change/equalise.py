@@ -13,7 +13,7 @@ from optics.plan import Plan
 from orchestrator.change.apply import apply_changes
 from orchestrator.change.context import Context
 from orchestrator.change.report import CircuitPower, EqualiseReport
-from orchestrator.fabric.lightpath import Held, route
+from orchestrator.fabric.lightpath import Held, without_attenuation
 from orchestrator.inventory.lab import Lab
 from orchestrator.plan.target import SLOW_S, Target, switching_s
 from orchestrator.verify.power import LOS_DBM, Reading, measure
@@ -82,7 +82,7 @@ async def equalise(
         for name, outcome in outcomes.items():
             holds[name] = outcome.observed
             writes += outcome.writes
-            refused |= {route(setting): why for setting, why in outcome.failed.items()}
+            refused |= {without_attenuation(setting): why for setting, why in outcome.failed.items()}
         readings = await measure(devices, lab, spectral, holds)
     rows = tuple(_row(r, target_dbm) for r in readings)
     notes = tuple(words for r in readings if (words := _why(r, target_dbm, tolerance_db, most, refused, rounds)))
@@ -96,7 +96,12 @@ def _better(
 ) -> tuple[Setting, ...]:
     """The path with its new attenuation; unchanged if near enough, dark, unmeasured or refused."""
     out = reading.out_dbm
-    if out is None or out < LOS_DBM or abs(out - target_dbm) <= tolerance_db or any(route(x) in refused for x in reading.path):
+    if (
+        out is None
+        or out < LOS_DBM
+        or abs(out - target_dbm) <= tolerance_db
+        or any(without_attenuation(x) in refused for x in reading.path)
+    ):
         return reading.path
     return adjusted(reading.path, out - target_dbm, most)
 
@@ -122,7 +127,7 @@ def _why(
     if abs(out - target_dbm) <= tolerance_db:
         return ""
     off = f"{reading.circuit}: {out:.1f} dBm, {abs(out - target_dbm):.1f} dB {'below' if out < target_dbm else 'above'} the target"
-    said = next((refused[route(x)] for x in reading.path if route(x) in refused), "")
+    said = next((refused[without_attenuation(x)] for x in reading.path if without_attenuation(x) in refused), "")
     if said:
         return f"{off}: {said}"
     if adjusted(reading.path, out - target_dbm, most) == reading.path:

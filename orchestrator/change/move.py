@@ -24,7 +24,7 @@ from orchestrator.fabric.circuits import receivers
 from orchestrator.fabric.rules import Macs, Route, Rules, drain_rules, rules
 from orchestrator.hosts import Committed, Hello
 from orchestrator.plan.reader import read_plan
-from orchestrator.plan.target import SLOW_S, Target, dark_time_scale, slowest
+from orchestrator.plan.target import SLOW_S, Target, dark_time_scale, slowest_device
 from orchestrator.session import Observation
 from orchestrator.store.records import CurrentPlan
 from orchestrator.verify.ladder import check_light, check_link
@@ -70,13 +70,13 @@ class Move:
 
         Raises: TimedOut - the operator allowed less.
         """
-        found = slowest(goal.change, self.context.session.traits)
+        found = slowest_device(goal.change, self.context.session.traits)
         if found is None or found[1] <= SLOW_S:
             return 0.0
         device, seconds = found
         change = goal.change.changes[device]
         self.context.need(seconds, f"{device} ({counted(len(change.remove) + len(change.add), 'move')})")
-        late = slowest(goal.late, self.context.session.traits)
+        late = slowest_device(goal.late, self.context.session.traits)
         return late[1] if late is not None and late[1] > SLOW_S else 0.0
 
     async def wire_ahead(self, goal: Target) -> None:
@@ -126,7 +126,7 @@ class Move:
 
     def _hold(self, goal: Target, seen: Observation, macs: Mapping[HostPort, Macs]) -> Hold | None:
         """The hold of the hosts that stay in the plan and lose their path to another one; None if none does, or by the policy."""
-        found = slowest(goal.late, self.context.session.traits)
+        found = slowest_device(goal.late, self.context.session.traits)
         if found is None or not worthwhile(self.plan.transition, found[1]):
             return None
         staying = {port.host for link in goal.links for port in (link.a, link.b)}

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager, suppress
 
 from optics import Circuit, HostPort, TestbedError
 from optics.words import setting_id
-from orchestrator.hosts import SAMPLE, ClockReading, HostEvent, Hosts, samples
+from orchestrator.hosts import SAMPLE, ClockReading, HostEvent, Hosts, counter_samples
 from orchestrator.telemetry.journal import Journal
 
 USUAL_HZ = 10.0
@@ -36,7 +36,7 @@ class Counters:
 
     def add(self, event: HostEvent) -> None:
         """Take a batch. Raises: Garbled - it cannot be decoded."""
-        for port, rows in samples(event).items():
+        for port, rows in counter_samples(event).items():
             if rows:
                 self._journal.samples("port", {"host": port.host, "port": f"p{port.number}", "layer": "nic"}, SAMPLE, rows)
                 self.latest[port] = rows[-1]

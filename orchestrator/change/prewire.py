@@ -13,7 +13,7 @@ from orchestrator.change.report import PrewireReport
 from orchestrator.change.snapshot import NONE, found, held_data
 from orchestrator.fabric.lightpath import Held
 from orchestrator.fabric.transition import per_device
-from orchestrator.plan.target import Target, dark_time_scale, diff, expected_dark_ms, slowest, target
+from orchestrator.plan.target import Target, dark_time_scale, diff, expected_dark_ms, slowest_device, target
 from orchestrator.session import check_ports
 
 
@@ -59,7 +59,7 @@ class Prewire:
             made={d: goal.early[d].add if d in goal.early else NONE for d in goal.change.made},
         )
         await context.allowed(goal.early, seen)
-        if (needs := slowest(only, context.session.traits)) is not None:
+        if (needs := slowest_device(only, context.session.traits)) is not None:
             context.need(needs[1], needs[0])
         owned = per_device(context.store.owned(context.slice))
         running = await context.jobs.running()

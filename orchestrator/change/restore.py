@@ -16,7 +16,7 @@ from orchestrator.change.snapshot import NONE, Snapshot, change_back
 from orchestrator.change.turn import Turn
 from orchestrator.change.up import Up
 from orchestrator.fabric.circuits import live_links, receivers, settings
-from orchestrator.fabric.lightpath import Held, route
+from orchestrator.fabric.lightpath import Held, without_attenuation
 from orchestrator.fabric.lookahead import ahead
 from orchestrator.fabric.move_order import in_order
 from orchestrator.fabric.transition import per_device
@@ -35,9 +35,9 @@ from orchestrator.verify.report import Rung
 def as_stored(store: Store, key: str, current: CurrentPlan, lab: Lab) -> Snapshot:
     """The plan that is up, exactly as in the store: its light paths, their attenuation, the job launched last."""
     wanted = settings(current.up.circuits(lab))
-    exact = {route(s): s for s in store.owned(key)}
+    exact = {without_attenuation(s): s for s in store.owned(key)}
     job = store.latest_job(key)
-    held = {d: frozenset(exact.get(route(s), s) for s in found) for d, found in wanted.items()}
+    held = {d: frozenset(exact.get(without_attenuation(s), s) for s in found) for d, found in wanted.items()}
     lit = receivers(current.up.links)
     if job is None or job.ended is not None:
         return Snapshot(held, current=current, lit=lit)
@@ -69,8 +69,10 @@ class Restore(Up):
         change = change_back(seen.settings, wanted, owned)
         early = ahead(change, seen.settings, self.lab)
         change = in_order(change, early, seen.settings, self.lab)
-        exact = {route(s): s for held in wanted.values() for s in held}
-        circuits = tuple(replace(c, path=tuple(exact.get(route(s), s) for s in c.path)) for c in self.up.circuits(self.lab))
+        exact = {without_attenuation(s): s for held in wanted.values() for s in held}
+        circuits = tuple(
+            replace(c, path=tuple(exact.get(without_attenuation(s), s) for s in c.path)) for c in self.up.circuits(self.lab)
+        )
         lit = live_links({d: held - change.foreign[d] for d, held in seen.settings.items()}, self.lab)
         return Target(self.up.links, circuits, wanted, change, lit, early)
 

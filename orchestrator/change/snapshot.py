@@ -11,7 +11,7 @@ from optics.plan import Job
 from optics.words import short, sort_key
 from orchestrator.extensions import job_of
 from orchestrator.fabric.circuits import receivers, settings
-from orchestrator.fabric.lightpath import Held, among, route, routes
+from orchestrator.fabric.lightpath import Held, among, routes, without_attenuation
 from orchestrator.fabric.transition import Transition, transition
 from orchestrator.hosts import Hello
 from orchestrator.inventory.lab import Lab
@@ -148,8 +148,10 @@ def change_back(observed: Held, wanted: Held, owned: Held) -> Transition:
     kept, removed, made = dict(change.kept), dict(change.removed), dict(change.made)
     changes = dict(change.changes)
     for device, goal in wanted.items():
-        there = {route(s): s for s in among(observed.get(device, NONE), owned.get(device, NONE))}
-        other = {there[route(s)]: s for s in goal if route(s) in there and there[route(s)] != s}
+        there = {without_attenuation(s): s for s in among(observed.get(device, NONE), owned.get(device, NONE))}
+        other = {
+            there[without_attenuation(s)]: s for s in goal if without_attenuation(s) in there and there[without_attenuation(s)] != s
+        }
         if other:
             kept[device] -= other.keys()
             removed[device] |= other.keys()

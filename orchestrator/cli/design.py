@@ -51,9 +51,9 @@ def exported(found: Design, lab: Lab, folder: Path) -> tuple[list[str], list[str
     Raises: OSError - one cannot be written; an older file of that name is unchanged.
     """
     from orchestrator.files.atomic import write_whole
-    from orchestrator.plan.design.export import export
+    from orchestrator.plan.design.export import export_design
 
-    files, refused = export(found, lab)
+    files, refused = export_design(found, lab)
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in files.items():
         write_whole(folder / name, content)
@@ -157,11 +157,11 @@ app = typer.Typer(name="design", cls=Methods, help=_HELP, no_args_is_help=True, 
 def _document(found: Design, lab: Lab, others: Mapping[str, Plan], name: str, out: Path | None) -> dict[str, Any]:
     """The plan, written to `--out` unless `up` would refuse it. Raises: Usage - it cannot be written; BadFile - refused."""
     from orchestrator.plan.design.document import checked, document
-    from orchestrator.plan.design.placement import apart
+    from orchestrator.plan.design.placement import unused_name
 
     plan = document(found, name)
-    plan["name"] = name or apart(plan["name"], [other.name for other in others.values()])
-    plan["job"]["name"] = apart(plan["job"]["name"], (other.job.name for other in others.values() if other.job))
+    plan["name"] = name or unused_name(plan["name"], [other.name for other in others.values()])
+    plan["job"]["name"] = unused_name(plan["job"]["name"], (other.job.name for other in others.values() if other.job))
     text = checked(found, plan, str(out or "plan.json"), lab)
     if out is not None:
         write_file(out, text)

@@ -144,7 +144,7 @@ def replan(
     from optics.errors import Missing
     from orchestrator.cli import designtext
     from orchestrator.plan.design.repair import repaired
-    from orchestrator.plan.design.replan import degraded
+    from orchestrator.plan.design.replan import repair_options
     from orchestrator.results import to_json
     from orchestrator.session import load_lab, load_plan
 
@@ -158,7 +158,7 @@ def replan(
     data: dict[str, Any] = {"plan": plan.name, "failed": [*(f"{a}--{b}" for a, b in failed), *(host or [])]}
     lines: list[str] = []
     try:
-        found = degraded(plan, lab, failed, host or [], link_up_s)
+        found = repair_options(plan, lab, failed, host or [], link_up_s)
     except Missing:  # it does not say what its job moves, so no option has a time
         if out is None:
             raise

@@ -18,10 +18,10 @@ Name = Annotated[str, typer.Argument(metavar="HOST", help="The host.", autocompl
 
 
 def _host(call: Call, name: str) -> Host:
-    from orchestrator.hosts.openssh import find
+    from orchestrator.hosts.openssh import find_host
     from orchestrator.session import load_lab
 
-    found = find(name, dict(load_lab(call.settings.inventory).hosts))
+    found = find_host(name, dict(load_lab(call.settings.inventory).hosts))
     require_running_lab(call.settings.inventory)
     return found
 

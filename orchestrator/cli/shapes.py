@@ -16,7 +16,7 @@ from orchestrator.change.report import ConfirmReport, DownReport, PrewireReport,
 from orchestrator.cli.design import SHORT
 from orchestrator.experiments.rehearsal.report import ComparedFigure, RehearsalReport
 from orchestrator.experiments.scenario.interval import ArmComparison
-from orchestrator.extensions import parts
+from orchestrator.extensions import extension_parts
 from orchestrator.hosts.by_hand import ByHand
 from orchestrator.jobs.report import JobLogs, JobStatus
 from orchestrator.plan.design.prices import Fabrics
@@ -319,4 +319,4 @@ DATA: dict[str, Shapes] = {
 
 def data() -> dict[str, Shapes]:
     """The data of every verb, those of extensions last."""
-    return DATA | {verb: shapes for found in parts("shapes", "DATA") for verb, shapes in found.items()}
+    return DATA | {verb: shapes for found in extension_parts("shapes", "DATA") for verb, shapes in found.items()}

@@ -18,19 +18,19 @@ Route: TypeAlias = object
 """A setting without its attenuation; only to be compared."""
 
 
-def route(setting: Setting) -> Route:
+def without_attenuation(setting: Setting) -> Route:
     """The setting without its attenuation."""
     return setting.route if isinstance(setting, SpectralRoute) else setting
 
 
 def routes(settings: Iterable[Setting]) -> frozenset[Route]:
-    return frozenset(map(route, settings))
+    return frozenset(map(without_attenuation, settings))
 
 
 def among(settings: Iterable[Setting], known: Iterable[Setting]) -> frozenset[Setting]:
     """The settings that `known` contains too, at any attenuation."""
     listed = routes(known)
-    return frozenset(setting for setting in settings if route(setting) in listed)
+    return frozenset(setting for setting in settings if without_attenuation(setting) in listed)
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,7 +46,7 @@ def in_order(change: Transition, early: Mapping[DeviceName, Change], observed: H
     return replace(change, changes=changes)
 
 
-def without(change: Transition, early: Mapping[DeviceName, Change]) -> Transition:
+def remaining_transition(change: Transition, early: Mapping[DeviceName, Change]) -> Transition:
     """What is left of the transition once `early` is done; `made` and `removed` still describe the whole."""
     if not early:
         return change

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from optics import Change, DeviceName, Infeasible, Interlock, Port, Setting, clash
-from orchestrator.fabric.lightpath import Held, among, route
+from orchestrator.fabric.lightpath import Held, among, without_attenuation
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +50,8 @@ def transition(observed: Held, wanted: Held, owned: Held) -> Transition:
     none: frozenset[Setting] = frozenset()
     for device in devices:
         seen = observed.get(device, none)
-        there = {route(setting): setting for setting in seen}
-        goal = frozenset(there.get(route(setting), setting) for setting in wanted.get(device, none))
+        there = {without_attenuation(setting): setting for setting in seen}
+        goal = frozenset(there.get(without_attenuation(setting), setting) for setting in wanted.get(device, none))
         mine = among(seen, owned.get(device, none))
         _check_compatible(goal)
         foreign = seen - mine - goal

@@ -20,7 +20,7 @@ from orchestrator.hosts.api import (
     Stream,
     Tail,
 )
-from orchestrator.hosts.counters import SAMPLE, Samples, samples
+from orchestrator.hosts.counters import SAMPLE, Samples, counter_samples
 from orchestrator.hosts.fleet import Hosts
 from orchestrator.hosts.launch import job_name
 
@@ -46,6 +46,6 @@ __all__ = [
     "Staged",
     "Stream",
     "Tail",
+    "counter_samples",
     "job_name",
-    "samples",
 ]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from optics import HostName, Infeasible
 from optics.plan import Job
 from optics.ranks import host_of_rank
-from orchestrator.extensions import parts
+from orchestrator.extensions import extension_parts
 from orchestrator.hosts import launch, program
 from orchestrator.inventory.lab import Lab
 from orchestrator.results import JsonReport
@@ -63,11 +63,11 @@ class ByHand(JsonReport):
 
 def by_hand(job: Job, lab: Lab) -> ByHand:
     """The ranks as `launch.requests` would start them. Raises: Infeasible - they cannot be started, or not by hand."""
-    for kind in parts("plan", "PLANNED"):
+    for kind in extension_parts("plan", "PLANNED"):
         if kind.key in job.attached:
             kind.by_hand(job.attached[kind.key], job)
     requests = launch.requests(job, lab, RUN)
-    words = program.command(program.of(job, lab), job, resume=False) if job.program else launch.argv(job, False)
+    words = program.program_command(program.of(job, lab), job, resume=False) if job.program else launch.workload_argv(job, False)
     ranks = (RankEnvironment(int(r["env"]["RANK"]), host_of_rank(name), r["env"]) for name, r in requests.items())
     return ByHand(job.name, tuple(sorted(ranks, key=lambda each: each.rank)), tuple(words), job.uses_rings)
 

@@ -41,7 +41,7 @@ def _at_down(values: Mapping[str, int] | None, offset_ns: int) -> AtDown | None:
     return AtDown(values["t_ns"] - offset_ns, values["rx_bytes"], values["tx_bytes"])
 
 
-def samples(event: HostEvent) -> Samples:
+def counter_samples(event: HostEvent) -> Samples:
     """Read a `counters` event: per port its samples, oldest first, as `SAMPLE` has them and then their time.
 
     Raises: Garbled - it is not what an agent sends.

@@ -147,7 +147,7 @@ def workload_digest() -> str:
 
 
 @lru_cache(maxsize=1)
-def archive() -> tuple[str, ...]:
+def provision_archive() -> tuple[str, ...]:
     """Everything `provision.yml` unpacks into /var/lib/testbed, in base64, in pieces that one command carries each.
 
     The same bytes for the same content.

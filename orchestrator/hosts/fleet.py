@@ -11,11 +11,11 @@ from orchestrator.hosts import facts, render
 from orchestrator.hosts.api import Hello, Provisioned
 from orchestrator.hosts.channels import Channels
 from orchestrator.hosts.failures import one_error
-from orchestrator.hosts.jobs import Jobs
+from orchestrator.hosts.jobs import HostJobs
 from orchestrator.hosts.measurements import Measurements
 from orchestrator.hosts.plays import Plays, lines
-from orchestrator.hosts.routes import Routes
-from orchestrator.hosts.slots import Slots
+from orchestrator.hosts.routes import HostRoutes
+from orchestrator.hosts.slots import HostSlots
 from orchestrator.hosts.turns import Turns
 from orchestrator.inventory.lab import Lab
 from orchestrator.settings import BOUNDS
@@ -30,11 +30,11 @@ class Hosts:
     def __init__(self, lab: Lab, inventory: Path, artefacts: Path, at_once: int = BOUNDS.at_once) -> None:
         self.channels = Channels(lab, at_once)
         self._plays = Plays(lab, inventory, artefacts, at_once)
-        self.routes = Routes(self.channels, self._plays)
+        self.routes = HostRoutes(self.channels, self._plays)
         self.measure = Measurements(self.channels)
         self.turns = Turns(self.channels)
-        self.slots = Slots(self.channels)
-        self.jobs = Jobs(self.channels, self._plays)
+        self.slots = HostSlots(self.channels)
+        self.jobs = HostJobs(self.channels, self._plays)
 
     async def __aenter__(self) -> Hosts:
         return self
@@ -57,7 +57,11 @@ class Hosts:
         play = await self._plays.play(
             "provision.yml",
             list(payloads),
-            {"testbed_archive": list(facts.archive()), "testbed_archive_digest": facts.archive_digest(), "testbed_facts": payloads},
+            {
+                "testbed_archive": list(facts.provision_archive()),
+                "testbed_archive_digest": facts.archive_digest(),
+                "testbed_facts": payloads,
+            },
         )
         found = {}
         for name in names:

@@ -26,7 +26,7 @@ UNPACK_S = 60.0
 UNUSED = '{"unused": true}'  # what stop_job.yml prints of a host that ran no agent since it started
 
 
-class Jobs:
+class HostJobs:
     """Jobs of all hosts. `job` is a job's name there (`launch.job_name`); ranks None: one on each host."""
 
     def __init__(self, channels: Channels, plays: Plays) -> None:
@@ -70,7 +70,7 @@ class Jobs:
         """Start the ranks of a job; `run` makes its name there unique. fresh, extra: as `launch.requests`."""
         await self.make_ready(job)
         wanted = launch.requests(job, self.channels.lab, run, resume=resume, fresh=fresh, extra=extra)
-        payloads = launch.payloads({rank: request | self.channels.run_token() for rank, request in wanted.items()})
+        payloads = launch.launch_payloads({rank: request | self.channels.run_token() for rank, request in wanted.items()})
         play = await self.plays.play(
             "launch.yml", list(payloads), {"testbed_agent": self.plays.agents(payloads), "testbed_requests": payloads}
         )
@@ -93,7 +93,7 @@ class Jobs:
         answers = await self.channels.ask_ranks(job, near, "job.stop", fields, grace_s + 5.0)
         if lost:
             requests = {rank: {"op": "job.stop", "name": on_host(job, rank)} | fields | self.channels.run_token() for rank in lost}
-            payloads = launch.payloads(requests)
+            payloads = launch.launch_payloads(requests)
             play = await self.plays.play(
                 "stop_job.yml", list(payloads), {"testbed_agent": self.plays.agents(payloads), "testbed_requests": payloads}
             )
@@ -120,7 +120,7 @@ class Jobs:
 
 
 def _answers(play: Play, task: str, ranks: Collection[RankName]) -> dict[RankName, dict[str, Any]]:
-    """The answers to `launch.payloads`, which the task printed. Raises: Garbled, Refused - as `lines`."""
+    """The answers to `launch_payloads`, which the task printed. Raises: Garbled, Refused - as `lines`."""
     return {
         rank: values
         for host, here in by_host(ranks).items()

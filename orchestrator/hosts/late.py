@@ -27,10 +27,10 @@ ALIVE_S = 3.0
 _SHOWN = 3
 
 
-def slowest(compute_ms: Mapping[RankName, float]) -> tuple[RankName, float, float] | None:
+def slowest_rank(compute_ms: Mapping[RankName, float]) -> tuple[RankName, float, float] | None:
     """The rank that computes longest, its time and the median of the others (ms); None where that is not known of two.
 
-    >>> slowest({"gpu01": 20.0, "gpu02": 21.0, "gpu03": 90.0})
+    >>> slowest_rank({"gpu01": 20.0, "gpu02": 21.0, "gpu03": 90.0})
     ('gpu03', 90.0, 20.5)
     """
     known = {rank: ms for rank, ms in compute_ms.items() if ms > 0}
@@ -41,8 +41,8 @@ def slowest(compute_ms: Mapping[RankName, float]) -> tuple[RankName, float, floa
 
 
 def slow_words(compute_ms: Mapping[RankName, float], *, always: bool = False) -> str:
-    """The slowest rank, if it is slow; always: also if it is not. Times as `slowest`."""
-    found = slowest(compute_ms)
+    """The slowest rank, if it is slow; always: also if it is not. Times as `slowest_rank`."""
+    found = slowest_rank(compute_ms)
     if found is None or not (always or is_slow(found[1], found[2])):
         return ""
     rank, its, usual = found

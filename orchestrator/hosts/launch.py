@@ -57,18 +57,18 @@ def requests(
         found[name] = {
             "op": "job.start",
             "name": on_host(job_name(job.name, run), name),
-            "argv": argv(job, resume and host_of_rank(name) not in fresh),
+            "argv": workload_argv(job, resume and host_of_rank(name) not in fresh),
             "env": env,
             **more,
         }
         if resumable(job):
             found[name]["checkpoints"] = job_name(job.name, identity(job))
         if job.program:
-            found[name] = program.complete(found[name], job, lab, run, resume=resume)
+            found[name] = program.complete_request(found[name], job, lab, run, resume=resume)
     return found
 
 
-def payloads(requests: Mapping[RankName, Mapping[str, Any]]) -> dict[HostName, str]:
+def launch_payloads(requests: Mapping[RankName, Mapping[str, Any]]) -> dict[HostName, str]:
     """What Ansible hands to each host: the requests of its ranks, which `call` sends one after the other.
 
     Raises: Infeasible - they do not fit into one command.
@@ -82,7 +82,7 @@ def payloads(requests: Mapping[RankName, Mapping[str, Any]]) -> dict[HostName, s
 def check_launch(job: Job, lab: Lab) -> None:
     """Build the requests that would start the job and discard them. Raises: Infeasible - the job could not be started."""
     wanted = requests(job, lab, "")
-    payloads(wanted)
+    launch_payloads(wanted)
     for request in wanted.values():
         if long := [key for key, value in request["env"].items() if len(f"{key}={value}".encode()) >= ENV_LIMIT]:
             raise Infeasible(
@@ -107,7 +107,7 @@ def backend(job: Job, lab: Lab) -> str:
     return "nccl" if all(lab.hosts[name].gpus > 0 for name in job.hosts) else "gloo"
 
 
-def argv(job: Job, resume: bool) -> list[str]:
+def workload_argv(job: Job, resume: bool) -> list[str]:
     """The workload's command line: each of the job's args is an option of it; true is a bare flag, false is left out."""
     words = ["python3", "-m", f"workloads.programs.{job.workload}"]
     for key, value in job.args.items():
@@ -182,7 +182,7 @@ def _traffic(traffic: Traffic, here: Mapping[HostName, tuple[int, ...]], lanes: 
     groups, transfers = [], []
     for group in traffic.groups:
         over = [0 if group.schedule else next(number) % lanes for _ in group.rings]
-        for i, size in enumerate(parts(group.bytes, each)):
+        for i, size in enumerate(split_bytes(group.bytes, each)):
             order = {host: ranks[i] for host, ranks in here.items()}
             found = {
                 "id": group.id if each == 1 else f"{group.id}.{i}",
@@ -193,14 +193,14 @@ def _traffic(traffic: Traffic, here: Mapping[HostName, tuple[int, ...]], lanes: 
             }
             groups.append(found)
     for t in traffic.transfers:
-        transfers += [[here[t.src][i], here[t.dst][i], size, t.lane] for i, size in enumerate(parts(t.bytes, each)) if size]
+        transfers += [[here[t.src][i], here[t.dst][i], size, t.lane] for i, size in enumerate(split_bytes(t.bytes, each)) if size]
     return {"compute_s": traffic.compute_s, "groups": groups, "transfers": transfers}
 
 
-def parts(size: int, count: int) -> list[int]:
+def split_bytes(size: int, count: int) -> list[int]:
     """`size` bytes in `count` parts as equal as can be, all but the last of whole numbers of 4 bytes.
 
-    >>> parts(1002, 3), parts(7, 2), parts(10, 1)
+    >>> split_bytes(1002, 3), split_bytes(7, 2), split_bytes(10, 1)
     ([332, 332, 338], [0, 7], [10])
     """
     each = size // count // 4 * 4

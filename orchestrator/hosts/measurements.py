@@ -118,7 +118,7 @@ class Measurements:
     async def stream_counters(
         self, interval_s: float | None, names: Collection[HostName] | None = None, *, batch_s: float = 1.0
     ) -> None:
-        """Let hosts sample every `interval_s` (>= 0.001, s; None: stop) and send `counters` events, read with `counters.samples`.
+        """Let hosts sample every `interval_s` (>= 0.001, s; None: stop) and send `counters` events, read with `counter_samples`.
 
         batch_s: how long (s) they gather samples; longer while they are armed.
         """
@@ -129,7 +129,7 @@ class Measurements:
         await self.channels.ask({rank: {"name": on_host(job, rank), "interval_s": interval_s} for rank in ranks}, "counters.keep")
 
     async def kept_counters(self, job: str, offsets: Mapping[RankName, int]) -> Mapping[RankName, Tail]:
-        """Part of what was kept, from byte `offsets` on: lines that `counters.samples` reads as a `counters` event."""
+        """Part of what was kept, from byte `offsets` on: lines that `counter_samples` reads as a `counters` event."""
         requests = {rank: {"name": on_host(job, rank), "offset": at} for rank, at in offsets.items()}
         answers = await self.channels.ask(requests, "counters.kept")
         return {rank: Tail(v["data"], v["offset"], v["size"], "") for rank, v in answers.items()}

@@ -53,20 +53,20 @@ def run(host: Host, command: Sequence[str], *, capture: bool = False, timeout_s:
     except subprocess.TimeoutExpired:
         raise TimedOut(f"{host.name}: not finished after {timeout_s:g} s; it may still run there") from None
     if ended.returncode == FAILED:
-        reach(host)
+        check_login(host)
     code = ended.returncode if ended.returncode >= 0 else 128 - ended.returncode
     out, err = ((piece or b"").decode("utf-8", "replace") for piece in (ended.stdout, ended.stderr))
     return code, out, err
 
 
-def reach(host: Host) -> None:
+def check_login(host: Host) -> None:
     """Log in and out. Raises: Unreachable - why that fails, and what to do."""
     transport = ssh.connect(host.name, host.ssh, CONNECT_S)
     transport.close()
     transport.join(1.0)
 
 
-def find(name: str, hosts: dict[HostName, Host]) -> Host:
+def find_host(name: str, hosts: dict[HostName, Host]) -> Host:
     """The host of this name. Raises: Missing - the inventory has none, with the nearest one."""
     from optics.plain import did_you_mean, summary
 

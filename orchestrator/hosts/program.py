@@ -35,7 +35,7 @@ PIECE = 384 << 10
 """Bytes of one request: in base64 about half of the longest line an agent takes."""
 
 
-def archive(folder: Path, uids: Collection[int]) -> bytes:
+def program_archive(folder: Path, uids: Collection[int]) -> bytes:
     """The files of a program as a tar archive, the same bytes for the same content; links and other users' files are refused.
 
     uids: whose files are trusted. Raises: BadFile - with every reason why they cannot be copied.
@@ -153,7 +153,7 @@ def _with_digest(program: Program, inventory: Path) -> Program:
 def files_of(program: Program, inventory: Path) -> bytes:
     """The archive of a program's files. Raises: BadFile - they cannot be copied."""
     owner = (inventory / "programs.yml").stat().st_uid  # believed since the inventory was opened
-    return archive(inventory / program.files, frozenset((0, os.geteuid(), owner)))
+    return program_archive(inventory / program.files, frozenset((0, os.geteuid(), owner)))
 
 
 def of(job: Job, lab: Lab) -> Program:
@@ -169,7 +169,7 @@ def directory(program: Program) -> str:
     return program.path or (f"{ON_HOSTS}/{program.digest}" if program.files else "")
 
 
-def command(program: Program, job: Job, *, resume: bool) -> list[str]:
+def program_command(program: Program, job: Job, *, resume: bool) -> list[str]:
     """The program's command line: the owner's words, then one word for each argument."""
     given = [word for name, value in job.args.items() if name in program.args for word in program.args[name].words(value)]
     again = [word for word in (program.resume or ()) if resume and word not in given]
@@ -181,7 +181,7 @@ def command(program: Program, job: Job, *, resume: bool) -> list[str]:
     ]
 
 
-def argv(program: Program, job: Job, *, resume: bool) -> list[str]:
+def rank_argv(program: Program, job: Job, *, resume: bool) -> list[str]:
     """The command line of a rank: the supervisor, what it has to know, and the program's own."""
     words = ["python3", "-m", "workloads.programs.supervise", "--program", program.name]
     shows = program.iterations
@@ -194,10 +194,10 @@ def argv(program: Program, job: Job, *, resume: bool) -> list[str]:
     ):
         if value:
             words.append(f"{option}={value}")
-    return [*words, "--", *command(program, job, resume=resume)]
+    return [*words, "--", *program_command(program, job, resume=resume)]
 
 
-def environment(program: Program, job: Job, run: str, env: Mapping[str, str]) -> dict[str, str]:
+def rank_environment(program: Program, job: Job, run: str, env: Mapping[str, str]) -> dict[str, str]:
     """The variables of a rank: `env`, what torchrun sets beyond it, and the owner's.
 
     Names and meanings: torch.distributed.run, "Environment Variables".
@@ -225,13 +225,13 @@ def environment(program: Program, job: Job, run: str, env: Mapping[str, str]) ->
     }
 
 
-def complete(request: dict[str, Any], job: Job, lab: Lab, run: str, *, resume: bool) -> dict[str, Any]:
+def complete_request(request: dict[str, Any], job: Job, lab: Lab, run: str, *, resume: bool) -> dict[str, Any]:
     """The request that starts a rank of the job: as of our own programs, but for what runs, as whom, and its variables."""
     program = of(job, lab)
     found = {
         **request,
-        "argv": argv(program, job, resume=resume),
-        "env": environment(program, job, run, request["env"]) | dict(job.env),
+        "argv": rank_argv(program, job, resume=resume),
+        "env": rank_environment(program, job, run, request["env"]) | dict(job.env),
     }
     return found | ({"user": program.user} if program.user else {})
 

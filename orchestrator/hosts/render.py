@@ -69,7 +69,7 @@ def _filter(f: TransitFilter) -> dict[str, list[str]]:
     return {"do": ["tc", "filter", "add", *where, *match, *action], "undo": ["tc", "filter", "del", *where]}
 
 
-def payloads(
+def rule_payloads(
     generations: Mapping[int, Mapping[HostName, Rules]],
     token: Mapping[str, int] | None = None,
     congctl: str = CONGCTL,

@@ -14,7 +14,7 @@ from orchestrator.hosts.channels import Channels
 from orchestrator.hosts.plays import Plays, lines
 
 
-class Routes:
+class HostRoutes:
     """The route generations of all hosts; see docs/reference/agent.md for what each operation does on a host."""
 
     def __init__(self, channels: Channels, plays: Plays) -> None:
@@ -26,7 +26,7 @@ class Routes:
 
     async def stage(self, generations: Mapping[int, Mapping[HostName, Rules]]) -> Mapping[HostName, Mapping[int, Staged]]:
         """Put route generations into tables that no rule selects yet, all in one play."""
-        payloads = render.payloads(generations, self.channels.run_token())
+        payloads = render.rule_payloads(generations, self.channels.run_token())
         if not payloads:
             return {}
         play = await self.plays.play(
@@ -46,7 +46,7 @@ class Routes:
         """
 
         async def ask(single: Collection[HostName] = ()) -> dict[str, dict[str, Any]]:
-            payloads = render.payloads(generations, congctl=congctl, single=single)
+            payloads = render.rule_payloads(generations, congctl=congctl, single=single)
             return await self.channels.ask({name: {"packed": packed} for name, packed in payloads.items()}, "stage", timeout_s)
 
         try:

@@ -9,7 +9,7 @@ from optics import HostName, TestbedError
 from orchestrator.hosts.channels import Channels
 
 
-class Slots:
+class HostSlots:
     """The schedules of all hosts; docs/reference/agent.md says what each operation does on a host."""
 
     def __init__(self, channels: Channels) -> None:

@@ -12,7 +12,7 @@ PROGRAMS = "programs.yml"
 """The owner's programs; an inventory need not have it."""
 
 
-def beside(folder: Path) -> list[str]:
+def sibling_inventories(folder: Path) -> list[str]:
     """The inventories in the same directory as `folder`, by name."""
     try:
         return sorted(found.parent.name for found in folder.parent.glob("*/devices.yml"))
@@ -24,7 +24,7 @@ def absent(inventory: Path) -> BadFile | None:
     """The error if `inventory` is not a directory or has none of the files of an inventory, else None."""
     if any((inventory / name).exists() for name in FILES):
         return None
-    near = did_you_mean(inventory.name, beside(inventory))
+    near = did_you_mean(inventory.name, sibling_inventories(inventory))
     if not inventory.exists():
         words = f"{inventory}: no such directory{near}"
     elif not inventory.is_dir():

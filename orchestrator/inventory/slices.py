@@ -41,10 +41,10 @@ class Slice:
     mig: tuple[str, ...] = ()
 
 
-def beside(hosts: Iterable[HostName], used: Collection[HostName]) -> frozenset[HostName]:
+def compatible_hosts(hosts: Iterable[HostName], used: Collection[HostName]) -> frozenset[HostName]:
     """Those of the hosts that can be used beside `used`: a host is used whole, or in slices.
 
-    >>> sorted(beside(["gpu01", "gpu01/a", "gpu01/b", "gpu02", "gpu02/a"], {"gpu01/a", "gpu02"}))
+    >>> sorted(compatible_hosts(["gpu01", "gpu01/a", "gpu01/b", "gpu02", "gpu02/a"], {"gpu01/a", "gpu02"}))
     ['gpu01/b']
     """
     taken = {*used, *(name.partition("/")[0] for name in used)}

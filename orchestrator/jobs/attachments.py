@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from optics import HostName, Missing, TestbedError
 from optics.plan import Job
-from orchestrator.extensions import parts
+from orchestrator.extensions import extension_parts
 from orchestrator.hosts.launch import Extra
 from orchestrator.inventory.lab import Lab
 from orchestrator.jobs.decision import JobDecision
@@ -123,7 +123,7 @@ class Attachment(Generic[V]):
 
 def attachments() -> tuple[Attachment[Any], ...]:
     """Every kind, in order."""
-    return parts("operator", "ATTACHMENT")
+    return extension_parts("operator", "ATTACHMENT")
 
 
 def attachment(key: str) -> Attachment[Any]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from optics import Garbled, HostName, TestbedError
 from optics.ranks import RankName, by_host, host_of_rank
-from orchestrator.hosts import SAMPLE, HostEvent, Tail, samples
+from orchestrator.hosts import SAMPLE, HostEvent, Tail, counter_samples
 from orchestrator.jobs.follow import ahead_ns, collection_mark
 from orchestrator.session import Session
 from orchestrator.telemetry import Journal
@@ -67,6 +67,6 @@ def _write(journal: Journal, host: HostName, piece: Tail, ahead_ns: int, since: 
             values: Mapping[str, int] = json.loads(line)
             at_ns = int(values["wall_ns"]) - ahead_ns - journal.anchor_ns
             begin_ns = round(since * 1e9) - journal.anchor_ns
-            for port, rows in samples(HostEvent(host, "counters", at_ns, values)).items():
+            for port, rows in counter_samples(HostEvent(host, "counters", at_ns, values)).items():
                 if kept := [row for row in rows if row[-1] > begin_ns]:
                     journal.samples("port", {"host": port.host, "port": f"p{port.number}", "layer": "nic"}, SAMPLE, kept)

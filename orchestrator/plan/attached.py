@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from optics import HostName, Link
 from optics.plan import Job, Plan, WantedLink
-from orchestrator.extensions import parts
+from orchestrator.extensions import extension_parts
 from orchestrator.results import to_json
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ class Planned(ABC, Generic[V]):
 
 def planned() -> tuple[Planned[Any], ...]:
     """Every kind, in order."""
-    return parts("plan", "PLANNED")
+    return extension_parts("plan", "PLANNED")
 
 
 def planned_kind(key: str) -> Planned[Any]:
@@ -111,7 +111,7 @@ def attachments_of(job: Job | None) -> list[tuple[Planned[Any], Any]]:
     return [(kind, job.attached[kind.key]) for kind in planned() if job is not None and kind.key in job.attached]
 
 
-def beside(job: Job) -> tuple[HostName, ...]:
+def attachment_hosts(job: Job) -> tuple[HostName, ...]:
     """The hosts that its attachments need beside those of its ranks."""
     return tuple(dict.fromkeys(host for kind, value in attachments_of(job) for host in kind.hosts(value) if host not in job.hosts))
 
@@ -122,7 +122,7 @@ def check_placed(plan: Plan, links: Sequence[Link]) -> None:
         kind.placed(value, plan, links)
 
 
-def rewritten(job: dict[str, Any], change: Callable[[Planned[Any], Any], Any]) -> None:
+def rewrite_attachments(job: dict[str, Any], change: Callable[[Planned[Any], Any], Any]) -> None:
     """Replace the sections of attachments in the `job` of a plan file; those of which nothing is left go."""
     for kind in planned():
         if kind.section is not None and job.get(kind.key) is not None:

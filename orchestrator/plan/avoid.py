@@ -68,12 +68,12 @@ def _unknown(word: str, lab: Lab) -> str:
     return f"nothing in the lab has that name ({summary(lab.devices, 'device')}){did_you_mean(word, known)}"
 
 
-def without(lab: Lab, avoid: Avoid) -> Lab:
+def lab_without_trunks(lab: Lab, avoid: Avoid) -> Lab:
     """The lab without the trunks to avoid."""
     return replace(lab, trunks=tuple(t for t in lab.trunks if t.name not in avoid.trunks)) if avoid.trunks else lab
 
 
-def choose(
+def choose_ports(
     wanted: Iterable[WantedLink], lab: Lab, live: Collection[Link], foreign: Collection[HostPort], avoid: Avoid
 ) -> tuple[Link, ...]:
     """The links with their ports, as `ports.assign_ports`, without the ports to avoid.

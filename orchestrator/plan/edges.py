@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, create_model
 
-from orchestrator.extensions import parts
+from orchestrator.extensions import extension_parts
 from orchestrator.inventory.edges import Name
 from orchestrator.inventory.schema import END, LINE, OPTION, VARIABLE, Edge
 
@@ -154,7 +154,7 @@ def _with(model: type[Edge], sections: Mapping[str, Any]) -> Any:
 
 
 if not TYPE_CHECKING:
-    JobEdge = _with(JobEdge, {kind.key: kind.section for kind in parts("plan", "PLANNED") if kind.section is not None})
+    JobEdge = _with(JobEdge, {kind.key: kind.section for kind in extension_parts("plan", "PLANNED") if kind.section is not None})
 
 
 class RouteEdge(Edge):
@@ -306,7 +306,9 @@ class PlanEdge(Edge):
 
 
 if not TYPE_CHECKING:
-    PlanEdge = _with(PlanEdge, {key: section for kind in parts("plan", "PLANNED") for key, section in kind.outside.items()})
+    PlanEdge = _with(
+        PlanEdge, {key: section for kind in extension_parts("plan", "PLANNED") for key, section in kind.outside.items()}
+    )
 
 
 def json_schema() -> dict[str, Any]:

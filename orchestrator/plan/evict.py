@@ -12,13 +12,13 @@ from optics.plain import did_you_mean, summary
 from optics.plan import Plan, ring_steps
 from optics.ranks import RankName, host_of_rank
 from orchestrator.inventory.lab import Lab
-from orchestrator.plan.attached import rewritten
+from orchestrator.plan.attached import rewrite_attachments
 from orchestrator.plan.interchangeable import difference, relabelled_text
 from orchestrator.plan.ports import assign_ports
 from orchestrator.plan.reader import read_plan
 
 
-def plan_hosts(plan: Plan) -> set[HostName]:
+def hosts_in_use(plan: Plan) -> set[HostName]:
     """Every host that a plan links or runs ranks on."""
     return {*plan.hosts} | set(plan.job.needed if plan.job else ())
 
@@ -27,7 +27,7 @@ def why_no_spare(host: HostName, spare: HostName, plan: Plan, lab: Lab) -> str:
     """Why a host of the plan cannot be replaced by `spare`, as far as plan and inventory say; empty if it can."""
     if spare not in lab.hosts:
         return f"{spare} is not in the lab ({summary(lab.hosts, 'host')}){did_you_mean(spare, lab.hosts)}"
-    if spare in plan_hosts(plan):
+    if spare in hosts_in_use(plan):
         return f"{spare} is in use by {plan.name} already"
     words = difference(host, spare, lab)
     return f"{spare} cannot take the place of {host}: {host} has {words}" if words else ""
@@ -64,7 +64,7 @@ def replaced(text: str, plan: Plan, lab: Lab, by: Mapping[HostName, HostName]) -
     return _checked(body, plan, lab, tuple(by), "")
 
 
-def without(text: str, plan: Plan, lab: Lab, host: HostName) -> str:
+def plan_without_host(text: str, plan: Plan, lab: Lab, host: HostName) -> str:
     """The plan without a host: one rank (or as many as it had) fewer, each ring closed by its neighbours' freed ports.
 
     Attachments of its job become what they are without it (`Planned.without`).
@@ -81,7 +81,7 @@ def without(text: str, plan: Plan, lab: Lab, host: HostName) -> str:
         for holder in (body["job"], *(body["job"].get("traffic") or {}).get("groups", ())):
             if "rings" in holder:
                 holder["rings"] = [[name for name in ring if name != host] for ring in holder["rings"]]
-        rewritten(body["job"], lambda kind, section: kind.without(section, host))
+        rewrite_attachments(body["job"], lambda kind, section: kind.without(section, host))
         if groups := (body["job"].get("traffic") or {}).get("groups"):
             body["job"]["traffic"]["groups"] = [group for group in groups if len(group["rings"][0]) > 1]
     gone = [link for link in body.get("links", ()) if host in _ends(link)]
@@ -115,7 +115,7 @@ def _unscheduled(body: dict[str, Any], host: HostName) -> None:
 
 
 def _of(host: HostName, plan: Plan, lab: Lab) -> None:
-    if host not in (inside := plan_hosts(plan)):
+    if host not in (inside := hosts_in_use(plan)):
         where = "" if host in lab.hosts else ", nor of the lab"
         raise Missing(f"{host} is no host of {plan.name}{where}{did_you_mean(host, inside)}", hint="testbed status")
 
@@ -226,7 +226,7 @@ def spared(text: str, spares: Sequence[HostName], plan: Plan, lab: Lab) -> str:
 
     Raises: Missing - one is not of the lab. Infeasible - one is named twice, in use by the plan, or like none of its hosts.
     """
-    hosts = sorted(plan_hosts(plan))
+    hosts = sorted(hosts_in_use(plan))
     wrong = []
     for at, spare in enumerate(spares):
         why = [why_no_spare(host, spare, plan, lab) for host in hosts]

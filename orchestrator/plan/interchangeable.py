@@ -9,13 +9,13 @@ from typing import Any, TypeAlias
 from optics import HostName, HostPort
 from optics.ranks import host_of_rank
 from orchestrator.inventory.lab import Lab
-from orchestrator.plan.attached import rewritten
+from orchestrator.plan.attached import rewrite_attachments
 
 Labels: TypeAlias = Mapping[HostName, HostName]
 """Host in the plan -> host that takes its place."""
 
 
-def facts(host: HostName, lab: Lab) -> Mapping[str, object]:
+def interchange_properties(host: HostName, lab: Lab) -> Mapping[str, object]:
     """The properties in which interchangeable hosts agree."""
     it = lab.hosts[host]
     wired = {n: str(lab.fibres[HostPort(host, n)].device) for n in it.ports if HostPort(host, n) in lab.fibres}
@@ -38,7 +38,7 @@ def facts(host: HostName, lab: Lab) -> Mapping[str, object]:
 
 def difference(one: HostName, other: HostName, lab: Lab) -> str:
     """Why two hosts cannot take each other's place, empty if they can: `GPUs 8, gpu07 has 4`."""
-    first, second = facts(one, lab), facts(other, lab)
+    first, second = interchange_properties(one, lab), interchange_properties(other, lab)
     return "; ".join(f"{what} {first[what]}, {other} has {second[what]}" for what in first if first[what] != second[what])
 
 
@@ -46,7 +46,7 @@ def alike(hosts: Iterable[HostName], lab: Lab) -> tuple[tuple[HostName, ...], ..
     """The hosts grouped by equal facts; hosts without an equal are left out."""
     groups: dict[tuple[object, ...], list[HostName]] = {}
     for host in dict.fromkeys(hosts):
-        groups.setdefault(tuple(facts(host, lab).values()), []).append(host)
+        groups.setdefault(tuple(interchange_properties(host, lab).values()), []).append(host)
     return tuple(tuple(group) for group in groups.values() if len(group) > 1)
 
 
@@ -77,7 +77,7 @@ def relabelled_text(text: str, by: Labels) -> str:
             group["rings"] = [[by.get(host, host) for host in ring] for ring in group["rings"]]
             for send in group.get("schedule", ()):
                 send |= {key: by.get(send[key], send[key]) for key in ("src", "dst", "shard")}
-        rewritten(job, lambda kind, section: kind.renamed(section, end))
+        rewrite_attachments(job, lambda kind, section: kind.renamed(section, end))
         for transfer in (job.get("traffic") or {}).get("transfers", ()):
             transfer |= {key: by.get(transfer[key], transfer[key]) for key in ("src", "dst")}
     for route in body.get("routes", ()):

@@ -13,7 +13,7 @@ from orchestrator.plan.edges import GroupEdge, JobEdge
 from orchestrator.plan.job_args import check_program
 from orchestrator.plan.job_ranks import check_ranks
 from orchestrator.plan.links import Links
-from orchestrator.plan.programs import as_declared
+from orchestrator.plan.programs import job_as_declared
 
 
 class JobReader:
@@ -54,7 +54,7 @@ class JobReader:
             traffic=Traffic.of(edge.traffic.model_dump()) if edge.traffic else None,
             evicted=self.evicted(edge),
         )
-        return as_declared(job, edge.program or "", self.lab)
+        return job_as_declared(job, edge.program or "", self.lab)
 
     def evicted(self, edge: JobEdge) -> dict[RankName, RankName]:
         """Each names a rank that the job no longer has, and one that it has and that took one place only."""

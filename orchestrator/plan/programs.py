@@ -48,7 +48,7 @@ def _check_args(program: Program, given: Mapping[str, object], problems: Problem
             problems.add(place, f"wanted {known[name].wanted}, got {show(value)}")
 
 
-def as_declared(job: Job, name: str, lab: Lab) -> Job:
+def job_as_declared(job: Job, name: str, lab: Lab) -> Job:
     """The job with what its program's declaration says of it; as it is if it runs none that is declared."""
     program = lab.programs.get(name) if job.workload == "program" else None
     if program is None:

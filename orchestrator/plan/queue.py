@@ -13,7 +13,7 @@ from math import inf
 
 from optics import HostName
 from optics.plain import counted, hours_text, natural
-from orchestrator.inventory.slices import beside
+from orchestrator.inventory.slices import compatible_hosts
 
 TURNOVER_S = 30.0
 """What starting a job and ending it with a checkpoint take (s): light, routes and launch about 10, and a rank gets 15 to write."""
@@ -74,7 +74,7 @@ def place(job: Waiting, free: Collection[HostName]) -> tuple[HostName, ...]:
     return ()
 
 
-def decide(
+def decide_queue(
     waiting: Iterable[Waiting],
     running: Iterable[Running],
     free: Collection[HostName],
@@ -88,7 +88,7 @@ def decide(
     while line and (hosts := place(line[0], there)):
         job = line.pop(0)
         found.starts[job.number] = hosts
-        there = beside(there, hosts)
+        there = compatible_hosts(there, hosts)
         going.append(Running(job.number, frozenset(hosts), job.left_s + turnover_s, job.preemptible))
     if not line:
         return found
@@ -99,19 +99,19 @@ def decide(
     reserved = frozenset(place(first, later))
     found.why[first.number] = _why_first(first, there, going, found, out or {})
     for job in behind:
-        hosts = place(job, beside(there, reserved)) or place(job, there)
+        hosts = place(job, compatible_hosts(there, reserved)) or place(job, there)
         if not hosts:
             found.why[job.number] = f"{_needs(job, there)}; comes after {first.number}"
             continue
         ends = job.left_s + turnover_s <= found.begins_s
         back = ends or (job.preemptible and not first.preemptible and found.begins_s > turnover_s)  # its hosts, in time
-        if not back and beside(hosts, reserved) != {*hosts} and not place(first, beside(later, hosts)):
+        if not back and compatible_hosts(hosts, reserved) != {*hosts} and not place(first, compatible_hosts(later, hosts)):
             found.why[job.number] = _why_behind(job, first, found.begins_s)
             continue
         found.starts[job.number] = hosts
-        there = beside(there, hosts)
+        there = compatible_hosts(there, hosts)
         if not back:
-            later = beside(later, hosts)
+            later = compatible_hosts(later, hosts)
             reserved = frozenset(place(first, later))
     return found
 

@@ -15,7 +15,7 @@ from orchestrator.inventory.json_reader import read_json
 from orchestrator.inventory.lab import Lab
 from orchestrator.inventory.positions import Document, Path, Problems
 from orchestrator.inventory.schema import attempt, check, show
-from orchestrator.plan.attached import Site, beside, read_attached
+from orchestrator.plan.attached import Site, attachment_hosts, read_attached
 from orchestrator.plan.edges import PlanEdge, RouteEdge
 from orchestrator.plan.interchangeable import alike, difference
 from orchestrator.plan.jobs import JobReader
@@ -55,7 +55,7 @@ def read_plan(text: str, filename: str, lab: Lab) -> Plan:
     attached = read_attached(Site(reader.edge, job, edge, checked, links, (*links, *sometimes), notes))
     if job is not None:
         job = replace(job, attached=attached)
-        job = replace(job, aside=beside(job))
+        job = replace(job, aside=attachment_hosts(job))
     if job is not None and schedule is not None and job.workload == "train" and job.args.get("exchange") == "gloo":
         words = "gloo: torch's connections do not know the slots, and wait out dark ones by TCP's timers; exchange wires knows them"
         notes.add(("job", "args", "exchange"), words)

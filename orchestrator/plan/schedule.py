@@ -219,7 +219,7 @@ def settling(slots: Sequence[Slot], lab: Lab) -> dict[DeviceName, float]:
     return longest
 
 
-def slowest(slots: Sequence[Slot], lab: Lab) -> tuple[DeviceName, float] | None:
+def slowest_between_slots(slots: Sequence[Slot], lab: Lab) -> tuple[DeviceName, float] | None:
     """The device that takes longest from one slot to the next, and how long (s, of this lab); None if nothing moves."""
     return max(settling(slots, lab).items(), key=lambda item: item[1], default=None)
 

@@ -22,13 +22,12 @@ from optics import (
 from optics.plan import Plan
 from optics.words import short, sort_key
 from orchestrator.fabric import circuits as light
-from orchestrator.fabric.lightpath import Held, LightMap, among, loss_db, route, routes
+from orchestrator.fabric.lightpath import Held, LightMap, among, loss_db, routes, without_attenuation
 from orchestrator.fabric.lookahead import ahead, spare
-from orchestrator.fabric.move_order import in_order, per_device_dark, without
+from orchestrator.fabric.move_order import in_order, per_device_dark, remaining_transition
 from orchestrator.fabric.transition import Transition, per_device, transition
 from orchestrator.inventory.lab import Lab
-from orchestrator.plan.avoid import choose
-from orchestrator.plan.avoid import without as bare
+from orchestrator.plan.avoid import choose_ports, lab_without_trunks
 from orchestrator.plan.report import CircuitRow, DeviceDiff
 
 SLOW_S = 5.0
@@ -67,7 +66,7 @@ class Target:
 
     @property
     def late(self) -> Transition:
-        return without(self.change, self.early)
+        return remaining_transition(self.change, self.early)
 
     def sparing(self, lost: Collection[HostName]) -> Target:
         """The same without the links of hosts that do not answer: nothing is drained from them, nor counted there."""
@@ -82,7 +81,7 @@ class Target:
         ports: dict[HostName, set[int]] = defaultdict(set)
         there = routes(already)
         for circuit in self.circuits:
-            if any(x in self.change.made[x.ingress.device] and route(x) not in there for x in circuit.path):
+            if any(x in self.change.made[x.ingress.device] and without_attenuation(x) not in there for x in circuit.path):
                 ports[circuit.receiver.host].add(circuit.receiver.number)
         return {host: tuple(sorted(numbers)) for host, numbers in sorted(ports.items())}
 
@@ -101,8 +100,10 @@ def target(plan: Plan, lab: Lab, observed: Held, owned: Iterable[Setting]) -> Ta
     own = per_device(owned)
     # Foreign links are neither kept for bare hosts nor removed: their ports are taken.
     held_own = {d: among(held, own.get(d, ())) for d, held in observed.items()}
-    links = choose(plan.links, lab, light.live_links(held_own, lab), light.foreign_ports(observed, own, lab), plan.avoid)
-    circuits = light.circuits(links, bare(lab, plan.avoid), observed, {d: held - held_own[d] for d, held in observed.items()})
+    links = choose_ports(plan.links, lab, light.live_links(held_own, lab), light.foreign_ports(observed, own, lab), plan.avoid)
+    circuits = light.circuits(
+        links, lab_without_trunks(lab, plan.avoid), observed, {d: held - held_own[d] for d, held in observed.items()}
+    )
     if dim := light.over_budget(circuits, plan.acceptance.max_loss_db):
         words = "; ".join(f"{circuit} would lose {circuit.loss_db:.1f} dB" for circuit in dim[:5])
         raise Infeasible(
@@ -127,7 +128,7 @@ def diff(
     early: the part that is done ahead, before any light depends on it.
     """
     early = early or {}
-    change = without(change, early)
+    change = remaining_transition(change, early)
     observed = {d: change.kept[d] | change.removed[d] | change.foreign[d] for d in change.kept}
     dark = per_device_dark(change, observed, lab)
     return tuple(
@@ -159,7 +160,7 @@ def switching_s(change: Change, traits: Traits) -> float:
     return traits.settle_s * (ceil(moves / traits.at_once) if traits.at_once else 1)
 
 
-def slowest(change: Transition, traits: Mapping[DeviceName, Traits]) -> tuple[DeviceName, float] | None:
+def slowest_device(change: Transition, traits: Mapping[DeviceName, Traits]) -> tuple[DeviceName, float] | None:
     """The device that needs longest, and how long (s), None if nothing moves."""
     needs = ((switching_s(asked, traits[device]), device) for device, asked in change.changes.items())
     return next(((device, seconds) for seconds, device in sorted(needs, reverse=True)), None)
@@ -167,13 +168,13 @@ def slowest(change: Transition, traits: Mapping[DeviceName, Traits]) -> tuple[De
 
 def expected_dark_ms(change: Transition, traits: Mapping[DeviceName, Traits]) -> float | None:
     """How long (ms) the slowest device needs, None if nothing goes dark."""
-    found = slowest(change, traits)
+    found = slowest_device(change, traits)
     return found[1] * 1e3 if found else None
 
 
 def dark_time_scale(change: Transition, traits: Mapping[DeviceName, Traits], lab: Lab) -> float:
     """The time scale of the device that determines the expected dark time; 1 for hardware."""
-    found = slowest(change, traits)
+    found = slowest_device(change, traits)
     return lab.time_scale(found[0]) if found else 1.0
 
 

@@ -8,8 +8,8 @@ from typing import Protocol
 
 from optics import HostName
 from optics.plain import seconds_text
-from orchestrator.inventory.slices import beside
-from orchestrator.plan.queue import TURNOVER_S, Decision, Running, Waiting, decide
+from orchestrator.inventory.slices import compatible_hosts
+from orchestrator.plan.queue import TURNOVER_S, Decision, Running, Waiting, decide_queue
 from orchestrator.store.queue import HOLDING, QueuedJob
 
 NOT_STOPPED = "; cannot be stopped: "
@@ -86,7 +86,7 @@ def decided(
         if j.state in HOLDING
     ]
     held = {host for job in runs for host in job.hosts}
-    found = decide(waits, runs, beside(acts.hosts, held | out.keys()), out)
+    found = decide_queue(waits, runs, compatible_hosts(acts.hosts, held | out.keys()), out)
     asleep = [j for j in jobs if j.state == "waiting" and j.user not in served]
     found.why |= {j.number: f"{j.user} does not serve the queue: testbed queue --start" for j in asleep}
     found.why |= {j.number: f"tried again in {seconds_text(j.retry_s - j.age_s)}" for j in jobs if j.rests}

@@ -18,7 +18,7 @@ from orchestrator.jobs.record import hosts_of_job
 from orchestrator.jobs.report import ALIVE, JobStatus
 from orchestrator.plan.design.design import design
 from orchestrator.plan.design.document import checked, document
-from orchestrator.plan.design.placement import hosts_of
+from orchestrator.plan.design.placement import occupied_hosts
 from orchestrator.plan.design.workload import read_text
 from orchestrator.plan.reader import read_plan
 from orchestrator.session import Command, PlanText, Session, open_session
@@ -216,7 +216,7 @@ async def _event(events: asyncio.Queue[HostEvent]) -> None:
 def able(lab: Lab, text: str, method: str) -> tuple[HostName, ...]:
     """The hosts of a lab that could hold a workload, or without method a plan. Raises: BadFile, Infeasible."""
     if not method:
-        wanted = hosts_of(read_plan(text, "plan", lab))
+        wanted = occupied_hosts(read_plan(text, "plan", lab))
         return tuple(sorted(wanted, key=natural))
     each = read_text(text, "workload").workload.ranks_per_host
     cabled = {port.host for port in (*lab.fibres, *lab.segment_at) if isinstance(port, HostPort)}

@@ -12,7 +12,7 @@ from orchestrator.background.work import Notify, emit, ready, serving
 from orchestrator.hosts.launch import check_launch
 from orchestrator.inventory.lab import Lab
 from orchestrator.inventory.yaml_reader import read_yaml
-from orchestrator.plan.design.placement import hosts_of
+from orchestrator.plan.design.placement import occupied_hosts
 from orchestrator.plan.design.workload import on_hosts
 from orchestrator.plan.reader import read_plan
 from orchestrator.queue.acts import decided
@@ -80,7 +80,7 @@ def prepared(lab: Lab, text: str, name: str, hosts: int | None, method: str) -> 
     if plan.job is None:
         raise BadFile([f"{name}: the plan has no job, so there is nothing to run"], hint="add one to the plan")
     check_launch(plan.job, lab)
-    needs = hosts_of(plan)
+    needs = occupied_hosts(plan)
     if hosts not in (None, len(needs)):
         raise Infeasible(f"{name}: the plan is for {counted(len(needs), 'host')}, not {hosts}", hint="leave --hosts out")
     return plan.name, text, "", len(needs)

@@ -9,7 +9,7 @@ from difflib import get_close_matches
 
 from optics import CrossConnect, HostName, Missing, Setting, SpectralRoute
 from optics.errors import Interlock
-from orchestrator.fabric.lightpath import Held, among, route, routes
+from orchestrator.fabric.lightpath import Held, among, routes, without_attenuation
 from orchestrator.inventory.hosts import Host
 from orchestrator.store.audit import Who, add_audit
 from orchestrator.store.generations import hand_over
@@ -49,23 +49,26 @@ def adopted(
         if word.startswith(OWNER):
             name = word.removeprefix(OWNER)
             theirs = routes(s for s, whose in owners.items() if whose.owner == name)
-            chosen = [s for s in there if route(s) in theirs]
+            chosen = [s for s in there if without_attenuation(s) in theirs]
             near = get_close_matches(name, {whose.owner for whose in owners.values()}, 1)
             why = f"{name} has no circuits on this lab" + (f"; did you mean {OWNER}{near[0]}?" if near else "")
         else:
             chosen = [s for s in there if plain(s) == word] or [s for s in there if plain(s).partition("@")[0] == word]
-            names = [plain(s) for s in there if route(s) not in ours]
+            names = [plain(s) for s in there if without_attenuation(s) not in ours]
             why = f"{word} does not exist; foreign circuits: {', '.join(names[:6]) or 'none'}"
             if len(chosen) > 1:
                 chosen, why = [], f"{word} could be {' or '.join(map(plain, chosen))}"
         if not chosen and not again:
             problems.append(f"--adopt {word}: {why}")
-        found.update(s for s in chosen if route(s) not in ours)
+        found.update(s for s in chosen if without_attenuation(s) not in ours)
     if problems:
         raise Missing("\n".join(problems), hint="testbed status lists the circuits of others")
     chosen_routes = ours | routes(found)
     halves = sorted(
-        (plain(s), plain(back)) for s in found for back in there if back == turned(s) and route(back) not in chosen_routes
+        (plain(s), plain(back))
+        for s in found
+        for back in there
+        if back == turned(s) and without_attenuation(back) not in chosen_routes
     )
     if halves:
         raise Interlock(
@@ -85,13 +88,13 @@ def adopt(store: Store, lab: str, who: Who, run: str, settings: Iterable[Setting
     wanted = sorted(settings, key=str)
     if not wanted:
         return []
-    owners = {route(s): whose for s, whose in store.owners(lab).items()}
+    owners = {without_attenuation(s): whose for s, whose in store.owners(lab).items()}
     ours = slice_key(lab, who.owner)
     lines = []
     with store.transaction() as db:
         store.own(ours, run, wanted)
         for setting in wanted:
-            whose = owners.get(route(setting))
+            whose = owners.get(without_attenuation(setting))
             lines.append(f"{plain(setting)}, {f'of {whose}' if whose else 'of no owner this store knows'}")
             add_audit(db, lab, who, time.time(), "adopted", plain(setting), f"{lines[-1]}; by run {run}: --adopt {' '.join(words)}")
         for name in sorted({whose.owner for whose in owners.values()} - {who.owner}):
@@ -126,8 +129,8 @@ def refuse_shared(kept: Held, mine: Collection[Setting], owners: Mapping[Setting
     """Raises: Interlock - a wanted circuit is there already and another owner's, whose `down` or `rollback` would take it away."""
     there = [setting for held in kept.values() for setting in held]
     if shared := sorted(among(there, owners) - among(there, mine), key=str):
-        whose = {route(setting): belonging for setting, belonging in owners.items()}
-        lines = [f"{plain(setting)} is there and belongs to {whose[route(setting)]}" for setting in shared]
+        whose = {without_attenuation(setting): belonging for setting, belonging in owners.items()}
+        lines = [f"{plain(setting)} is there and belongs to {whose[without_attenuation(setting)]}" for setting in shared]
         words = " ".join(f'--adopt "{plain(setting)}"' for setting in shared[:3])
         raise Interlock("\n".join(lines), hint=f"plan around it, ask its owner for: testbed down; or make it yours: {words}")
 

@@ -16,7 +16,7 @@ from typing import Literal, get_args
 
 from optics import HostName
 from optics.errors import Interlock, Locked, Missing
-from orchestrator.inventory.slices import beside
+from orchestrator.inventory.slices import compatible_hosts
 from orchestrator.processes import boot_clock_ns, boot_id, process_alive
 from orchestrator.store.audit import Who, add_audit
 from orchestrator.store.database import Database
@@ -134,7 +134,7 @@ def claim(store: Database, who: Who, job: QueuedJob, hosts: Sequence[HostName], 
     with store.transaction() as db:
         marks = ",".join("?" * len(HOLDING))
         held = db.execute(f"SELECT hosts FROM queue WHERE lab=? AND state IN ({marks})", (job.lab, *HOLDING)).fetchall()
-        if len(beside(hosts, {host for row in held for host in json.loads(row["hosts"])})) < len(hosts):
+        if len(compatible_hosts(hosts, {host for row in held for host in json.loads(row["hosts"])})) < len(hosts):
             return None
         more = {"generation": job.generation + 1, "hosts": json.dumps(hosts), "plan_text": plan_text, "detail": ""}
         return _moved(db, who, job, "starting", **more)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from orchestrator.extensions import parts
+from orchestrator.extensions import extension_parts
 
 Role: TypeAlias = str
 """What a run's lock is held for: a `change` of the lab, of its `job` alone, the `guard`'s reroute, the slots of a `schedule`, a
@@ -40,7 +40,7 @@ VERBS = {
         Verb("confirm"),
         Verb("stall", half=True, undone=True),  # its circuits are as before when it has ended
         Verb("turn", "schedule", lasting=True),
-        *(Verb(each.name, each.name, lasting=True, undone=True) for each in parts("service", "KIND") if each.moves_light),
+        *(Verb(each.name, each.name, lasting=True, undone=True) for each in extension_parts("service", "KIND") if each.moves_light),
         Verb("guard", "guard"),
         Verb("job restart", "guard"),
         *(Verb(f"job {word}", "job") for word in ("launch", "restore", "stop", "pause", "resume")),

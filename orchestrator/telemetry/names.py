@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from orchestrator.extensions import parts
+from orchestrator.extensions import extension_parts
 from orchestrator.measurement import COMMON_TAGS, Field, Measurement
 
-OF_EXTENSIONS: tuple[Measurement, ...] = tuple(each for found in parts("measurements", "MEASUREMENTS") for each in found)
+OF_EXTENSIONS: tuple[Measurement, ...] = tuple(each for found in extension_parts("measurements", "MEASUREMENTS") for each in found)
 OF_ATTACHMENTS = tuple(each.name for each in OF_EXTENSIONS if "job" in each.tags)
 OF_JOBS = ("iteration", "collective", "rank", "requests", *OF_ATTACHMENTS)
 """What jobs measure. It is in the journal of the run that launched the job, also of when another run moved its circuits."""

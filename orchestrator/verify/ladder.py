@@ -18,7 +18,7 @@ from optics.plan import Plan
 from optics.words import short, sort_key
 from orchestrator.fabric.cabling import explained, led, senders
 from orchestrator.fabric.circuits import receivers, settings
-from orchestrator.fabric.lightpath import Held, among, route, routes
+from orchestrator.fabric.lightpath import Held, among, routes, without_attenuation
 from orchestrator.hosts import Hello, Hosts
 from orchestrator.inventory.lab import Lab
 from orchestrator.session import Session
@@ -64,10 +64,10 @@ async def check_map(
     """Every wanted setting is held, whatever its attenuation, and no owned one is left over; foreign ones are only listed."""
     wrong, notes, there_of_wanted, foreign = [], [], 0, 0
     total = sum(len(held) for held in wanted.values())
-    owners = {route(setting): words for setting, words in around.whose.items()}
+    owners = {without_attenuation(setting): words for setting, words in around.whose.items()}
 
     def whose(setting: Setting) -> str:
-        known = owners.get(route(setting))
+        known = owners.get(without_attenuation(setting))
         return f"belongs to {known}" if known else "of no owner this store knows"
 
     for device in sorted({*observed, *wanted}):
@@ -80,7 +80,7 @@ async def check_map(
         rest = sorted(held - among(held, goal), key=sort_key)
         owned = among(rest, (around.owned or {}).get(device, ()))
         for setting in sorted(goal, key=sort_key):
-            if route(setting) in there:
+            if without_attenuation(setting) in there:
                 there_of_wanted += 1
                 continue
             taken = next((s for s in rest if {s.ingress, s.egress} & {setting.ingress, setting.egress}), None)

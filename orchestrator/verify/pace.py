@@ -19,8 +19,8 @@ RECENT = 5
 BEFORE = 8
 """Fewer iterations before them do not say what is usual; the first of a job, which sets things up, is left out."""
 SLOW = 1.25
-"""A job is slow if an iteration takes this many times the usual one: on a busy machine medians of healthy jobs differ by 1.2 (the
-README's session: 193, 217, 253 ms after changes), and a verdict needs a cause besides."""
+"""A job is slow if an iteration takes this many times the usual one: on a busy machine medians of healthy jobs differ by 1.2
+(twelve ranks on two cores: 193, 217, 253 ms after changes), and a verdict needs a cause besides."""
 SPREADS = 4.0
 """And by this many robust standard deviations (1.4826 times the median absolute deviation) of the usual iterations."""
 WINDOWS = ((RECENT, 0.8), (15, 0.6))

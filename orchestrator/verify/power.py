@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from drivers.api import CircuitSwitch, PowerMeter
 from optics import Circuit, Db, Dbm, DeviceName, Port, Setting, SpectralRoute
-from orchestrator.fabric.lightpath import Held, route
+from orchestrator.fabric.lightpath import Held, without_attenuation
 from orchestrator.inventory.lab import Lab
 from orchestrator.store.light import add_light
 from orchestrator.store.records import LightPoint
@@ -124,7 +124,7 @@ async def measure(
     Raises: as `PowerMeter.power`.
     """
     circuits = tuple(circuits)
-    there = {route(setting): setting for settings in (held or {}).values() for setting in settings}
+    there = {without_attenuation(setting): setting for settings in (held or {}).values() for setting in settings}
     wanted: dict[DeviceName, set[Port]] = {}
     for circuit in circuits:
         for setting in circuit.path:
@@ -142,7 +142,7 @@ async def measure(
     users = Counter(side for circuit in circuits for setting in circuit.path for side in _sides(setting))
     readings = []
     for circuit in circuits:
-        path = tuple(there.get(route(setting), setting) for setting in circuit.path)
+        path = tuple(there.get(without_attenuation(setting), setting) for setting in circuit.path)
         points, meters = [], [0.0]
         for setting in path:
             device = setting.ingress.device
@@ -151,7 +151,7 @@ async def measure(
             meters.append(lab.traits_of(device).meter_db)
             points.append(Point("in", setting.ingress, found.get(_entering(setting.ingress, lab)), users[_sides(setting)[0]] == 1))
             points.append(Point("out", setting.egress, found.get(setting.egress), users[_sides(setting)[1]] == 1))
-        missing = () if held is None else tuple(s for s in path if s.ingress.device in held and route(s) not in there)
+        missing = () if held is None else tuple(s for s in path if s.ingress.device in held and without_attenuation(s) not in there)
         readings.append(Reading(circuit, path, tuple(points), _expected(path, lab), max(meters), missing))
     return tuple(readings)
 

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
-from orchestrator.extensions import parts
+from orchestrator.extensions import extension_parts
 from orchestrator.results import Json
 from orchestrator.telemetry.lineprotocol import Point
 
@@ -46,7 +46,7 @@ class View(ABC):
 
 def views() -> tuple[View, ...]:
     """Every kind that shows something, in order."""
-    return parts("view", "VIEW")
+    return extension_parts("view", "VIEW")
 
 
 def made_mark(name: str, words: str, *, share: float | None = None, bad: bool = False, cells: Json = None) -> Mark:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from orchestrator.extensions import parts
+from orchestrator.extensions import extension_parts
 from orchestrator.results import Json
 from orchestrator.telemetry.lineprotocol import Point
 
@@ -61,7 +61,7 @@ class ServiceView(ABC):
 
 def service_views() -> tuple[ServiceView, ...]:
     """Every kind that shows more than the words of its state, in order."""
-    return parts("live", "SERVICE_VIEW")
+    return extension_parts("live", "SERVICE_VIEW")
 
 
 class Services:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from optics import HostPort
-from orchestrator.hosts import HostEvent, samples
+from orchestrator.hosts import HostEvent, counter_samples
 from tests.agent.space import AGENT, Peer, Space, facts
 
 pytestmark = pytest.mark.lab
@@ -111,7 +111,11 @@ def test_ports_are_sampled_while_a_job_runs_and_no_longer(host: Space, peer: Pee
         offset = piece["offset"]
         found += [json.loads(text) for text in piece["data"].splitlines()]
         time.sleep(0.05)
-    rows = [row for batch in found for row in samples(HostEvent("gpu01", "counters", batch["t_ns"], batch))[HostPort("gpu01", 1)]]
+    rows = [
+        row
+        for batch in found
+        for row in counter_samples(HostEvent("gpu01", "counters", batch["t_ns"], batch))[HostPort("gpu01", 1)]
+    ]
     assert len(rows) >= 15 and all(row[6] == 1 for row in rows), "with carrier"
     walls = [batch["wall_ns"] - batch["t_ns"] + row[-1] for batch, row in zip(found, rows[4::5], strict=False)]
     assert walls == sorted(walls)

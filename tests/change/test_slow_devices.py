@@ -20,7 +20,7 @@ from orchestrator.change.apply import progress_words, switch, undisturbed
 from orchestrator.change.context import Context
 from orchestrator.deadline import OUTER, deadline
 from orchestrator.fabric.transition import transition
-from orchestrator.plan.target import slowest, switching_s
+from orchestrator.plan.target import slowest_device, switching_s
 from orchestrator.session import Session
 from orchestrator.store.store import Store
 from orchestrator.telemetry.journal import Journal
@@ -86,7 +86,7 @@ def test_a_serial_device_needs_its_settling_time_for_every_move() -> None:
     assert switching_s(change, replace(ROBOT, at_once=2)) == 2.0
     assert switching_s(change, SWITCH) == SWITCH.settle_s
     goal = transition({"rome1": frozenset()}, WANTED, {})
-    assert slowest(goal, {"rome1": ROBOT}) == ("rome1", 3.0)
+    assert slowest_device(goal, {"rome1": ROBOT}) == ("rome1", 3.0)
 
 
 def test_time_of_a_faster_device_is_told_as_a_real_ones_too() -> None:

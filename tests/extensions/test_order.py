@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from optics.plan import Job
-from orchestrator.extensions import NAMES, parts
+from orchestrator.extensions import NAMES, extension_parts
 from orchestrator.jobs.attachments import Attachment, Launch, attachments, begin_attachments
 from orchestrator.store.job_spec import JobSpec
 from tests.house.repository import ROOT, tracked
@@ -44,9 +44,9 @@ def test_a_lease_is_renewed_before_hosts_are_asked_for_anything(monkeypatch: pyt
 
 def test_every_extension_has_the_parts_that_all_have() -> None:
     planned = {path.parent.name for path in Path(ROOT / "extensions").glob("*/plan.py")}
-    assert len(planned) == len({kind.key for kind in parts("plan", "PLANNED")}) == 4 and planned <= {*NAMES}
+    assert len(planned) == len({kind.key for kind in extension_parts("plan", "PLANNED")}) == 4 and planned <= {*NAMES}
     given = [kind.key for kind in attachments()]  # the circuits of regions are not given to a job
-    assert [kind.key for kind in parts("plan", "PLANNED") if kind.key != "regions"] == given
+    assert [kind.key for kind in extension_parts("plan", "PLANNED") if kind.key != "regions"] == given
     assert all(isinstance(kind, Attachment) for kind in attachments())
     assert {path.parent.name for path in Path(ROOT / "extensions").glob("*/__init__.py")} == {*NAMES}
 

@@ -82,7 +82,7 @@ def test_the_commands_of_an_rdma_host_are_those_of_the_testbed_and_each_has_its_
 
 
 def test_all_generations_of_a_host_travel_in_one_payload() -> None:
-    told = render.payloads({2: {"gpu01": frozenset(), "gpu02": frozenset()}, 1: {"gpu01": frozenset()}})
+    told = render.rule_payloads({2: {"gpu01": frozenset(), "gpu02": frozenset()}, 1: {"gpu01": frozenset()}})
     requests = json.loads(gzip.decompress(base64.b64decode(told["gpu01"])))
     assert [r["generation"] for r in requests] == [1, 2] and set(told) == {"gpu01", "gpu02"}
 
@@ -122,7 +122,7 @@ def test_rules_too_many_for_one_command_are_refused_before_anything_is_sent() ->
         for b in range(250)
     )
     with pytest.raises(Infeasible, match="gpu01: its rules take"):
-        render.payloads({1: {"gpu01": many}})
+        render.rule_payloads({1: {"gpu01": many}})
 
 
 def test_each_rank_is_told_its_place_and_nothing_is_left_to_discovery() -> None:
@@ -155,8 +155,8 @@ def test_hosts_with_gpus_get_nccl_and_its_view_of_the_fabric() -> None:
 
 
 def test_a_resumed_job_says_so_once() -> None:
-    assert launch.argv(JOB, True)[-1] == "--resume"
-    assert launch.argv(replace(JOB, args={"resume": True}), True).count("--resume") == 1
+    assert launch.workload_argv(JOB, True)[-1] == "--resume"
+    assert launch.workload_argv(replace(JOB, args={"resume": True}), True).count("--resume") == 1
     assert launch.job_name("a b/ü", "2026-11-21 1") == "a-b--.2026-11-21-1"
 
 
@@ -180,8 +180,8 @@ def test_an_rdma_host_gets_no_lanes_and_both_functions_are_prepared() -> None:
 
 
 def test_the_archive_is_the_same_bytes_each_time_and_holds_what_runs_on_hosts() -> None:
-    assert facts.archive() == facts.archive.__wrapped__()
-    with tarfile.open(fileobj=io.BytesIO(base64.b64decode("".join(facts.archive())))) as tar:
+    assert facts.provision_archive() == facts.provision_archive.__wrapped__()
+    with tarfile.open(fileobj=io.BytesIO(base64.b64decode("".join(facts.provision_archive())))) as tar:
         names = tar.getnames()
     assert "agent/__main__.py" in names and "agent/daemon.py" in names
     there = f"workloads/{facts.workload_digest()}"
@@ -189,7 +189,7 @@ def test_the_archive_is_the_same_bytes_each_time_and_holds_what_runs_on_hosts() 
     beside = {name for name in names if name.startswith(f"{there}/extensions/")}
     parts = {name.split("/")[4] for name in beside if name.count("/") > 4}
     assert f"{there}/extensions/shadow/rank/__main__.py" in beside and parts == {"rank"}
-    assert all(0 < len(piece) <= render.COMMAND_LIMIT for piece in facts.archive())
+    assert all(0 < len(piece) <= render.COMMAND_LIMIT for piece in facts.provision_archive())
 
 
 def test_failures_of_several_hosts_are_one_error_of_the_gravest_kind_naming_each() -> None:

@@ -46,7 +46,7 @@ def test_the_exit_code_is_that_of_the_command(fake: Path) -> None:
 
 @pytest.mark.usefixtures("fake")
 def test_a_host_that_cannot_be_reached_is_told_apart_from_a_command_that_ends_alike(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(openssh, "reach", lambda host: None)
+    monkeypatch.setattr(openssh, "check_login", lambda host: None)
     assert openssh.run(HOSTS["gpu01"], ["exit 255"])[0] == 255
     monkeypatch.undo()
     monkeypatch.setattr(openssh.ssh, "connect", lambda *_: (_ for _ in ()).throw(Unreachable("gpu01: no answer")))

@@ -21,7 +21,7 @@ ME = (0, os.geteuid())
 
 def refused(folder: Path) -> str:
     with pytest.raises(BadFile) as error:
-        program.archive(folder, ME)
+        program.program_archive(folder, ME)
     return "\n".join(error.value.problems)
 
 
@@ -31,13 +31,13 @@ def test_the_archive_has_the_files_and_is_the_same_for_the_same_content(tmp_path
     for name in ("train.py", "package/a.py", "package/__pycache__/a.pyc", ".git/config", ".#train.py", "run.sh"):
         (tmp_path / name).write_text(name)
     (tmp_path / "run.sh").chmod(0o744)
-    packed = program.archive(tmp_path, ME)
+    packed = program.program_archive(tmp_path, ME)
     with tarfile.open(fileobj=io.BytesIO(packed)) as tar:
         assert {m.name: m.mode for m in tar} == {"package/a.py": 0o644, "run.sh": 0o755, "train.py": 0o644}
     os.utime(tmp_path / "train.py", (1, 1))
-    assert program.archive(tmp_path, ME) == packed
+    assert program.program_archive(tmp_path, ME) == packed
     (tmp_path / "train.py").write_text("other")
-    assert program.archive(tmp_path, ME) != packed
+    assert program.program_archive(tmp_path, ME) != packed
 
 
 def test_links_fifos_strange_names_and_too_much_are_refused_all_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,7 +99,7 @@ def test_files_of_programs_are_read_when_a_program_is_asked_for_and_only_once(
         read.append(folder.name)
         return b""
 
-    monkeypatch.setattr(program, "archive", counted)
+    monkeypatch.setattr(program, "program_archive", counted)
     lab = load_lab(INVENTORY)
     assert len(lab.programs) > 1 and "gpt" in lab.programs and not read, "most commands run no program"
     assert lab.programs["gpt"] is lab.programs["gpt"] and read == ["gpt"]
@@ -110,7 +110,7 @@ def test_what_every_user_may_write_does_not_decide_what_runs(tmp_path: Path) -> 
     (folder / "open").mkdir(parents=True)
     for name in ("train.py", "open/model.py"):
         (folder / name).write_text("pass")
-    program.archive(folder, ME)
+    program.program_archive(folder, ME)
     (folder / "train.py").chmod(0o666)
     (folder / "open").chmod(0o777)
     lines = refused(folder).splitlines()

@@ -68,7 +68,7 @@ from orchestrator.plan.edges import (
 )
 from orchestrator.plan.job_env import ALLOWED
 from orchestrator.plan.reader import read_plan
-from tests.house.repository import ROOT, blocks, pages, scenarios, tracked
+from tests.house.repository import ROOT, blocks, pages
 from workloads.programs.options import OPTIONS
 
 DOCS = ROOT / "docs"
@@ -423,10 +423,3 @@ def test_the_index_leads_to_every_page_of_the_documentation() -> None:
     wanted = {str(p.relative_to(DOCS)) for p in pages() if p.is_relative_to(DOCS) and p.name != "README.md"}
     wanted |= {f"../extensions/{name}/README.md" for name in MECHANISMS}
     assert {p for p in wanted if not p.startswith("decisions/")} <= index
-
-
-def test_every_scenario_that_ships_has_a_row_in_the_list_of_scenarios() -> None:
-    linked = r"^\| \[`([^`]+)`\]\(../../([\w/.-]+)/README.md\) \|"
-    listed = re.findall(linked, page("how-to/scenarios.md"), re.MULTILINE)
-    assert len(listed) == len(scenarios()) == len([path for path in tracked() if path.name == "scenario.yaml"])
-    assert {name: ROOT / folder / "scenario.yaml" for name, folder in listed} == scenarios()

@@ -13,7 +13,7 @@ from optics import HostPort, Infeasible, TestbedError
 from optics.plan import Plan, ring_steps
 from orchestrator.hosts.launch import identity
 from orchestrator.inventory.lab import Lab, read_lab
-from orchestrator.plan.evict import replaced, spared, without
+from orchestrator.plan.evict import plan_without_host, replaced, spared
 from orchestrator.plan.ports import assign_ports
 from orchestrator.plan.reader import read_plan
 from tests.properties.labs import inventory, lab
@@ -35,7 +35,7 @@ def plan_of(written: str, where: Lab = HERE) -> Plan:
 
 def evicted(written: str, spare: str = "", host: str = "gpu04", where: Lab = HERE) -> tuple[Plan, str]:
     plan = plan_of(written, where)
-    found = replaced(written, plan, where, {host: spare}) if spare else without(written, plan, where, host)
+    found = replaced(written, plan, where, {host: spare}) if spare else plan_without_host(written, plan, where, host)
     return plan_of(found, where), found
 
 

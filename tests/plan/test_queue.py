@@ -8,7 +8,7 @@ from math import inf
 
 import pytest
 
-from orchestrator.plan.queue import Decision, Running, Waiting, decide, place
+from orchestrator.plan.queue import Decision, Running, Waiting, decide_queue, place
 
 HOSTS = tuple(f"gpu{number:02d}" for number in range(1, 13))
 
@@ -23,7 +23,7 @@ def running(number: int, first: int, last: int, ends_s: float = 50.0, **more: bo
 
 def go(waits: list[Waiting], runs: list[Running], out: dict[str, str] | None = None, turnover_s: float = 0.0) -> Decision:
     free = set(HOSTS) - set(out or {}) - {host for job in runs for host in job.hosts}
-    return decide(waits, runs, free, out, turnover_s=turnover_s)
+    return decide_queue(waits, runs, free, out, turnover_s=turnover_s)
 
 
 def test_jobs_start_in_the_order_in_which_they_came_on_hosts_of_their_own() -> None:
@@ -141,7 +141,7 @@ def test_of_twenty_random_jobs_none_that_fits_waits_none_is_lost_and_the_first_i
             waits = [job for job in jobs if job.comes <= now and not job.done and not job.hosts]
             runs = [job for job in jobs if job.hosts]
             free = set(HOSTS) - {host for job in runs for host in job.hosts}
-            found = decide([j.waiting() for j in waits], [j.running(now) for j in runs], free, turnover_s=0)
+            found = decide_queue([j.waiting() for j in waits], [j.running(now) for j in runs], free, turnover_s=0)
             assert {
                 j.number for j in waits
             } == found.starts.keys() | found.why.keys() and not found.starts.keys() & found.why.keys()
@@ -175,12 +175,12 @@ def test_a_host_that_is_used_in_slices_is_not_used_whole_beside_and_the_reverse(
     hosts = ("gpu01", "gpu01/a", "gpu01/b", "gpu02", "gpu02/a", "gpu02/b")
     whole, left, right = (tuple(f"gpu0{n}{part}" for n in (1, 2)) for part in ("", "/a", "/b"))
     waits = [Waiting(1, 2, left, 100.0), Waiting(2, 2, whole, 100.0), Waiting(3, 2, right, 100.0)]
-    found = decide(waits, [], set(hosts))
+    found = decide_queue(waits, [], set(hosts))
     assert found.starts == {1: left, 3: right} and "needs 2 hosts of 2, 0 are free" in found.why[2]
-    assert decide([waits[1], waits[0]], [], set(hosts)).starts == {1: left}
-    first = decide([replace(waits[1], number=0), waits[0]], [], set(hosts))
+    assert decide_queue([waits[1], waits[0]], [], set(hosts)).starts == {1: left}
+    first = decide_queue([replace(waits[1], number=0), waits[0]], [], set(hosts))
     assert first.starts == {0: whole} and 1 in first.why
-    later = decide(
+    later = decide_queue(
         [Waiting(4, 2, whole, 10.0), Waiting(5, 1, ("gpu02/b",), 500.0)], [Running(3, frozenset({"gpu01"}), 50.0)], hosts[3:]
     )
     assert not later.starts and "would delay 4" in later.why[5]

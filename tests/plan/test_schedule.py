@@ -13,10 +13,10 @@ from optics import BadFile, HostPort, Traits
 from optics.plan import Plan
 from orchestrator.inventory.lab import Lab
 from orchestrator.plan import schedule as schedule_module
-from orchestrator.plan.evict import without
+from orchestrator.plan.evict import plan_without_host
 from orchestrator.plan.interchangeable import relabelled_text
 from orchestrator.plan.reader import read_plan
-from orchestrator.plan.schedule import slowest
+from orchestrator.plan.schedule import slowest_between_slots
 from orchestrator.plan.target import target
 from orchestrator.plan.written import document_of
 
@@ -128,7 +128,7 @@ def test_other_hosts_take_their_places_in_slots_and_patterns(lab: Lab) -> None:
 )
 def test_a_host_that_failed_is_left_out_of_every_slot(lab: Lab, schedule: dict[str, Any]) -> None:
     whole = text(schedule=schedule, job={**JOB, "ranks": HOSTS[:4]})
-    plan = read_plan(without(whole, read_plan(whole, "p", lab), lab, "gpu04"), "p", lab)
+    plan = read_plan(plan_without_host(whole, read_plan(whole, "p", lab), lab, "gpu04"), "p", lab)
     assert plan.schedule is not None and plan.job is not None
     assert set(plan.hosts) == {"gpu01", "gpu02", "gpu03"} == set(plan.job.hosts)
 
@@ -230,8 +230,8 @@ def test_the_slowest_device_counts_its_moves_one_by_one_where_it_makes_them_so(l
     plan = read(lab, schedule=slots([pair("gpu01:p1", "gpu02:p1"), pair("gpu01:p2", "gpu02:p2")], [pair("gpu01:p2", "gpu02:p2")]))
     assert plan.schedule is not None
     slow = lab.with_traits({**{name: Traits(0.01) for name in lab.devices}, "ocs1": Traits(0.02, at_once=1), "ocs2": Traits(9.0)})
-    assert slowest(plan.schedule.slots, slow) == ("ocs1", 0.04), "ocs2 never moves"
-    assert slowest((), slow) is None
+    assert slowest_between_slots(plan.schedule.slots, slow) == ("ocs1", 0.04), "ocs2 never moves"
+    assert slowest_between_slots((), slow) is None
 
 
 def test_a_plan_for_another_lab_is_named_as_such_by_its_slots(lab: Lab) -> None:

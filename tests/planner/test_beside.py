@@ -13,7 +13,7 @@ import pytest
 from optics import Infeasible
 from optics.plan import FixedRoute, Job, Plan, WantedLink
 from orchestrator.inventory.lab import Lab
-from orchestrator.plan.design.placement import apart, chosen_hosts, hosts_of, owner_for, taken
+from orchestrator.plan.design.placement import chosen_hosts, occupied_hosts, owner_for, taken, unused_name
 from tests.house.repository import ROOT
 
 
@@ -23,7 +23,7 @@ def plan(*hosts: str, name: str = "one") -> Plan:
 
 def test_a_plan_has_the_hosts_it_links_runs_on_or_routes_over() -> None:
     whole = Plan("p", (WantedLink("a", "b"),), Job("j", "train", ("b", "c")), (FixedRoute("a", "e", ("d",)),))
-    assert hosts_of(whole) == {"a", "b", "c", "d", "e"}
+    assert occupied_hosts(whole) == {"a", "b", "c", "d", "e"}
 
 
 def test_the_next_job_gets_the_first_hosts_that_are_free(lab: Lab) -> None:
@@ -55,7 +55,7 @@ def test_a_host_is_used_whole_or_in_slices_whichever_plan_comes_first() -> None:
 
 
 def test_every_plan_beside_others_gets_a_name_of_its_own() -> None:
-    assert (apart("a", ["b"]), apart("a", ["a", "a-2"])) == ("a", "a-3")
+    assert (unused_name("a", ["b"]), unused_name("a", ["a", "a-2"])) == ("a", "a-3")
     assert owner_for("x y", ["x-y"]) == "x-y-2" and len(owner_for("a" * 70, ["a" * 64])) <= 64
 
 

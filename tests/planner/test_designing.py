@@ -23,7 +23,7 @@ from orchestrator.inventory.lab import Lab
 from orchestrator.plan.design.design import Design, Read, design, routing
 from orchestrator.plan.design.document import document
 from orchestrator.plan.design.export import KINDS, after, before
-from orchestrator.plan.design.replan import degraded, demand_of, reckon, shape_of
+from orchestrator.plan.design.replan import demand_of, reckon, repair_options, shape_of
 from orchestrator.plan.ports import assign_ports
 from orchestrator.plan.reader import read_plan
 from orchestrator.verbs.design_files import read_workload, workload_of
@@ -136,16 +136,16 @@ def test_a_designed_plan_is_read_back_as_topology_and_demand(lab: Lab) -> None:
 
 def test_a_failed_link_can_be_gone_round_or_rewired_and_both_have_a_price(lab: Lab) -> None:
     plan = planned(design(workload("vgg16"), lab, Wanted("topoopt")), lab)
-    found = degraded(plan, lab, [("gpu01", "gpu02")], [], 5.67).options
+    found = repair_options(plan, lab, [("gpu01", "gpu02")], [], 5.67).options
     assert found.reroute is not None and found.rewire is not None
     assert found.before_s < min(found.reroute.iteration_s, found.rewire.iteration_s)
     assert found.reroute.dark_s == 0 and found.rewire.dark_s == pytest.approx(5.67 + 0.05)
     with pytest.raises(Infeasible, match="gpu13 is not a rank"):
-        degraded(plan, lab, [], ["gpu13"], 0.0)
+        repair_options(plan, lab, [], ["gpu13"], 0.0)
     assert "gpu01 and gpu02 have no two model parallel links" in found.why_not
     for links in ([("gpu01", "gpu04")], [("gpu01", "gpu01")], [("gpu01", "gpu02"), ("gpu02", "gpu01")]):
         with pytest.raises(Infeasible, match=f"no such link from {links[-1][0]} to {links[-1][1]}") as caught:
-            degraded(plan, lab, links, [], 0.0)
+            repair_options(plan, lab, links, [], 0.0)
         assert "has links to gpu" in caught.value.hint
 
 

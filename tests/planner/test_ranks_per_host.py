@@ -15,7 +15,7 @@ from optics.ranks import ranks_on
 from orchestrator.inventory.lab import Lab
 from orchestrator.plan.design.design import Design, design
 from orchestrator.plan.design.document import document
-from orchestrator.plan.design.export import export
+from orchestrator.plan.design.export import export_design
 from orchestrator.plan.reader import read_plan
 from orchestrator.verbs.design_files import read_workload
 from planner.model.demand import Demand
@@ -77,7 +77,7 @@ def test_the_plan_of_a_tensor_parallel_job_names_every_rank_and_moves_what_leave
 
 
 def test_nccl_s_rank_file_has_a_line_for_each_rank_and_an_msccl_program_is_refused(tensor: Design, lab: Lab) -> None:
-    files, refused = export(tensor, lab)
+    files, refused = export_design(tensor, lab)
     assert any("one rank per host" in line for line in refused)
     assert "ranks.txt" not in files or str(files["ranks.txt"]).split()[:5] == [*["gpu01"] * 4, "gpu02"]
 

@@ -18,7 +18,7 @@ from optics.plain import indented, json_safe, printable
 from optics.plan import Job
 from orchestrator.cli import main
 from orchestrator.cli.tones import coloured
-from orchestrator.hosts.launch import argv, job_name
+from orchestrator.hosts.launch import job_name, workload_argv
 from orchestrator.inventory.lab import read_lab
 from orchestrator.plan.reader import read_plan
 from tests.security.conftest import Guarded
@@ -200,7 +200,7 @@ def test_names_of_a_plan_are_names(word: str) -> None:
 
 def test_values_of_a_plan_stay_one_word() -> None:
     job = Job("j", "train", ("gpu01",), args={"lr": RUNS}, env={"NOTE": RUNS})
-    assert argv(job, False) == ["python3", "-m", "workloads.programs.train", "--lr", RUNS]
+    assert workload_argv(job, False) == ["python3", "-m", "workloads.programs.train", "--lr", RUNS]
     assert job_name(RUNS, TERMINAL).replace("-", "").replace(".", "").replace("_", "").isalnum()
 
 

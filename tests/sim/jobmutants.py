@@ -57,7 +57,13 @@ OF_JOBS = (
     Mutant(
         "host-given-twice",
         "a host is given to one job of the queue at a time",
-        ((QUEUE, "if len(beside(hosts, {host for row in held for host", "if len(beside(hosts, {host for row in () for host"),),
+        (
+            (
+                QUEUE,
+                "if len(compatible_hosts(hosts, {host for row in held for host",
+                "if len(compatible_hosts(hosts, {host for row in () for host",
+            ),
+        ),
         plot="queue",
     ),
     Mutant(

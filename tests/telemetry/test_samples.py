@@ -29,7 +29,7 @@ from optics import (
 )
 from orchestrator.change.impact import Impact
 from orchestrator.change.port_counters import sampled_ports
-from orchestrator.hosts import SAMPLE, AtDown, ClockReading, HostEvent, Hosts, PortCounters, samples
+from orchestrator.hosts import SAMPLE, AtDown, ClockReading, HostEvent, Hosts, PortCounters, counter_samples
 from orchestrator.settings import load
 from orchestrator.telemetry import Journal, Point, read
 from tests.hosts.parts import OwnParts
@@ -85,7 +85,7 @@ def told(run_dir: Path, name: str) -> list[Point]:
 
 
 def test_a_batch_is_read_as_it_was_taken_on_our_clock() -> None:
-    found = samples(batch("gpu01", [(100, 1, 7), (200, 0, 9)], offset_ns=60))
+    found = counter_samples(batch("gpu01", [(100, 1, 7), (200, 0, 9)], offset_ns=60))
     first, second = ({**dict(zip(SAMPLE, row, strict=False)), "at": row[-1]} for row in found[ONE])
     assert first == {
         **{"rx_bytes": 7, "tx_bytes": 7, "rx_pkts": 1, "tx_pkts": 2, "drops": 11, "errors": 7, "oper": 1},
@@ -97,7 +97,7 @@ def test_a_batch_is_read_as_it_was_taken_on_our_clock() -> None:
 @pytest.mark.parametrize("wrong", [{"rows": "?"}, {"rows": "aGVsbG8="}, {"numbers": [1, 2]}, {"numbers": None}, {"t_ns": "now"}])
 def test_a_batch_that_is_none_is_garbled(wrong: dict[str, Any]) -> None:
     with pytest.raises(Garbled, match="gpu01: its samples are not readable"):
-        samples(batch("gpu01", [(1, 1, 1)], **wrong))
+        counter_samples(batch("gpu01", [(1, 1, 1)], **wrong))
 
 
 async def test_samples_reach_the_journal_with_clocks_and_the_rate_over_each_circuit(tmp_path: Path) -> None:

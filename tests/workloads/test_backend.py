@@ -127,7 +127,7 @@ def test_the_host_gets_what_the_distribution_declares() -> None:
     folder = f"{project['name'].replace('-', '_')}-{project['version']}.dist-info"
     assert files[f"{folder}/entry_points.txt"].decode() == f"[torch.backends]\n{name} = {entry}\n"
     assert f"Name: {project['name']}\nVersion: {project['version']}\n" in files[f"{folder}/METADATA"].decode()
-    archive = tarfile.open(fileobj=io.BytesIO(base64.b64decode("".join(facts.archive()))))  # noqa: SIM115
+    archive = tarfile.open(fileobj=io.BytesIO(base64.b64decode("".join(facts.provision_archive()))))  # noqa: SIM115
     link = archive.getmember(f"workloads/{facts.workload_digest()}/{facts.TORCH_PACKAGE}")
     assert link.issym() and link.linkname == "workloads"
     assert f"workloads/{facts.workload_digest()}/{folder}/entry_points.txt" in archive.getnames()

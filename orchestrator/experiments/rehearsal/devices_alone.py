@@ -17,7 +17,7 @@ from orchestrator.deadline import deadline, unless_stopped
 from orchestrator.experiments.rehearsal.findings import links_dark
 from orchestrator.experiments.rehearsal.report import GoingBack, RehearsalReport
 from orchestrator.experiments.rehearsal.twin import Twin
-from orchestrator.plan.target import Target, dark_time_scale, diff, expected_dark_ms, slowest, switching_s
+from orchestrator.plan.target import Target, dark_time_scale, diff, expected_dark_ms, slowest_device, switching_s
 from orchestrator.session import Command, Session, open_session
 from orchestrator.telemetry.recorder import Recorder
 from orchestrator.verify.ladder import Ladder
@@ -37,7 +37,7 @@ async def change_devices(inside: Command, twin: Twin, plan: Plan, goal: Target) 
     async with AsyncExitStack() as stack:
         limit = await stack.enter_async_context(deadline(inside.timeout_s, "rehearse", firm=firm))
         session = await stack.enter_async_context(open_session(twin.lab, twin.inventory, twin.settings.cache_dir))
-        if (needs := slowest(goal.change, session.traits)) is not None:
+        if (needs := slowest_device(goal.change, session.traits)) is not None:
             limit.need(2 * needs[1], needs[0])
         report = RehearsalReport(
             plan.name,

@@ -78,7 +78,7 @@ async def _changed(task: Mapping[str, Any], inventory: Path) -> Values:
 
 async def _one_change(lab: Lab, devices: Mapping[str, Any], plan: Mapping[str, Any]) -> Values:
     """Bring the devices to a plan, all at once, as a change does. Raises: NotVerified - a device holds something else then."""
-    from orchestrator.fabric.lightpath import route
+    from orchestrator.fabric.lightpath import without_attenuation
     from orchestrator.plan.target import target
 
     wanted, _ = load_plan(PlanText(plan["text"], plan["name"]), lab)
@@ -99,7 +99,7 @@ async def _one_change(lab: Lab, devices: Mapping[str, Any], plan: Mapping[str, A
     outcomes = await asyncio.gather(*(devices[name].apply(change, ready) for name, change in moves.items()))
     ended = time.monotonic()
     for outcome in outcomes:
-        lacking = {*map(route, goal.wanted[outcome.device])} - {*map(route, outcome.observed)}
+        lacking = {*map(without_attenuation, goal.wanted[outcome.device])} - {*map(without_attenuation, outcome.observed)}
         if outcome.failed or lacking:
             words = "; ".join([*outcome.failed.values()][:3]) or f"{len(lacking)} are missing"
             raise NotVerified(f"{outcome.device} does not hold the circuits of {plan['name']}: {words}")

@@ -16,7 +16,7 @@ from orchestrator.fabric.circuits import circuits
 from orchestrator.fabric.next_hops import NextHops, follow, lanes_of, next_hops
 from orchestrator.inventory.lab import Lab
 from orchestrator.plan.design import electrical, wavelengths
-from orchestrator.plan.design.flows import pair_flows, predicted, rate_mbps, ring_flow, step_flow
+from orchestrator.plan.design.flows import pair_flows, predicted_iteration, rate_mbps, ring_flow, step_flow
 from orchestrator.plan.design.placement import chosen_hosts
 from orchestrator.plan.ports import assign_ports
 from planner.model.backend import orders
@@ -192,9 +192,9 @@ def _designed(read: Read, lab: Lab, hosts: tuple[HostName, ...], wanted: Wanted,
 
 def _answers(read: Read, lab: Lab, hosts: tuple[HostName, ...], offer: PlannerLab, wanted: Wanted) -> list[Found]:
     if wanted.method in electrical.KINDS:
-        return electrical.find(lab, hosts, wanted)
+        return electrical.find_electrical(lab, hosts, wanted)
     if wanted.method == wavelengths.METHOD:
-        return wavelengths.find(read.demand, lab, hosts, wanted)
+        return wavelengths.find_wavelengths(read.demand, lab, hosts, wanted)
     return list(method(wanted.method)(read.demand, offer, wanted))
 
 
@@ -259,7 +259,7 @@ def _on_hosts(found: Found, read: Read, lab: Lab, hosts: tuple[HostName, ...], o
     pairs, lanes = pair_flows(read.demand, hosts, chosen, lab)
     shares = spread(pairs)
     ratio = read.workload.rate_gbps * 1e3 / link_mbps
-    home = predicted(read.demand, flows, pairs, shares, home_rate, wanted.alpha_s, read.demand.compute_s, stepped)
+    home = predicted_iteration(read.demand, flows, pairs, shares, home_rate, wanted.alpha_s, read.demand.compute_s, stepped)
     scale = wanted.scale if wanted.scale is not None else _scale(_ideal_s(read.demand, offer, home_rate), ratio)
     moved = tuple(
         Transferred(src, dst, max(1, round(read.demand.mp[src, dst] * scale * share)), lane, way)
@@ -270,7 +270,7 @@ def _on_hosts(found: Found, read: Read, lab: Lab, hosts: tuple[HostName, ...], o
     scaled = [replace(flow, bytes=flow.bytes * scale) for flow in flows]
     least = [PairFlow(t.bytes, (t.way,)) for t in moved]
     rate = link_mbps * 1e6 / 8 * PAYLOAD
-    here = predicted(
+    here = predicted_iteration(
         _scaled(read.demand, scale),
         scaled,
         least,

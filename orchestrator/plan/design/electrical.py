@@ -24,7 +24,7 @@ KINDS: Mapping[str, tuple[str, Callable[[Segment], bool]]] = {
 """The methods over packet switches: what each needs, in words, and whether a segment qualifies."""
 
 
-def find(lab: Lab, hosts: Sequence[HostName], wanted: Wanted) -> list[Found]:
+def find_electrical(lab: Lab, hosts: Sequence[HostName], wanted: Wanted) -> list[Found]:
     """The topology of a method's segments. Raises: Infeasible - the lab has none, or none that connects these hosts."""
     chosen = _chosen(lab, hosts, wanted)
     names = ", ".join(segment.name for segment in chosen)
@@ -104,7 +104,7 @@ def _words(segment: Segment, hosts: Sequence[HostName]) -> str:
     return f"{words}, in {len(racks)} racks whose uplinks carry {worst:g} Mb/s or more a host"
 
 
-def parts(path: Sequence[Hop], lab: Lab, link_mbps: float) -> Way:
+def path_limits(path: Sequence[Hop], lab: Lab, link_mbps: float) -> Way:
     """What limits traffic on a path: an optical hop is one link; over a switch both ports, and the uplinks between racks.
 
     link_mbps: the rate of a link, which the speeds are relative to.

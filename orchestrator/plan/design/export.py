@@ -24,7 +24,7 @@ Files = Mapping[str, str | bytes | Infeasible]
 """File name -> content, or the reason why there is none."""
 
 
-def export(found: Design, lab: Lab) -> tuple[dict[str, str | bytes], list[str]]:
+def export_design(found: Design, lab: Lab) -> tuple[dict[str, str | bytes], list[str]]:
     """The files that apply, by name, and a line for each that does not."""
     written: dict[str, str | bytes] = {}
     refused = []

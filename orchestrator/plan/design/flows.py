@@ -38,7 +38,7 @@ def way(chosen: NextHops, lab: Lab, src: HostName, dst: HostName, lane: int) -> 
     path = follow(chosen, lab, src, dst, lane)
     if not path:
         raise Infeasible(f"no path leads from {src} to {dst}", hint="give the topology a ring through all ranks")
-    return electrical.parts(path, lab, rate_mbps(lab, [*lab.hosts])) if lab.segments else cast(Way, path)
+    return electrical.path_limits(path, lab, rate_mbps(lab, [*lab.hosts])) if lab.segments else cast(Way, path)
 
 
 def ring_flow(size: float, order: Sequence[HostName], chosen: NextHops, lab: Lab, lane: int) -> RingFlow:
@@ -65,7 +65,7 @@ def pair_flows(
     return flows, lanes
 
 
-def predicted(
+def predicted_iteration(
     given: Demand,
     rings: Sequence[RingFlow],
     pairs: Sequence[PairFlow],

@@ -27,7 +27,7 @@ from orchestrator.plan.design.flows import rate_mbps
 from orchestrator.plan.edges import MOST_SLOTS
 from orchestrator.plan.ports import assign_ports
 from orchestrator.plan.reader import read_plan
-from orchestrator.plan.schedule import REACTION_S, SETTLINGS, slowest
+from orchestrator.plan.schedule import REACTION_S, SETTLINGS, slowest_between_slots
 from orchestrator.plan.target import normal
 from planner.model.demand import Demand, Group
 from planner.schedule.decomposition import for_demand
@@ -98,7 +98,7 @@ def periodic(
     plan = {"schema": "testbed.plan/1", "name": "draft", "schedule": {**words, **named, "dwell_s": 3600.0}}
     found = read_plan(json.dumps(plan), "the schedule", lab).schedule
     assert found is not None
-    moved = slowest(found.slots, lab)
+    moved = slowest_between_slots(found.slots, lab)
     settling_s = moved[1] if moved else 0.0
     dark_s = settling_s + REACTION_S
     rate = here.port_bytes_per_s
@@ -213,7 +213,7 @@ def forecast(plan: Plan, lab: Lab) -> dict[str, float]:
     direct = [Group(one.id, tuple(rank[host] for host in one.rings[0]), one.bytes) for one in traffic.groups if one.schedule]
     over = [(one, ring) for one in traffic.groups if not one.schedule for ring in one.rings]
     rings = [([rank[host] for host in ring], one.bytes / len(one.rings)) for one, ring in over]
-    slowest_ = slowest(schedule.slots, lab)
+    slowest_ = slowest_between_slots(schedule.slots, lab)
     times = (schedule.dwell_s, schedule.guard_s, (slowest_[1] if slowest_ else 0.0) + REACTION_S)
     routes, demand = Routes.of(_slots_of(plan), hosts, lab), Demand(len(hosts), tuple(direct), moved, traffic.compute_s)
     weights = np.divide(sent, moved, out=np.zeros_like(sent), where=moved > 0)

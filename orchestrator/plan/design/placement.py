@@ -13,7 +13,7 @@ from optics.plan import Plan
 from orchestrator.inventory.lab import Lab
 
 
-def hosts_of(plan: Plan) -> frozenset[HostName]:
+def occupied_hosts(plan: Plan) -> frozenset[HostName]:
     """Every host that a plan links, runs its job on, or routes over."""
     routed = {host for route in plan.routes for host in route.path}
     return frozenset(routed | {*plan.hosts} | set(plan.job.hosts if plan.job else ()))
@@ -24,7 +24,7 @@ def taken(plans: Mapping[str, Plan]) -> dict[HostName, str]:
     whose: dict[HostName, str] = {}
     whole: dict[HostName, str] = {}
     for file, plan in plans.items():
-        hosts = hosts_of(plan)
+        hosts = occupied_hosts(plan)
         if twice := sorted((h for h in hosts if h in whose or h.partition("/")[0] in whole), key=natural):
             other = whose.get(twice[0]) or whole[twice[0].partition("/")[0]]
             raise Infeasible(
@@ -32,7 +32,7 @@ def taken(plans: Mapping[str, Plan]) -> dict[HostName, str]:
                 hint=f"only one of them can be up at a time: leave {file} out, or design it with --beside {other}",
             )
         whole |= {host: file for host in hosts if "/" not in host}
-        whose |= {name: file for host in hosts_of(plan) for name in (host, host.partition("/")[0])}
+        whose |= {name: file for host in occupied_hosts(plan) for name in (host, host.partition("/")[0])}
     return whose
 
 
@@ -92,7 +92,7 @@ def _chosen_hosts(
     raise Infeasible(f"the workload has {has}, {words}", hint=set_to + other)
 
 
-def apart(name: str, others: Iterable[str]) -> str:
+def unused_name(name: str, others: Iterable[str]) -> str:
     """The name, or the first of `name-2`, `name-3`, ... that is not taken."""
     there = set(others)
     numbered = (f"{name[:59]}-{number}" for number in numbers(2))
@@ -101,7 +101,7 @@ def apart(name: str, others: Iterable[str]) -> str:
 
 def owner_for(name: str, others: Iterable[str] = ()) -> str:
     """A slice name for a plan: its own name, limited to the characters that slice names may have."""
-    return apart(re.sub(r"[^\w.-]", "-", name)[:64], others)
+    return unused_name(re.sub(r"[^\w.-]", "-", name)[:64], others)
 
 
 def shared(lab: Lab, hosts: Collection[HostName], segments: Iterable[str], plans: Mapping[str, Plan]) -> list[tuple[str, str]]:
@@ -111,7 +111,7 @@ def shared(lab: Lab, hosts: Collection[HostName], segments: Iterable[str], plans
         segment = lab.segments[name]
         racks = {segment.rack(host) for host in segment.ports.keys() & set(hosts)}
         for file, plan in plans.items() if not segment.full and len(racks) > 1 else ():
-            used = {segment.rack(host) for host in segment.ports.keys() & hosts_of(plan)} if name in plan.segments else set()
+            used = {segment.rack(host) for host in segment.ports.keys() & occupied_hosts(plan)} if name in plan.segments else set()
             if len(used) > 1 and racks & used:
                 found.append((file, name))
     return found

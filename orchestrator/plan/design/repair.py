@@ -17,7 +17,7 @@ from optics import HostName, HostPort, Infeasible, Missing
 from optics.plan import Plan, RingGroup, Traffic, ring_steps
 from orchestrator.inventory.lab import Lab
 from orchestrator.plan.design.replan import demand_of, planner_lab, reckon, shape_of
-from orchestrator.plan.evict import without
+from orchestrator.plan.evict import plan_without_host
 from orchestrator.plan.ports import assign_ports
 from orchestrator.plan.reader import read_plan
 from planner.model.planes import check
@@ -43,7 +43,7 @@ def repaired(
     ports: list[HostPort] = []
     unsaid = False
     for host in hosts:
-        text = without(text, plan, lab, host)
+        text = plan_without_host(text, plan, lab, host)
         plan = read_plan(text, plan.name, lab)
         words.append(f"{host} is left out; its neighbours close the rings")
     for a, b in links:

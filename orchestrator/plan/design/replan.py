@@ -15,7 +15,7 @@ from optics.plan import Plan, Traffic
 from orchestrator.fabric.next_hops import lanes_of, next_hops
 from orchestrator.inventory.lab import Lab
 from orchestrator.plan.design.design import PAYLOAD, offered
-from orchestrator.plan.design.flows import pair_flows, predicted, rate_mbps, ring_flow
+from orchestrator.plan.design.flows import pair_flows, predicted_iteration, rate_mbps, ring_flow
 from orchestrator.plan.ports import assign_ports
 from orchestrator.plan.report import PlanReport
 from orchestrator.results import JsonReport
@@ -151,7 +151,7 @@ def reckon(
             flows.append(ring_flow(group.bytes / len(given[group.id]), order, chosen, lab, len(flows) % lanes))
     pairs, _ = pair_flows(demand, plan.job.hosts, chosen, lab)
     rate = rate_mbps(lab, plan.job.hosts) * 1e6 / 8 * PAYLOAD
-    return predicted(demand, flows, pairs, spread(pairs), rate, 0.0, traffic.compute_s)
+    return predicted_iteration(demand, flows, pairs, spread(pairs), rate, 0.0, traffic.compute_s)
 
 
 def rewiring(wanted: Plan, up: Plan, change: PlanReport, lab: Lab, link_up_s: float) -> Rewiring:
@@ -193,7 +193,7 @@ def _of_hosts(words: str, hosts: Sequence[HostName]) -> str:
     return re.sub(r"\branks? (\d+)(?: and (\d+))?", lambda m: " and ".join(hosts[int(k)] for k in m.groups() if k), words)
 
 
-def degraded(
+def repair_options(
     plan: Plan, lab: Lab, links: Sequence[tuple[HostName, HostName]], hosts: Sequence[HostName], link_up_s: float
 ) -> Degraded:
     """The options when links or hosts of a designed plan have failed. Raises: Missing; Infeasible - not there, or none left."""

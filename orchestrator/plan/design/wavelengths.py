@@ -108,7 +108,7 @@ def held_by(plans: Mapping[str, Plan], lab: Lab) -> tuple[tuple[HostPort, HostPo
     return tuple((link.a, link.b) for plan in plans.values() for link in assign_ports(plan.links, lab))
 
 
-def find(demand: Demand, lab: Lab, hosts: Sequence[HostName], wanted: Wanted) -> list[Found]:
+def find_wavelengths(demand: Demand, lab: Lab, hosts: Sequence[HostName], wanted: Wanted) -> list[Found]:
     """Placements and links for a demand, `hosts` those of its ranks if they are named, else any order of them.
 
     Raises: Infeasible - the lab has no ring, or too few wavelengths; or ports or simplex links are wanted.

@@ -14,7 +14,7 @@ from orchestrator.inventory.lab import Lab
 from orchestrator.inventory.positions import Document, Problems
 from orchestrator.inventory.schema import check
 from orchestrator.inventory.yaml_reader import read_yaml
-from orchestrator.plan.interchange.graph import MOST_NODES, MOST_WIRES, End, Graph, Node, Wire, fault_of_name, shown
+from orchestrator.plan.interchange.graph import MOST_NODES, MOST_WIRES, End, Graph, Node, Wire, excerpt, fault_of_name
 from orchestrator.plan.ports import assign_ports
 
 SWITCHES = ("bridge", "ovs-bridge")
@@ -95,7 +95,7 @@ def _wire(index: int, link: _Link, nodes: dict[str, Node], document: Document, p
     path = ("topology", "links", index)
     if link.type != "veth":
         known = "joins a node with the machine, and" if link.type in OUTSIDE else "is not known here;"
-        problems.add((*path, "type"), f"a link of type {shown(link.type)} {known} light joins two hosts: wanted veth")
+        problems.add((*path, "type"), f"a link of type {excerpt(link.type)} {known} light joins two hosts: wanted veth")
         return None
     if len(link.endpoints) != 2:
         problems.add((*path, "endpoints"), f"wanted 2 endpoints, got {len(link.endpoints)}")
@@ -105,7 +105,7 @@ def _wire(index: int, link: _Link, nodes: dict[str, Node], document: Document, p
         node, _, interface = said.partition(":") if isinstance(said, str) else (said.node, "", said.interface)
         if node not in nodes:
             more = ", but a part of the machine; a link of light joins two hosts" if node in OUTSIDE else ""
-            problems.add((*path, "endpoints", at), f"{shown(node)} is no node of the file{more}")
+            problems.add((*path, "endpoints", at), f"{excerpt(node)} is no node of the file{more}")
         ends.append(End(node, interface))
     return Wire(ends[0], ends[1], f"topology.links[{index}]", document.spot(path))
 

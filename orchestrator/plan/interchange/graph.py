@@ -15,7 +15,7 @@ MOST_NAME = 256
 """Characters of a node's name; hosts have names of 63 at most."""
 
 
-def shown(text: str) -> str:
+def excerpt(text: str) -> str:
     """Text of the file for a message: its first characters, on one line."""
     return printable(text[:63], keep="")
 
@@ -26,7 +26,7 @@ def fault_of_name(node: str) -> str:
         return "has no name"
     if len(node) > MOST_NAME:
         return f"has a name of {len(node)} characters; at most {MOST_NAME} are read"
-    return "" if node.isprintable() else f"has characters in its name that cannot be printed: {shown(node)}"
+    return "" if node.isprintable() else f"has characters in its name that cannot be printed: {excerpt(node)}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from xml.parsers import expat
 
 from optics import BadFile
 from orchestrator.inventory.positions import MAX_DEPTH, Document, Problems, Spot
-from orchestrator.plan.interchange.graph import MOST_NAME, MOST_NODES, MOST_WIRES, End, Graph, Node, Wire, fault_of_name, shown
+from orchestrator.plan.interchange.graph import MOST_NAME, MOST_NODES, MOST_WIRES, End, Graph, Node, Wire, excerpt, fault_of_name
 
 NAMESPACE = "http://graphml.graphdrawing.org/"
 """All versions of the format's namespace begin so; some programs write none."""
@@ -57,7 +57,7 @@ class _Reader:
         for wire in self.wires:
             for role, end in (("source", wire.a), ("target", wire.b)):
                 if end.node not in self.nodes:
-                    self.problems.at(wire.spot, f"{wire.what}: its {role} {shown(end.node)} is no node of the file")
+                    self.problems.at(wire.spot, f"{wire.what}: its {role} {excerpt(end.node)} is no node of the file")
         if self.problems:
             raise BadFile(self.problems.lines(), hint="correct the file; nothing was written")
         nodes = {
@@ -81,7 +81,7 @@ class _Reader:
         space, _, local = tag.rpartition(" ")
         ours = not space or space.startswith(NAMESPACE)
         if not self.open and (local, ours) != ("graphml", True):
-            self.fail(f"wanted the root element <graphml>, found <{shown(local)}>")
+            self.fail(f"wanted the root element <graphml>, found <{excerpt(local)}>")
         if len(self.open) >= MAX_DEPTH:
             self.fail(f"nested deeper than {MAX_DEPTH} levels")
         self.open.append(local if ours else "")
@@ -112,7 +112,7 @@ class _Reader:
 
     def direction(self, attribute: str, said: str) -> bool:
         if said not in DIRECTED:
-            self.problems.at(self.spot, f"{attribute}: wanted one of {', '.join(DIRECTED)}, got {shown(said)}")
+            self.problems.at(self.spot, f"{attribute}: wanted one of {', '.join(DIRECTED)}, got {excerpt(said)}")
         return DIRECTED.get(said, False)
 
     def a_node(self, given: Mapping[str, str]) -> None:
@@ -130,7 +130,7 @@ class _Reader:
     def edge(self, given: Mapping[str, str]) -> None:
         if len(self.wires) >= MOST_WIRES:
             self.fail(f"more than {MOST_WIRES} edges, the most links of a plan")
-        what = f"edge {shown(given['id'])}" if given.get("id") else f"edge {len(self.wires) + 1}"
+        what = f"edge {excerpt(given['id'])}" if given.get("id") else f"edge {len(self.wires) + 1}"
         source, target = given.get("source", ""), given.get("target", "")
         if not source or not target:
             self.problems.at(self.spot, f"{what}: no {'target' if source else 'source'}")

@@ -22,7 +22,7 @@ from orchestrator.jobs.jobs import Jobs
 from orchestrator.jobs.record import FINISHED, hosts_of_job, launched
 from orchestrator.jobs.report import JobStatus
 from orchestrator.plan.avoid import avoiding
-from orchestrator.plan.evict import replaced, spared, without
+from orchestrator.plan.evict import plan_without_host, replaced, spared
 from orchestrator.plan.reader import read_plan
 from orchestrator.session import Command, load_lab
 from orchestrator.settings import Settings
@@ -166,7 +166,7 @@ def rewritten(current: CurrentPlan, lab: Lab, hosts: Mapping[HostName, HostName]
     if taken := {host: spare for host, spare in hosts.items() if spare}:
         text = replaced(text, plan, lab, taken)
     for host in (host for host, spare in hosts.items() if not spare):
-        text = without(text, read_plan(text, current.plan_name, lab), lab, host)
+        text = plan_without_host(text, read_plan(text, current.plan_name, lab), lab, host)
     made = read_plan(text, current.plan_name, lab)
     if made.job is not None:
         check_launch(made.job, lab)

@@ -14,7 +14,7 @@ from orchestrator.fabric.rules import Macs, Rules, drain_rules, rules
 from orchestrator.fabric.transition import per_device, transition
 from orchestrator.inventory.lab import Lab
 from orchestrator.plan.schedule import REACTION_S
-from orchestrator.plan.target import normal, slowest, target
+from orchestrator.plan.target import normal, slowest_device, target
 
 NONE: frozenset[Setting] = frozenset()
 LATE_S = 0.1
@@ -99,7 +99,7 @@ def times_of(schedule: Schedule, goals: tuple[SlotGoal, ...], traits: Mapping[De
     owned, nights = every(g.wanted for g in goals), []
     for i, goal in enumerate(goals):
         seen = {d: goal.wanted.get(d, NONE) for d in lab.devices}
-        found = slowest(transition(seen, goals[(i + 1) % len(goals)].wanted, per_device(owned)), traits)
+        found = slowest_device(transition(seen, goals[(i + 1) % len(goals)].wanted, per_device(owned)), traits)
         nights += [found[1]] if found is not None else []
     if not nights:
         raise Infeasible("every slot of the schedule has the same circuits, so there is nothing to turn")

@@ -14,7 +14,7 @@ from dataclasses import replace
 from optics import HostName, TestbedError, Unreachable
 from optics.errors import first_line, unplanned
 from orchestrator import emulated as labproc
-from orchestrator.hosts import SAMPLE, Hello, HostEvent, samples
+from orchestrator.hosts import SAMPLE, Hello, HostEvent, counter_samples
 from orchestrator.jobs.jobs import Jobs
 from orchestrator.session import Session, open_session
 from orchestrator.store.keys import slice_of
@@ -90,7 +90,7 @@ def _take_event(watcher: Watcher, event: HostEvent, anchor_ns: int) -> None:
             picture.carrier(f"{event.host}:p{event.values['port']}", at, bool(event.values["carrier"]))
         case "counters":
             with suppress(TestbedError):  # one batch that cannot be read is a gap in a curve
-                for port, rows in samples(event).items():
+                for port, rows in counter_samples(event).items():
                     for row in rows:
                         at = (row[-1] + anchor_ns) / 1e6
                         picture.count(str(port), at, row[_TX], row[_RX])

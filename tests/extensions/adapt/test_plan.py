@@ -16,7 +16,7 @@ from optics import BadFile
 from optics.plan import Plan
 from orchestrator.inventory.lab import Lab
 from orchestrator.jobs.decision import JobDecision, decide_job, differing
-from orchestrator.plan.evict import without
+from orchestrator.plan.evict import plan_without_host
 from orchestrator.plan.interchangeable import relabelled_text
 from orchestrator.plan.reader import read_plan
 from orchestrator.plan.target import target
@@ -93,7 +93,7 @@ def test_other_hosts_take_their_places_in_a_region_and_one_that_failed_leaves_it
     small = {**REGION, "hosts": HOSTS[:3], "ports": PORTS[:6]}
     swapped = json.loads(relabelled_text(text(small), {"gpu01": "gpu06", "gpu06": "gpu01"}))["job"]["regions"][0]
     assert swapped["hosts"][0] == "gpu06" and swapped["ports"][0] == "gpu06:p1"
-    plan = read_plan(without(text(REGION), read(lab, REGION), lab, "gpu03"), "p", lab)
+    plan = read_plan(plan_without_host(text(REGION), read(lab, REGION), lab, "gpu03"), "p", lab)
     region = regions_of(plan.job).regions[0]
     assert "gpu03" not in region.hosts and len(region.ports) == 10
 
