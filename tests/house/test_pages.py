@@ -47,9 +47,9 @@ from orchestrator.inventory.edges import (
     TrunkEndEdge,
 )
 from orchestrator.inventory.lab import read_lab
-from orchestrator.inventory.positions import read_yaml
 from orchestrator.inventory.programs import ArgumentEdge, CheckpointEdge, IterationsEdge, ProgramEdge, ProgramsEdge
 from orchestrator.inventory.slices import SliceEdge
+from orchestrator.inventory.yaml_reader import read_yaml
 from orchestrator.plan import edges as planedges
 from orchestrator.plan.edges import (
     AcceptanceEdge,
