@@ -1,4 +1,4 @@
-"""`Lab` and `AsyncLab`: a lab from Python. Both have the same methods, made of the coroutines in `verbs`."""
+"""`Lab` and `AsyncLab`: a lab from Python. Both have the same methods, made of the coroutines in `verbs` and `jobs`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from optical_testbed import verbs
+from optical_testbed import jobs, verbs
 from optical_testbed.opened import Opened, opened, private
 from optical_testbed.progress import Show
 from optical_testbed.work import Handle, awaited, awaiting, blocking, finished
@@ -22,17 +22,17 @@ class Job(Handle):
 
     __slots__ = ()
 
-    launch = blocking(verbs.job_launch)
-    restore = blocking(verbs.job_restore)
-    status = blocking(verbs.job_status)
-    diagnose = blocking(verbs.job_diagnose)
-    wait = blocking(verbs.job_wait)
-    pause = blocking(verbs.job_pause)
-    resume = blocking(verbs.job_resume)
-    stop = blocking(verbs.job_stop)
-    evict = blocking(verbs.job_evict)
-    logs = blocking(verbs.job_logs)
-    records = blocking(verbs.job_records)
+    launch = blocking(jobs.launch)
+    restore = blocking(jobs.restore)
+    status = blocking(jobs.status)
+    diagnose = blocking(jobs.diagnose)
+    wait = blocking(jobs.wait)
+    pause = blocking(jobs.pause)
+    resume = blocking(jobs.resume)
+    stop = blocking(jobs.stop)
+    evict = blocking(jobs.evict)
+    logs = blocking(jobs.logs)
+    records = blocking(jobs.records)
 
 
 class AsyncJob(Handle):
@@ -40,17 +40,17 @@ class AsyncJob(Handle):
 
     __slots__ = ()
 
-    launch = awaiting(verbs.job_launch)
-    restore = awaiting(verbs.job_restore)
-    status = awaiting(verbs.job_status)
-    diagnose = awaiting(verbs.job_diagnose)
-    wait = awaiting(verbs.job_wait)
-    pause = awaiting(verbs.job_pause)
-    resume = awaiting(verbs.job_resume)
-    stop = awaiting(verbs.job_stop)
-    evict = awaiting(verbs.job_evict)
-    logs = awaiting(verbs.job_logs)
-    records = awaiting(verbs.job_records)
+    launch = awaiting(jobs.launch)
+    restore = awaiting(jobs.restore)
+    status = awaiting(jobs.status)
+    diagnose = awaiting(jobs.diagnose)
+    wait = awaiting(jobs.wait)
+    pause = awaiting(jobs.pause)
+    resume = awaiting(jobs.resume)
+    stop = awaiting(jobs.stop)
+    evict = awaiting(jobs.evict)
+    logs = awaiting(jobs.logs)
+    records = awaiting(jobs.records)
 
 
 class _Opening(Handle):

@@ -15,12 +15,10 @@ if TYPE_CHECKING:
     from optics.plan import Mode
     from orchestrator.change.report import ConfirmReport, DownReport, PrewireReport, UpReport
     from orchestrator.experiments.rehearsal.report import RehearsalReport
-    from orchestrator.jobs.report import JobLogs, JobStatus
     from orchestrator.plan.report import PlanReport
     from orchestrator.store.records import RunRecord
     from orchestrator.verbs.report import DevicesReport, StatusReport
     from orchestrator.verify.report import VerifyReport
-    from orchestrator.verify.signals import DiagnosisReport
     from planner.workers import Workers
 
 
@@ -350,100 +348,3 @@ async def telemetry(lab: Opened, run: str = "last", measurement: str | Sequence[
         record = named(store, run)
     trouble: list[str] = []
     return Rows(record.id, tuple(read_points(lab.settings.run_dir(record.id), only, trouble)), tuple(trouble))
-
-
-async def job_launch(lab: Opened) -> JobStatus:
-    """Launch the job of the plan that is up, again if it ran before. Raises: Missing - no plan is up, or it has no job."""
-    from orchestrator.verbs import change as verbs
-
-    return await lab.work("job launch", verbs.job_launch)
-
-
-async def job_restore(lab: Opened) -> JobStatus:
-    """Launch the job that ended last again, from the newest checkpoint of what followed it.
-
-    Raises: Missing - there is none, or another job is in the plan that is up. Refused - it runs.
-    """
-    from orchestrator.verbs import change as verbs
-
-    return await lab.work("job restore", verbs.job_restore)
-
-
-async def job_status(lab: Opened) -> JobStatus:
-    """Return the latest job as its ranks report it now. Raises: Missing - none was ever launched. Unreachable."""
-    from orchestrator.verbs import change as verbs
-
-    return await lab.work("job status", verbs.job_status)
-
-
-async def job_diagnose(lab: Opened, *, traffic: bool = True) -> DiagnosisReport:
-    """Return which component is at fault when the job slows down, stands or dies; what cannot be told is not guessed.
-
-    traffic: suspect links may be loaded, which slows a running job for some seconds. Raises: Missing - no plan is up. Unreachable.
-    """
-    from orchestrator.verbs import change as verbs
-
-    return await lab.work("job diagnose", verbs.job_diagnose, traffic=traffic)
-
-
-async def job_wait(lab: Opened, *, iterations: int | None = None, timeout_s: float | None = None) -> JobStatus:
-    """Wait until the job has ended, or has completed this many iterations, and return its status.
-
-    timeout_s: longest time to wait (s); None: that of the lab. Raises: TimedOut - it has not. Missing, Unreachable.
-    """
-    from orchestrator.verbs import job as job_verbs
-
-    return await lab.within(timeout_s).work("job wait", job_verbs.job_wait, iterations=iterations)
-
-
-async def job_pause(lab: Opened, *, for_s: float = 600.0) -> JobStatus:
-    """Pause the job at the end of an iteration; it goes on by itself after `for_s` (s, at most 3600).
-
-    Raises: Refused - it does not run, is paused already, or not all ranks take part; it goes on then.
-    """
-    from orchestrator.verbs import change as verbs
-
-    return await lab.work("job pause", verbs.job_pause, for_s=for_s)
-
-
-async def job_resume(lab: Opened) -> JobStatus:
-    """Have a paused job go on. Raises: Refused - it is not paused, or a rank does not go on."""
-    from orchestrator.verbs import change as verbs
-
-    return await lab.work("job resume", verbs.job_resume)
-
-
-async def job_evict(lab: Opened, host: str, *, spare: str = "") -> UpReport:
-    """Move the plan and its job off a host, which need not answer: onto `spare`, or onto the other hosts.
-
-    Raises: Missing, Infeasible - the plan cannot do without it, or the spare is not like it. Interlock - the spare is tagged out or
-    another owner's. Unreachable - it does not answer. As `up`.
-    """
-    from orchestrator.verbs import change as verbs
-
-    return await lab.work("job evict", verbs.evict, {host: spare})
-
-
-async def job_stop(lab: Opened) -> JobStatus:
-    """Stop the job at the end of an iteration and return how far it got."""
-    from orchestrator.verbs import change as verbs
-
-    return await lab.work("job stop", verbs.job_stop)
-
-
-async def job_logs(lab: Opened, *, lines: int = 20, host: str | None = None, rank: int | None = None) -> JobLogs:
-    """Return the last lines of each rank's log. host, rank: only of these. Raises: Missing - no job, or no such rank."""
-    from orchestrator.verbs import change as verbs
-
-    return await lab.work("job logs", verbs.job_logs, lines=lines, host=host, rank=rank)
-
-
-async def job_records(lab: Opened) -> Rows:
-    """Return the iterations of the latest job that were completed so far: rows of the measurement `iteration`.
-
-    Raises: as `status` of the job.
-    """
-    from orchestrator.verbs import change as verbs
-
-    found = await lab.work("job status", verbs.job_status)  # fetches the newest
-    return await telemetry(lab, found.run, "iteration")

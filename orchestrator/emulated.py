@@ -54,7 +54,7 @@ def state_dir(inventory: Path) -> Path:
     Raises: BadFile - hosts.yml cannot be read. TimedOut - not in the time allowed.
     """
     from orchestrator.files.reading import attentive, text_of
-    from orchestrator.inventory.positions import read_yaml
+    from orchestrator.inventory.yaml_reader import read_yaml
 
     if not inventory.exists() and (wrong := absent(inventory)) is not None:
         raise wrong

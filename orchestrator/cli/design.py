@@ -7,15 +7,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
 from orchestrator.cli import designmore, designperiodic, interchange
+from orchestrator.cli import designoptions as options
 from orchestrator.cli.call import Call, Result, Usage, verb
-from orchestrator.cli.completing import workloads
 from orchestrator.cli.shared import one_of, write_file
 
 if TYPE_CHECKING:
@@ -25,65 +25,6 @@ if TYPE_CHECKING:
     from planner.topology.alternating import Seen, Watch
     from planner.topology.methods import Wanted
 
-Workload = Annotated[
-    Path | None,
-    typer.Option(
-        "--workload", "-w", metavar="FILE", help="The job's traffic: a YAML file or a task graph.", autocompletion=workloads
-    ),
-]
-Out = Annotated[Path | None, typer.Option("--out", "-o", metavar="FILE", help="Write the plan to this file.")]
-LabDir = Annotated[str | None, typer.Option("--lab", metavar="DIR", help="The lab to design for; same as --inventory.")]
-Rules = Annotated[
-    str, typer.Option("--rules", metavar="SET", help="TopoOpt as in the paper, or as in the released planner (artifact).")
-]
-Seed = Annotated[int, typer.Option("--seed", min=0, help="Random seed; the same seed gives the same plan.")]
-Backend = Annotated[
-    str, typer.Option("--backend", metavar="KIND", help="Ability of the collective library: single-order, ring-groups, msccl.")
-]
-Hosts = Annotated[str | None, typer.Option("--hosts", metavar="LIST", help="Hosts in the order of their ranks: gpu01,gpu02.")]
-Beside = Annotated[
-    list[Path] | None, typer.Option("--beside", metavar="PLAN", help="Only use hosts that this plan leaves free; may be repeated.")
-]
-Ports = Annotated[int | None, typer.Option("--ports", min=1, help="Ports to use of each host.")]
-Simplex = Annotated[bool, typer.Option("--simplex", help="One-way links: connect transmitters and receivers independently.")]
-Alpha = Annotated[float, typer.Option("--alpha-us", min=0, help="Fixed time per step (us), for predictions.")]
-Scale = Annotated[
-    float | None,
-    typer.Option("--scale", min=0, help="Bytes of the job per byte of the workload; by default from the lab's link rate."),
-]
-Iterations = Annotated[int, typer.Option("--iterations", min=0, help="Iterations of the job; 0: until stopped.")]
-Name = Annotated[str, typer.Option("--name", metavar="NAME", help="Name of the plan.")]
-Domain = Annotated[int, typer.Option("--domain", min=1, help="Hosts per rail-only domain.")]
-Segment = Annotated[
-    list[str] | None,
-    typer.Option("--segment", metavar="NAME", help="Packet switch to use, * matches any characters; may be repeated."),
-]
-Twisted = Annotated[bool, typer.Option("--twisted", help="Torus: twist it, as TPU v4 does; fewer hops between its hosts.")]
-Wavelengths = Annotated[
-    int | None, typer.Option("--wavelengths", min=1, help="Ring of wavelengths: use at most so many (all that hosts send).")
-]
-Schedule = Annotated[
-    str,
-    typer.Option("--schedule", metavar="NAME", help="With --backend msccl: the schedule of all-reduce (testbed design methods)."),
-]
-Search = Annotated[
-    int, typer.Option("--search", min=0, help="TopoOpt: number of parallelisation strategies to search (0: keep the workload's).")
-]
-Patience = Annotated[
-    int, typer.Option("--patience", min=1, help="With --search: stop after this many strategies without improvement.")
-]
-Chains = Annotated[
-    int, typer.Option("--chains", min=1, help="With --search: make so many searches with dice of their own, and take the best.")
-]
-Processes = Annotated[
-    int, typer.Option("--workers", min=1, max=256, help="Processes that search; the plan is the same with any number.")
-]
-Explain = Annotated[bool, typer.Option("--explain", help="Explain the design: degrees, strides, routing.")]
-Svg = Annotated[Path | None, typer.Option("--svg", metavar="FILE", help="Draw the rings and the traffic to this file.")]
-Export = Annotated[
-    Path | None, typer.Option("--export", metavar="DIR", help="Also write files for NCCL, MSCCL, ASTRA-sim, GraphViz, ...")
-]
-Predict = Annotated[bool, typer.Option("--predict", help="Show the predicted iteration time by part.")]
 
 SHORT = {
     "topoopt": "TopoOpt: rings of small diameter for all-reduce, matchings for the rest.",
@@ -100,7 +41,6 @@ SHORT = {
     "oversubscribed": "Packet switches in racks, with oversubscribed uplinks.",
     "electrical": "The packet switches named by --segment.",
 }
-ALPHA_US, DOMAIN, PATIENCE = 0.0, 2, 10_000
 PROGRESS_S = 0.1
 """The progress of a search is shown at most this often."""
 
@@ -178,40 +118,6 @@ def watched(call: Call, find: Callable[[Watch], Design], chains: int = 1) -> Des
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
-
-
-def _check(call: Call, wanted: Wanted, processes: int) -> None:
-    """Raises: Usage - options that contradict each other, or do not apply to the method."""
-    from orchestrator.plan.design.electrical import KINDS
-    from orchestrator.plan.design.wavelengths import METHOD
-
-    if wanted.rules != "paper" and wanted.method != "topoopt":
-        raise Usage(f"{call.verb}: --rules applies to topoopt only", hint=f"testbed design topoopt --rules {wanted.rules}")
-    if wanted.domain != DOMAIN and wanted.method != "rail-only":
-        raise Usage(f"{call.verb}: --domain applies to rail-only only", hint="testbed design rail-only --domain 4")
-    if wanted.twisted and wanted.method != "torus":
-        raise Usage(f"{call.verb}: --twisted applies to torus only", hint="testbed design torus --twisted")
-    if both := [host for host in wanted.hosts if host in wanted.taken]:
-        raise Usage(
-            f"{call.verb}: --hosts {both[0]} contradicts --beside {wanted.taken[both[0]]}, which uses that host",
-            hint="omit --hosts, or name hosts that are free",
-        )
-    if wanted.wavelengths and wanted.method != METHOD:
-        raise Usage(f"{call.verb}: --wavelengths applies to {METHOD} only", hint="testbed design ring-wavelengths --wavelengths 2")
-    if wanted.method in KINDS:
-        for option, given in (("--ports", wanted.ports is not None), ("--simplex", wanted.simplex)):
-            if given:
-                raise Usage(f"{call.verb}: {option} applies to optical methods only", hint=f"omit {option}")
-    elif wanted.segments:
-        raise Usage(f"{call.verb}: --segment applies to {', '.join(KINDS)} only", hint="testbed design electrical --segment NAME")
-    if wanted.search and wanted.method != "topoopt":
-        raise Usage(f"{call.verb}: --search applies to topoopt only", hint="testbed design topoopt --search 1000")
-    if wanted.patience != PATIENCE and not wanted.search:
-        raise Usage(f"{call.verb}: --patience requires --search", hint=f"--search 100000 --patience {wanted.patience}")
-    if wanted.chains > 1 and not wanted.search:
-        raise Usage(f"{call.verb}: --chains requires --search", hint=f"--search 1000 --chains {wanted.chains}")
-    if processes > 1 and not wanted.search and wanted.method != "exact":
-        raise Usage(f"{call.verb}: --workers applies to exact, and to topoopt with --search", hint="omit --workers")
 
 
 def _other(path: Path, lab: Lab) -> Plan:
@@ -344,33 +250,33 @@ testbed design {method} -w other.yaml --beside plan.json -o other.json   a secon
     )
     def run(
         call: Call,
-        workload: Workload = None,
-        out: Out = None,
-        lab: LabDir = None,
-        rules: Rules = "paper",
-        seed: Seed = 1,
-        backend: Backend = "ring-groups",
-        hosts: Hosts = None,
-        beside: Beside = None,
-        ports: Ports = None,
-        simplex: Simplex = False,
-        alpha_us: Alpha = ALPHA_US,
-        scale: Scale = None,
-        iterations: Iterations = 20,
-        domain: Domain = DOMAIN,
-        twisted: Twisted = False,
-        wavelengths: Wavelengths = None,
-        search: Search = 0,
-        patience: Patience = PATIENCE,
-        chains: Chains = 1,
-        processes: Processes = 1,
-        segment: Segment = None,
-        schedule: Schedule = "",
-        name: Name = "",
-        explain: Explain = False,
-        predict: Predict = False,
-        svg: Svg = None,
-        export: Export = None,
+        workload: options.Workload = None,
+        out: options.Out = None,
+        lab: options.LabDir = None,
+        rules: options.Rules = "paper",
+        seed: options.Seed = 1,
+        backend: options.Backend = "ring-groups",
+        hosts: options.Hosts = None,
+        beside: options.Beside = None,
+        ports: options.Ports = None,
+        simplex: options.Simplex = False,
+        alpha_us: options.Alpha = options.ALPHA_US,
+        scale: options.Scale = None,
+        iterations: options.Iterations = 20,
+        domain: options.Domain = options.DOMAIN,
+        twisted: options.Twisted = False,
+        wavelengths: options.Wavelengths = None,
+        search: options.Search = 0,
+        patience: options.Patience = options.PATIENCE,
+        chains: options.Chains = 1,
+        processes: options.Processes = 1,
+        segment: options.Segment = None,
+        schedule: options.Schedule = "",
+        name: options.Name = "",
+        explain: options.Explain = False,
+        predict: options.Predict = False,
+        svg: options.Svg = None,
+        export: options.Export = None,
     ) -> Result:
         from orchestrator.plan.design.placement import taken
         from orchestrator.plan.design.wavelengths import METHOD, held_by
@@ -408,7 +314,7 @@ testbed design {method} -w other.yaml --beside plan.json -o other.json   a secon
             held=held_by(there, at) if method == METHOD else (),
             schedule=schedule,
         )
-        _check(call, wanted, processes)
+        options.check(call, wanted, processes)
         found = _found(call, at, wanted, workload, processes)
         plan = _document(found, at, there, name, out)
         result = _result(call, found, at, there, plan, explain=explain, predict=predict, out=out)

@@ -35,10 +35,11 @@ def doctor(
     from orchestrator.cli.text import listed, paint
     from orchestrator.results import to_json
     from orchestrator.verify import doctor
+    from orchestrator.verify.doctor_store import examine_store
 
     if recover and not store:
         raise Usage("--recover can only be used with --store", hint="testbed doctor --store --recover")
-    checks = doctor.examine_store(call.settings, recover=recover) if store else doctor.examine(call.settings)
+    checks = examine_store(call.settings, recover=recover) if store else doctor.examine(call.settings)
     colours = {"ok": "green", "warn": "yellow", "fail": "red"}
     lines = []
     # All reachable hosts share one line, and so do those that fail alike.

@@ -11,7 +11,7 @@ from optics.errors import BadFile
 from optics.plain import reason
 from orchestrator.files.atomic import write_whole
 from orchestrator.files.reading import MAX_BYTES, text_of
-from orchestrator.inventory.positions import read_json
+from orchestrator.inventory.json_reader import read_json
 from orchestrator.plan.interchangeable import relabelled_text
 from orchestrator.plan.report import PlanReport
 from orchestrator.settings import private_dir

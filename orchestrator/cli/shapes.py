@@ -38,7 +38,7 @@ from orchestrator.verbs.fencing import TakenReport
 from orchestrator.verbs.profile import Figure, Profile, Versus
 from orchestrator.verbs.report import DevicesReport, StatusReport
 from orchestrator.verbs.sample import SampleReport
-from orchestrator.verify.doctor_lab import Probe
+from orchestrator.verify.probe import Probe
 from orchestrator.verify.report import PowerReport, StallReport, VerifyReport
 from orchestrator.verify.signals import DiagnosisReport
 from orchestrator.views.metrics.process import ExporterState

@@ -106,7 +106,7 @@ class _View:
         """Restore the terminal."""
 
     def _news(self) -> list[Event]:
-        found = self.picture.since(self._seen)
+        found = self.picture.events.since(self._seen)
         self._seen = found[-1].number if found else self._seen
         return found
 

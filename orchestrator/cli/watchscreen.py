@@ -50,7 +50,7 @@ def screen(picture: Picture, width: int, height: int, *, unicode: bool = True) -
     room -= hosts + 1 + (hosts < len(picture.lab.hosts))
     fall = chart if len(chart) + 4 <= room else small if len(small) + 1 <= room else small[: max(0, room - 1)]
     room -= len(fall) + 1
-    news = list(picture.log)[-min(room - 1, 12) :] if room > 1 else []
+    news = list(picture.events.log)[-min(room - 1, 12) :] if room > 1 else []
     blocks: list[Text | Table] = [_head(picture), Text(summary(picture, width)), Text()]
     blocks += [_hosts(picture, hosts, width, unicode=unicode), _devices(picture), *curves(picture, unicode=unicode), *turned]
     if fall and move is not None:
@@ -77,7 +77,7 @@ def rate_text(mbps: float) -> str:
 
 def counts(picture: Picture) -> tuple[int, int]:
     """Numbers of lit circuits and of all; one that is being moved counts once."""
-    states = list(picture.states.values())
+    states = list(picture.light.states.values())
     lit, moved = states.count(LIT), max(states.count(DARK), states.count(MAKING))
     return lit, lit + states.count(LOST) + moved
 
@@ -85,7 +85,7 @@ def counts(picture: Picture) -> tuple[int, int]:
 def summary(picture: Picture, width: int = 0) -> str:
     """The figures in one line; those that come last are left out where they are not within the width, if there is one."""
     lit, total = counts(picture)
-    turns = list(picture.states.values()).count(IN_TURN)
+    turns = list(picture.light.states.values()).count(IN_TURN)
     words = [f"{lit}/{total} circuits lit"] if total or not (picture.switched or turns) else []
     words += [f"{turns} in turn"] if turns else []
     if picture.switched:
@@ -130,7 +130,7 @@ def _hosts(picture: Picture, most: int, width: int, *, unicode: bool) -> Table:
     Ports without a fibre and outside the plan are left out.
     """
     lab = picture.lab
-    waiting = sorted(picture.circuits.values(), key=lambda w: picture.states[w.id] != WAITS)
+    waiting = sorted(picture.light.circuits.values(), key=lambda w: picture.light.states[w.id] != WAITS)
     leaving = {str(w.sender): w for w in waiting}  # of several in turn the present one
     used = {port.number for port in lab.fibres} | {int(port.rpartition(":p")[2]) for port in picture.switched}
     ports = sorted({n for h in lab.hosts.values() for n in h.ports} & used)
@@ -156,7 +156,7 @@ def _hosts(picture: Picture, most: int, width: int, *, unicode: bool) -> Table:
             if way is None:
                 cells.append(Text("·" if unicode else "-", style="bright_black"))
                 continue
-            mark, plain, style = _LOOK[picture.states[way.id]]
+            mark, plain, style = _LOOK[picture.light.states[way.id]]
             cell = (
                 Text().append(f"{mark if unicode else plain} ", style).append(str(way.receiver), "" if style == "green" else style)
             )

@@ -7,8 +7,9 @@ from collections.abc import Collection, Mapping
 from optics import DeviceName, Identity, Port
 from optics.plain import summary
 from orchestrator.inventory.edges import FibresEdge
-from orchestrator.inventory.positions import Path, Problems, read_yaml
+from orchestrator.inventory.positions import Path, Problems
 from orchestrator.inventory.schema import attempt
+from orchestrator.inventory.yaml_reader import read_yaml
 
 
 def lacks(who: Identity, label: str, *, enters: bool) -> str:

@@ -16,10 +16,11 @@ from optics.plan import WantedLink
 from orchestrator.inventory.edges import DevicesEdge
 from orchestrator.inventory.fibres import Fibre, Trunk, read_cables
 from orchestrator.inventory.hosts import Host, read_hosts
-from orchestrator.inventory.positions import Document, Path, Problems, read_yaml
+from orchestrator.inventory.positions import Document, Path, Problems
 from orchestrator.inventory.programs import Program, read_programs, users
 from orchestrator.inventory.schema import check
 from orchestrator.inventory.segments import Segment
+from orchestrator.inventory.yaml_reader import read_yaml
 
 SLOW_MOVE_S = 1.0  # longer moves are avoided or made in advance, while no light depends on them
 VAULT_HEADER = "$ANSIBLE_VAULT;"

@@ -11,8 +11,9 @@ from typing import Any
 
 from optics import BadFile, HostName
 from optics.plan import Acceptance, FixedRoute, Plan, TransitionPolicy
+from orchestrator.inventory.json_reader import read_json
 from orchestrator.inventory.lab import Lab
-from orchestrator.inventory.positions import Document, Path, Problems, read_json
+from orchestrator.inventory.positions import Document, Path, Problems
 from orchestrator.inventory.schema import attempt, check, show
 from orchestrator.plan.attached import Site, attachment_hosts, read_attached
 from orchestrator.plan.edges import PlanEdge, RouteEdge

@@ -11,7 +11,7 @@ from optics.plain import counted
 from orchestrator.background.work import Notify, emit, ready, serving
 from orchestrator.hosts.launch import check_launch
 from orchestrator.inventory.lab import Lab
-from orchestrator.inventory.positions import read_yaml
+from orchestrator.inventory.yaml_reader import read_yaml
 from orchestrator.plan.design.placement import occupied_hosts
 from orchestrator.plan.design.workload import on_hosts
 from orchestrator.plan.reader import read_plan

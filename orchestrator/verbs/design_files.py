@@ -11,8 +11,9 @@ import planner
 from optics import BadFile
 from optics.plain import reason
 from orchestrator.files.reading import MAX_GRAPH_BYTES, attentive, bytes_of, text_of
-from orchestrator.inventory.positions import Problems, read_yaml
+from orchestrator.inventory.positions import Problems
 from orchestrator.inventory.schema import check
+from orchestrator.inventory.yaml_reader import read_yaml
 from orchestrator.plan.design.design import Read
 from orchestrator.plan.design.workload import read_text
 from planner.model.workload import Workload

@@ -7,20 +7,15 @@ import http.server
 import json
 import os
 import socket
-import socketserver
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from optics import Identity
 from orchestrator.inventory.lab import Lab, read_lab
 from orchestrator.inventory.segments import Segment
 from orchestrator.settings import load
@@ -29,9 +24,9 @@ from orchestrator.store.locks import locks_of, who
 from orchestrator.store.scope import Scope
 from orchestrator.store.store import Store
 from orchestrator.store.tagouts import Tagouts
-from orchestrator.verify import doctor
+from orchestrator.verify import doctor, doctor_reach, doctor_store
 from orchestrator.verify import doctor_lab as doctorlab
-from orchestrator.verify.doctor import Probe
+from orchestrator.verify.probe import Probe
 from tests.store.test_store_faults import damaged
 
 
@@ -312,16 +307,19 @@ def test_files_that_others_may_write_or_read_are_told(cli: Any) -> None:
     run.mkdir(parents=True, mode=0o700)
     for folder in (settings.state_dir, settings.state_dir / "runs"):
         folder.chmod(0o755)
-    assert doctor._modes(settings)[0].state == "ok"
+    assert doctor_store.modes(settings)[0].state == "ok"
     run.chmod(0o755)
-    assert doctor._modes(settings)[0].state == "warn" and "0001" in doctor._modes(settings)[0].detail
+    assert doctor_store.modes(settings)[0].state == "warn" and "0001" in doctor_store.modes(settings)[0].detail
     settings.state_dir.chmod(0o777)
-    assert doctor._modes(settings)[0].state == "fail" and doctor._modes(settings)[0].fix == f"chmod go-w {settings.state_dir}"
+    assert (
+        doctor_store.modes(settings)[0].state == "fail"
+        and doctor_store.modes(settings)[0].fix == f"chmod go-w {settings.state_dir}"
+    )
 
 
 def test_a_run_that_died_is_told_with_both_ways_on(cli: Any) -> None:
     settings = load({})
-    assert [c.state for c in doctor._store(settings)] == ["ok"]
+    assert [c.state for c in doctor_store.store(settings)] == ["ok"]
     program = (
         "import os, sys; from pathlib import Path; from orchestrator.store.store import Store as S\n"
         "store = S(Path(sys.argv[1])); run = store.new_run('up', 'l', plan_name='ring'); print(run.id, flush=True); os._exit(9)"
@@ -329,12 +327,12 @@ def test_a_run_that_died_is_told_with_both_ways_on(cli: Any) -> None:
     settings.store_path.parent.mkdir(mode=0o700)
     ended = subprocess.run([sys.executable, "-c", program, settings.store_path], capture_output=True, text=True, check=False)
     assert ended.returncode == 9, ended.stderr
-    (died,) = [c for c in doctor._store(settings) if c.name == "run that died"]
+    (died,) = [c for c in doctor_store.store(settings) if c.name == "run that died"]
     run = ended.stdout.strip()
     assert died.state == "warn" and f"testbed resume {run}" in died.fix and f"testbed rollback {run}" in died.fix
     with Store(settings.store_path, durable=False) as store:
         store.resolve([run], store.new_run("up", "l").id)
-    assert "run that died" not in [c.name for c in doctor._store(settings)], "another run has put it right"
+    assert "run that died" not in [c.name for c in doctor_store.store(settings)], "another run has put it right"
 
 
 # --- the lab
@@ -365,7 +363,7 @@ def test_locks_and_tags_that_stand_are_told_with_who_and_how_to_end_them(cli: An
         held = doctorlab.holders(lab, settings)[0]
         assert held.state == "warn" and "up ring" in held.detail and "--wait" in held.fix
         assert "up ring" in doctorlab.busy(lab, settings)
-    assert [c.detail for c in doctorlab.reach(lab, "somebody: up ring") if c.name == "ocs1"] == [
+    assert [c.detail for c in doctor_reach.reach(lab, "somebody: up ring") if c.name == "ocs1"] == [
         "not asked, a change is under way: somebody: up ring"
     ]
 
@@ -425,100 +423,6 @@ def test_a_lab_in_a_container_which_alone_sees_its_inventory_is_not_left_over(tm
         assert lab.stdout is not None and lab.stdout.readline() and not folder.exists()
         assert not [c for c in doctorlab.leftover_labs() if str(folder) in c.detail]
         lab.communicate(timeout=10)
-
-
-@contextmanager
-def answering(*replies: bytes) -> Iterator[int]:
-    """A TCP server that answers its n-th line with the n-th of `replies`, and with nothing after the last."""
-
-    class Talk(socketserver.StreamRequestHandler):
-        def handle(self) -> None:
-            for reply in replies:
-                if not self.rfile.readline():
-                    return
-                self.wfile.write(reply)
-            self.rfile.read()
-
-    class Server(socketserver.ThreadingTCPServer):
-        daemon_threads = True
-
-    with Server(("127.0.0.1", 0), Talk) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
-        thread.start()
-        try:
-            yield server.server_address[1]
-        finally:
-            server.shutdown()
-            thread.join()
-
-
-async def test_a_device_says_who_it_is_and_a_missing_port_or_a_silent_one_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Device:
-        def __init__(self, ingress: tuple[str, ...]) -> None:
-            self.ingress, self.closed = ingress, False
-
-        async def identify(self) -> Identity:
-            return Identity("Polatis", "OST", "SN1", "1", self.ingress, ("17",))
-
-        async def close(self) -> None:
-            self.closed = True
-
-    device = Device(("1",))
-    monkeypatch.setattr("drivers.registry.open_device", lambda config: device)
-    good = await doctorlab.ask_device(lab_at(), "ocs1")
-    assert good.state == "ok" and "Polatis OST SN1" in good.detail and device.closed
-    device.ingress = ("2",)
-    other = await doctorlab.ask_device(lab_at(), "ocs1")
-    assert other.state == "fail" and "has no port 1" in other.detail and other.area == "inventory"
-    monkeypatch.undo()
-    with answering() as port:
-        began = time.monotonic()
-        silent = await doctorlab.ask_device(lab_at(f"tcp://127.0.0.1:{port}"), "ocs1")
-    assert silent.state == "fail" and "no answer" in silent.detail and time.monotonic() - began < 3
-    gone = await doctorlab.ask_device(lab_at("tcp://127.0.0.1:1"), "ocs1")
-    assert gone.state == "fail" and "Connection refused" in gone.detail and "devices.yml" in gone.fix
-
-
-def test_a_host_that_does_not_answer_is_given_up_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctorlab, "REACH_S", 0.3)
-    with answering() as port:
-        began = time.monotonic()
-        (check,) = doctorlab.ask_host(lab_at(port=port).hosts["gpu01"])
-    assert check.state == "fail" and check.area == "reach" and check.fix and time.monotonic() - began < 3
-
-
-def test_a_hosts_clock_disk_and_provisioning_are_read_from_what_it_prints() -> None:
-    room = "/dev/sda1 1000000 1 {} 1% /"
-    (fine,) = doctorlab.read_host("gpu01", "1000.2", room.format(900_000) + '\n"sha": "ab12"', 1000.0, "ab12")
-    assert fine.state == "ok" and fine.detail == "answers, provisioned"
-    fresh, clock, disk = doctorlab.read_host("gpu01", "1090.5", room.format(1024), 1000.0, "ab12")
-    assert fresh.state == "ok" and "provisions it" in fresh.detail
-    assert (
-        clock.state == disk.state == "warn"
-        and clock.detail == "90.5 s ahead of this machine"
-        and disk.detail == "1 MB free in /var/lib"
-    )
-    assert doctorlab.read_host("gpu01", "Welcome!", "", 0.0, "")[0].state == "fail"
-    (gone,) = doctorlab.read_host("gpu01", "1000.2", room.format(900_000) + '\nno-user\n"sha": "ab12"', 1000.0, "ab12")
-    assert gone.state == "fail" and "the user that its jobs run as is gone" in gone.detail
-    (new,) = doctorlab.read_host("gpu01", "1000.2", room.format(900_000) + "\nno-user\n", 1000.0, "ab12")
-    assert new.state == "ok", "a host that was never provisioned has none yet"
-
-
-def test_a_host_whose_committer_is_dead_is_told(tmp_path: Path) -> None:
-    rest = 'none 9 9 900000 1% /var/lib\n"sha": "ab12"\n{"token": 5}\n{"ok":false,"error":"not running"}\n'
-    (found,) = doctorlab.read_host("gpu01", "1000.2", rest, 1000.0, "ab12", 6)
-    assert found.state == "fail" and "agent does not run" in found.detail and "testbed up" in found.fix
-
-
-def test_hosts_that_know_a_newer_run_than_this_store_can_make_are_told_in_one(tmp_path: Path) -> None:
-    rest = 'none 9 9 900000 1% /var/lib\n"sha": "ab12"\n{"token": 1826000000}\n{"version":1,"host":"gpu01"\n'
-    said = [doctorlab.read_host(f"gpu0{n}", "1000.2", rest, 1000.0, "ab12", token) for n, token in enumerate([9, 1826000000, None])]
-    assert [len(checks) for checks in said] == [2, 1, 1]
-    found = said[0][1]
-    assert found.state == "fail" and "token 1826000000 (2027-11-" in found.detail and "testbed unlock --hosts" in found.fix
-    one = doctorlab.in_one([c for n in range(6) for c in doctorlab.read_host(f"gpu0{n}", "1000.2", rest, 1000.0, "ab12", 9)])
-    assert len(one) == 7 and one[-1].detail.endswith("and 2 more")
 
 
 def test_the_doctor_changes_nothing(cli: Any) -> None:

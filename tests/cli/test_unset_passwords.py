@@ -14,9 +14,9 @@ import pytest
 import orchestrator.verbs.change
 from optics import Missing
 from orchestrator.session import load_lab, open_session
-from orchestrator.verify import doctor
+from orchestrator.verify import doctor, doctor_reach
 from orchestrator.verify import doctor_lab as doctorlab
-from orchestrator.verify.doctor_lab import Probe
+from orchestrator.verify.probe import Probe
 from tests.cli.test_lab import free_port, inventory
 
 __all__ = ["inventory"]
@@ -66,7 +66,7 @@ def test_the_doctor_says_the_same_once(two_devices: Path) -> None:
     lab = load_lab(two_devices)
     (password,) = doctorlab.secrets(lab, two_devices)
     assert (password.state, password.area, password.fix) == ("fail", "machine", "export TESTBED_OCS2_WORD=...")
-    asked = asyncio.run(doctorlab.ask_device(lab, "ocs2"))
+    asked = asyncio.run(doctor_reach.ask_device(lab, "ocs2"))
     assert asked.state == "warn" and "not asked" in asked.detail
 
 

@@ -229,7 +229,7 @@ def test_viewers_see_what_it_recorded(tmp_path: Path) -> None:
         for rung in (1, 2):
             picture.feed(Point("chime", {"testbed": picture.lab.name, "run": "r1"}, {"rung": rung}, rung))
         said["changes"] = [changed_sections(picture).get("services"), changed_sections(picture).get("services")]
-        said["log"] = [event.json() for event in picture.log]
+        said["log"] = [event.json() for event in picture.events.log]
         said["line"] = [str(line) for line in slot_lines(picture, 80, unicode=False)]
         said["known"] = ["chime" in MEASUREMENTS, "chime" in OF_JOBS]
         """,

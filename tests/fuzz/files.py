@@ -16,8 +16,9 @@ from optics.plan import Job
 from orchestrator.change.standstill import standstill
 from orchestrator.experiments.files.scenario.reader import read_scenario
 from orchestrator.inventory.lab import Lab, read_lab
-from orchestrator.inventory.positions import Problems, read_yaml
+from orchestrator.inventory.positions import Problems
 from orchestrator.inventory.programs import read_programs
+from orchestrator.inventory.yaml_reader import read_yaml
 from orchestrator.jobs.iterations import ends_of, iteration_point, median_ms, saves, sent
 from orchestrator.jobs.rank_records import sound
 from orchestrator.plan.interchange.containerlab import read_containerlab

@@ -17,7 +17,6 @@ LINES, METHODS = 450, 25
 
 LONGER: Mapping[str, int] = {
     "tests/agent/routes/test_generations.py": 455,
-    "tests/cli/test_doctor.py": 541,
     "tests/cli/test_verbs.py": 487,
     "tests/drivers/test_http_drivers.py": 533,
     "tests/emulators/devices/test_emulated_netconf.py": 474,
@@ -45,7 +44,6 @@ LARGER: Mapping[str, int] = {
     "emulators/devices/dialects/rome_cli.py:RomeCli": 36,
     "emulators/devices/dialects/rotor.py:Rotor": 34,
     "emulators/devices/dialects/sonic_ocs.py:SonicOcs": 28,
-    "orchestrator/views/live/picture.py:Picture": 27,
     "tests/change/fleet.py:Fleet": 32,
     "tests/sim/lab.py:World": 35,
 }

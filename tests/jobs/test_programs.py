@@ -14,8 +14,9 @@ import pytest
 
 from optics.plan import Job
 from orchestrator.hosts import Tail
-from orchestrator.inventory.positions import Problems, read_yaml
+from orchestrator.inventory.positions import Problems
 from orchestrator.inventory.programs import read_programs
+from orchestrator.inventory.yaml_reader import read_yaml
 from orchestrator.jobs.decision import JobDecision, decide_job
 from orchestrator.jobs.keep import is_same
 from orchestrator.jobs.progress import NEVER_SEEN, unseen, usual

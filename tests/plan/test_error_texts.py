@@ -12,7 +12,7 @@ import pytest
 
 from optics import BadFile
 from orchestrator.inventory.lab import Lab, read_lab
-from orchestrator.inventory.positions import read_yaml
+from orchestrator.inventory.yaml_reader import read_yaml
 from orchestrator.plan.reader import read_plan
 
 HERE = Path(__file__).parent

@@ -14,7 +14,7 @@ import pytest
 from optics import BadFile
 from orchestrator.fabric.circuits import circuits, over_budget
 from orchestrator.inventory.lab import Lab, Secret, read_lab
-from orchestrator.inventory.positions import read_yaml
+from orchestrator.inventory.yaml_reader import read_yaml
 from orchestrator.plan.edges import plan_schema
 from orchestrator.plan.ports import assign_ports
 from orchestrator.plan.reader import read_plan

@@ -26,7 +26,9 @@ from orchestrator.credentials import private_text
 from orchestrator.experiments.scenario.compare import scenario_of
 from orchestrator.experiments.sweep.verb import load_campaign
 from orchestrator.files.reading import MAX_BYTES, attentive
-from orchestrator.inventory.positions import MAX_LINES, MAX_NODES, read_json, read_yaml
+from orchestrator.inventory.json_reader import read_json
+from orchestrator.inventory.positions import MAX_LINES, MAX_NODES
+from orchestrator.inventory.yaml_reader import read_yaml
 from orchestrator.plan.design.workload import read_text
 from orchestrator.plan.reader import read_plan
 from orchestrator.verbs.design_files import read_prices, read_workload

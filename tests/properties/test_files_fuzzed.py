@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 
 from optics import BadFile
 from optics.plain import did_you_mean, natural
+from orchestrator.inventory.json_reader import read_json
 from orchestrator.inventory.lab import read_lab
-from orchestrator.inventory.positions import read_json, read_yaml, spell
+from orchestrator.inventory.positions import spell
+from orchestrator.inventory.yaml_reader import read_yaml
 from orchestrator.plan.reader import read_plan
 from tests.properties.labs import inventory, lab
 

@@ -12,7 +12,7 @@ from orchestrator.experiments.files.scenario.documents import job_document, with
 from orchestrator.experiments.files.scenario.values import Arm, PlanDocument, Scenario, Setup
 from orchestrator.experiments.scenario.record import ComparisonRecord
 from orchestrator.files.reading import text_of
-from orchestrator.inventory.positions import read_json
+from orchestrator.inventory.json_reader import read_json
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 

@@ -6,8 +6,9 @@ import hashlib
 import json
 
 from optics import BadFile
-from orchestrator.inventory.positions import Problems, read_yaml
+from orchestrator.inventory.positions import Problems
 from orchestrator.inventory.schema import check
+from orchestrator.inventory.yaml_reader import read_yaml
 from orchestrator.plan.design.design import Read
 from planner.model.workload import Workload, demand
 

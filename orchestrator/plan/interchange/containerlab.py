@@ -11,8 +11,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from optics import BadFile, HostPort, Infeasible, LinkKind
 from optics.plan import Plan
 from orchestrator.inventory.lab import Lab
-from orchestrator.inventory.positions import Document, Problems, read_yaml
+from orchestrator.inventory.positions import Document, Problems
 from orchestrator.inventory.schema import check
+from orchestrator.inventory.yaml_reader import read_yaml
 from orchestrator.plan.interchange.graph import MOST_NODES, MOST_WIRES, End, Graph, Node, Wire, excerpt, fault_of_name
 from orchestrator.plan.ports import assign_ports
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections import deque
-from collections.abc import Iterable, Mapping, MutableMapping
+from collections.abc import Collection, Iterable, MutableMapping
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -15,7 +15,9 @@ from orchestrator.store.verbs import verb_of
 from orchestrator.telemetry.lineprotocol import Point
 from orchestrator.telemetry.names import OF_ATTACHMENTS
 from orchestrator.views.live.carrying import Carrying
+from orchestrator.views.live.events import Event, Events
 from orchestrator.views.live.fabric import DARK, LIT, LOST, MAKING, LiveCircuit, live_circuits
+from orchestrator.views.live.light import Light
 from orchestrator.views.live.ranks import Ranks
 from orchestrator.views.live.runs import KEPT, RunProgress, run_to_draw
 from orchestrator.views.live.series import Counter, Series, Traffic
@@ -24,30 +26,11 @@ from orchestrator.views.live.standing import Standing
 from orchestrator.views.live.training import Training
 from orchestrator.views.services import Services
 
-CARRIER_MS = 10_000.0
-"""Time (ms) for which a port's sampled carrier state is valid."""
-LOG = 200
-NEWS = ("run", "device", "circuits", "reconfig", "job", "turn", "slow")
-"""Events that viewers are notified of; phases and iterations are shown elsewhere."""
 CARRIED = ("collective", *OF_ATTACHMENTS)
 LATEST = 20
 """The iteration time shown is the median over so many iterations of one job."""
 _WORDS = {DARK: "go dark", MAKING: "are being made", LIT: "carry light", LOST: "lost their light", WAITS: "wait for their slot"}
 _WORD = {DARK: "goes dark", MAKING: "is being made", LIT: "carries light", LOST: "lost its light", WAITS: "waits for its slot"}
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """One event: `number` counts, `at` is wall ms, `words` are for people, `fields` for programs."""
-
-    number: int
-    at: float
-    event: str
-    words: str
-    fields: Mapping[str, Json]
-
-    def json(self) -> dict[str, Json]:
-        return {"at": round(self.at / 1e3, 6), "event": self.event, "words": self.words, **self.fields}
 
 
 @dataclass
@@ -58,23 +41,20 @@ class _Device:
 
 
 class Picture:
-    """The state of a lab that views show. Times are wall-clock ms. hush: history is being read, which makes no events."""
+    """The state of a lab that views show. Times are wall-clock ms."""
 
     def __init__(self, lab: Lab, inventory: str = "") -> None:
         self.lab = lab
-        self.hush = False
-        self.circuits: dict[str, LiveCircuit] = {}
-        self.states: dict[str, str] = {}
         self.devices = {name: _Device() for name in lab.devices}
         self.iterations = Series()
         self.traffic = Traffic()
         self.training = Training()
         self.ranks = Ranks()
         self.slots = TimeslotState()
+        self.light = Light(self.slots)
         self.services = Services()
+        self.events = Events(self.services.live)
         self.carrying = Carrying()
-        self.log: deque[Event] = deque(maxlen=LOG)
-        self._rest: deque[Event] = deque(maxlen=LOG)
         self.standing = Standing()
         self.switched: dict[str, str] = {}
         """The packet switch of each port of a plan that is connected to one."""
@@ -84,20 +64,12 @@ class Picture:
         self.trouble: dict[str, str] = {}
         self.inventory = inventory
         self._counters: dict[str, Counter] = {}
-        self._carrier: dict[str, tuple[float, bool]] = {}
-        self._since: dict[str, float] = {}
-        self._made: set[str] = set()
-        self._early: set[str] = set()
-        self._noted: dict[tuple[str, str], tuple[float, str]] = {}
-        self._around: frozenset[str] = frozenset()
         self.job: dict[str, Json] = {}
         self._latest: dict[tuple[str, str], deque[float]] = {}
         self._iterated = 0.0
         self._announced_job = ""
         self._dirty: set[str] = set()
         self._moved: set[str] = set()
-        self._numbers = 0
-        self._sent = 0
 
     # -- input ---------------------------------------------------------------------------------------------------------------
 
@@ -120,18 +92,17 @@ class Picture:
                 self.training.device(point)
             case "turn" if not self.standing.is_of_another_owner(run):
                 turned, event, words, fields = self.training.turn(point)
-                self.say(max(turned, self.log[-1].at if self.log else 0.0), event, words, **fields)
+                self.events.say(self.events.not_before(turned), event, words, **fields)
                 self._dirty.add("turns")
             case "circuit":
-                key = (point.tags["ocs"], point.tags["id"])
-                self._noted[key] = at, str(point.fields.get("state", ""))
-                self._settle([w for w in self.circuits.values() if key in w.ports], at)
+                state = str(point.fields.get("state", ""))
+                self._settle(self.light.note(point.tags["ocs"], point.tags["id"], at, state), at)
             case "device_phase":
                 device = self.devices.get(point.tags["device"])
                 if device is not None and at > device.since:
                     device.phase, device.since, device.words = str(point.fields["phase"]), at, ""
                     self._dirty.add("devices")
-                    self.say(
+                    self.events.say(
                         at, "device", f"{point.tags['device']}: {device.phase}", device=point.tags["device"], phase=device.phase
                     )
             case "iteration":
@@ -144,7 +115,7 @@ class Picture:
                 self.slots.point(point)
             case name if name in self.services.of and not self.standing.is_of_another_owner(run):
                 if (news := self.services.point(point)) is not None:
-                    self.say(at, news[0], news[1], **news[2])
+                    self.events.say(at, news[0], news[1], **news[2])
 
     def update(self, now: Standing, at: float) -> None:
         """Apply a snapshot of the store."""
@@ -157,22 +128,8 @@ class Picture:
         held = now.held or {}
         turning = self.slots.turning and not remove and not add
         found = self.slots.circuits(self.lab, held) if turning else live_circuits(self.lab, held, remove, add)
-        for id_, circuit in found.items():
-            old = self.circuits.get(id_)
-            if old is None or old.state != circuit.state or old.path != circuit.path:
-                self._since[id_] = at
-            if circuit.state == MAKING:
-                self._made.add(id_)
-        if found.keys() != self.circuits.keys() or any(found[i].path != w.path for i, w in self.circuits.items()):
+        if self.light.update(found, (m.device for m in now.moving), at, running=self.running is not None):
             self._dirty.add("circuits")
-        gone = self.circuits.keys() - found.keys()
-        self.circuits = found
-        for id_ in gone:
-            self.states.pop(id_, None)
-            self._since.pop(id_, None)
-            self._made.discard(id_)
-        if self.running is None:
-            self._made.clear()
         self._settle(found.values(), at)
         self._update_devices(now, at)
         if now.job is not None:
@@ -182,26 +139,18 @@ class Picture:
             self.job["ended"] = now.job.ended is not None
             if (said := f"{now.job.name} {now.job.state}") != self._announced_job:
                 self._announced_job = said
-                self.say(at, "job", f"job {now.job.name}: {now.job.state}", job=now.job.name, state=now.job.state)
+                self.events.say(at, "job", f"job {now.job.name}: {now.job.state}", job=now.job.name, state=now.job.state)
         self._dirty |= {"plan", "run", "job", "move", "turns"}
 
     def around(self, links: Iterable[str], at: float) -> None:
         """Apply the links that a guard found dead: `gpu01:p1--gpu02:p1`."""
-        dead: set[str] = set()
-        for link in links:
-            a, duplex, b = link.partition("--")
-            dead |= {f"{a}->{b}", f"{b}->{a}"} if duplex else {link}
-        if dead != self._around:
-            self._around = frozenset(dead)
-            self._settle(self.circuits.values(), at)
+        if self.light.around(links):
+            self._settle(self.light.circuits.values(), at)
 
     def tick(self, now: float) -> None:
         """Forget carriers and rates that were not updated for too long."""
-        old = [port for port, (at, _) in self._carrier.items() if now - at > CARRIER_MS]
-        for port in old:
-            del self._carrier[port]
-        if old:
-            self._settle(self.circuits.values(), now)
+        if self.light.forget(now):
+            self._settle(self.light.circuits.values(), now)
         for port, counter in self._counters.items():
             if self.rates[port][0] is not None and counter.mbps(now) is None:
                 self._rate(port, None)
@@ -212,17 +161,6 @@ class Picture:
             self.trouble = {k: v for k, v in {**self.trouble, source: words}.items() if v}
             self._dirty.add("trouble")
 
-    def say(self, at: float, event: str, words: str, **fields: Json) -> None:
-        """Record an event."""
-        if not self.hush:
-            self._numbers += 1
-            kept = self.log if event in NEWS or event in self.services.live else self._rest
-            kept.append(Event(self._numbers, at, event, words, fields))
-
-    def since(self, number: int) -> list[Event]:
-        """The events after the one of this number, as far as they are kept."""
-        return sorted((e for e in (*self.log, *self._rest) if e.number > number), key=lambda e: e.number)
-
     def count(self, port: str, at: float, sent: int, received: int) -> None:
         """Apply the bytes that a port had sent and received at a time."""
         counter = self._counters.setdefault(port, Counter())
@@ -232,25 +170,14 @@ class Picture:
 
     def carrier(self, port: str, at: float, lit: bool) -> None:
         """Apply the carrier state of a port at a time."""
-        had = self._carrier.get(port)
-        if had is not None and at < had[0]:
-            return
-        self._carrier[port] = at, lit
-        if not lit and self.running is not None:
-            self._early.add(port)  # hosts see a move before the store is read: the store is checked first
-            return
-        if lit:
-            self._made -= {w.id for w in self.circuits.values() if str(w.receiver) == port and w.state == LIT}
-        if had is None or not lit or not had[1]:  # a repeated dark state may belong to a circuit made in the meantime
-            self._settle([w for w in self.circuits.values() if str(w.receiver) == port], at)
+        self._settle(self.light.carrier(port, at, lit, running=self.running is not None), at)
 
     def settle(self, at: float) -> None:
         """Apply carriers that hosts lost during a run, once the store was read: it lists moves before they happen."""
-        early, self._early = self._early, set()
-        self._settle([w for w in self.circuits.values() if str(w.receiver) in early or self.slots.moves(w.id)], at)
+        self._settle(self.light.early(), at)
         begun = min((r.started * 1e3 for r in self.standing.runs if r.status == "running"), default=None)
         for ended, event, words, fields in self.training.judge(begun):
-            self.say(ended, event, words, **fields)
+            self.events.say(ended, event, words, **fields)
 
     def _port(self, point: Point, at: float) -> None:
         if point.tags["layer"] != "nic":
@@ -273,7 +200,9 @@ class Picture:
         if bar.kind == "run":
             words = f"{bar.phase:<10} {bar.detail}" + ("" if bar.ok else "  FAILED")
             at = point.time_ns / 1e6 + bar.ms
-            self.say(at, "phase", words.rstrip(), run=run, phase=bar.phase, ms=round(bar.ms, 3), ok=bar.ok, detail=bar.detail)
+            self.events.say(
+                at, "phase", words.rstrip(), run=run, phase=bar.phase, ms=round(bar.ms, 3), ok=bar.ok, detail=bar.detail
+            )
 
     def _reconfig(self, point: Point, run: str) -> None:
         progress = _progress(self.runs, run)
@@ -283,8 +212,8 @@ class Picture:
         self._dirty.add("move")
         named = {k.removesuffix("_ms"): v for k, v in figures.items() if k.endswith("_ms")}
         words = ", ".join(f"{k} {v:.1f} ms" for k, v in named.items() if k in ("dark", "link", "route", "total"))
-        now = max(progress.at, self.log[-1].at if self.log else 0.0)  # the point is written at the end of the run
-        self.say(now, "reconfig", f"{figures.get('n_circuits', 0):.0f} circuits moved: {words}", run=run, **figures)
+        moved = f"{figures.get('n_circuits', 0):.0f} circuits moved: {words}"
+        self.events.say(self.events.not_before(progress.at), "reconfig", moved, run=run, **figures)
 
     def _mark(self, run: str, at: float, end: float, **more: Json) -> None:
         self.marks[run] = {"at": round(at, 3), "end": round(end, 3), "run": run, **more}
@@ -316,41 +245,20 @@ class Picture:
                 "last_at": at,
             }
             self._dirty.add("job")
-        self.say(at, "iteration", f"iteration {point.fields.get('iter', 0)}: {took:.1f} ms", job=of[0], iter_ms=took)
+        self.events.say(at, "iteration", f"iteration {point.fields.get('iter', 0)}: {took:.1f} ms", job=of[0], iter_ms=took)
 
     # -- circuits and devices -------------------------------------------------------------------------------------------------
 
-    def _state(self, circuit: LiveCircuit, now: float) -> str:
-        if circuit.state != LIT:
-            return circuit.state
-        if self.slots.moves(circuit.id):
-            return self.slots.state_of(circuit.id, now, self._carrier.get(str(circuit.receiver), (0.0, True))) or LIT
-        since = self._since.get(circuit.id, 0.0)
-        if any(at > since and state == "dark" for port in circuit.ports for at, state in [self._noted.get(port, (0.0, ""))]):
-            return DARK
-        at, lit = self._carrier.get(str(circuit.receiver), (0.0, True))
-        if circuit.id in self._made and not lit:
-            return MAKING  # its device has done its part, and it has not carried light yet
-        if (at > since and not lit) or circuit.id in self._around:
-            return DARK if any(m.device == device for m in self.standing.moving for device, _ in circuit.ports) else LOST
-        return LIT
-
-    def _settle(self, which: Iterable[LiveCircuit], at: float) -> None:
-        """Recompute the state of these circuits; add one event per device and new state."""
-        changed: dict[tuple[str, str], list[str]] = {}
-        for circuit in which:
-            state, was = self._state(circuit, at), self.states.get(circuit.id)
-            if was != state:
-                self.states[circuit.id] = state
-                self._dirty.add("states")
-                if LOST not in (was, state) and self.slots.moves(circuit.id):
-                    continue  # its turn: no news
-                changed.setdefault((circuit.ports[0][0], state), []).append(circuit.id)
-        for (device, state), ids in changed.items():
+    def _settle(self, which: Collection[LiveCircuit], at: float) -> None:
+        """Find the states of these circuits anew; add one event per device and new state."""
+        changed, news = self.light.settle(which, at)
+        if changed:
+            self._dirty.add("states")
+        for (device, state), ids in news.items():
             self._dirty.add("devices")
             which_ones = ids[0] if len(ids) == 1 else f"{len(ids)} circuits"
             verb = (_WORD if len(ids) == 1 else _WORDS)[state]
-            self.say(at, "circuits", f"{device}: {which_ones} {verb}", device=device, state=state, circuits=cast(Json, ids))
+            self.events.say(at, "circuits", f"{device}: {which_ones} {verb}", device=device, state=state, circuits=cast(Json, ids))
 
     def _update_devices(self, now: Standing, at: float) -> None:
         moving = {m.device: m for m in now.moving}
@@ -374,22 +282,24 @@ class Picture:
         if self.devices[name].phase != phase:
             self.devices[name].phase = phase
             self._dirty.add("devices")
-            self.say(at, "device", f"{name}: {phase}", device=name, phase=phase)
+            self.events.say(at, "device", f"{name}: {phase}", device=name, phase=phase)
 
     def _announce_runs(self, was: Standing, now: Standing, at: float) -> None:
         before = {r.id: r.status for r in was.runs}
         for run in reversed(now.runs):
             title = f"{run.verb} {run.plan_name}".rstrip()
             if run.id not in before and run.status == "running":
-                self.say(run.started * 1e3, "run", f"run {run.id}: {title} begins ({run.user})", run=run.id, status="running")
+                self.events.say(
+                    run.started * 1e3, "run", f"run {run.id}: {title} begins ({run.user})", run=run.id, status="running"
+                )
             elif run.status != "running" and before.get(run.id, "running") == "running":
                 if run.status != "ok" and run.id in self.marks:
                     self.marks[run.id]["status"] = run.status
                     self._dirty.add("marks")
-                if self.hush:  # not an event of a change, but worth showing
+                if self.events.hush:  # not an event of a change, but worth showing
                     at = (run.ended or run.started) * 1e3
-                    self.log.append(Event(0, at, "run", ended_words(run), {"run": run.id, "status": run.status}))
-                self.say(at, "run", ended_words(run), run=run.id, status=run.status)
+                    self.events.log.append(Event(0, at, "run", ended_words(run), {"run": run.id, "status": run.status}))
+                self.events.say(at, "run", ended_words(run), run=run.id, status=run.status)
 
     # -- output ---------------------------------------------------------------------------------------------------------------
 
@@ -421,9 +331,7 @@ class Picture:
         """Return the changes since the last call: names of sections, ports with other rates, events of the log."""
         dirty, self._dirty = self._dirty, set()
         moved, self._moved = self._moved, set()
-        news = [e for e in self.log if e.number > self._sent]
-        self._sent = self._numbers
-        return dirty, moved, news
+        return dirty, moved, self.events.taken()
 
 
 def ended_words(run: RunRecord) -> str:

@@ -13,7 +13,7 @@ _NEWEST = 30
 
 def whole_picture(picture: Picture) -> dict[str, Json]:
     """Return everything, for a new viewer."""
-    news = [e.json() for e in picture.log]
+    news = [e.json() for e in picture.events.log]
     return {
         "lab": _lab(picture),
         **{
@@ -36,7 +36,7 @@ def changed_sections(picture: Picture) -> dict[str, Json]:
     dirty, moved, news = picture.taken()
     out: dict[str, Json] = {name: _section(picture, name) for name in sorted(dirty - {"states", "iterations", "throughput"})}
     if "states" in dirty and "circuits" not in dirty:
-        out["states"] = cast(Json, dict(picture.states))
+        out["states"] = cast(Json, dict(picture.light.states))
     if picture.ranks.taken():
         out["ranks"] = picture.ranks.json()
     if picture.slots.taken():
@@ -83,9 +83,9 @@ def _section(picture: Picture, name: str) -> Json:
                     "path": list(w.path),
                     "devices": [d for d, _ in w.ports],
                     "owner": w.owner,
-                    "state": picture.states[w.id],
+                    "state": picture.light.states[w.id],
                 }
-                for w in picture.circuits.values()
+                for w in picture.light.circuits.values()
             ]
         case "devices":
             return {n: {"phase": d.phase, "since": d.since, "words": d.words} for n, d in picture.devices.items()}

@@ -40,9 +40,9 @@ class Watcher:
         self._cycle: Cycle | None = None
         self._version = -1
         self._due = 0.0
-        self.picture.hush = True
+        self.picture.events.hush = True
         self.refresh()
-        self.picture.hush = False
+        self.picture.events.hush = False
         changed_sections(self.picture)
 
     def _owned(self, run: str) -> bool:

@@ -115,13 +115,13 @@ class LabMetrics:
     def _circuits(self, lab: str) -> Iterator[tuple[str, list[str], float]]:
         picture = self._watcher.picture
         by: dict[tuple[str, str], int] = {(device, state): 0 for device in self._lab.devices for state in STATES}
-        for circuit in picture.circuits.values():
-            place = circuit.ports[0][0], picture.states.get(circuit.id, circuit.state)
+        for circuit in picture.light.circuits.values():
+            place = circuit.ports[0][0], picture.light.states.get(circuit.id, circuit.state)
             by[place] = by.get(place, 0) + 1
         for (device, state), number in by.items():
             yield "testbed_circuits", [lab, device, state], number
         plain = {str(s): str(replace(s, attenuation_db=0.0)) for s in picture.standing.held or () if isinstance(s, SpectralRoute)}
-        lit = {c.id: _path(c, plain) for c in picture.circuits.values() if picture.states.get(c.id) == LIT}
+        lit = {c.id: _path(c, plain) for c in picture.light.circuits.values() if picture.light.states.get(c.id) == LIT}
         shown = [p for p in latest_light(self._store, self._key) if p.out_dbm is not None and lit.get(p.circuit) == p.path]
         for point in shown:
             assert point.out_dbm is not None

@@ -163,7 +163,7 @@ def _ports(noted: Mapping[str, Any] | None) -> Mapping[str, tuple[str, ...]]:
 def _from_inventory(inventory: Path) -> tuple[bool | None, Mapping[str, float] | None]:
     """The values of the present inventory, for runs that recorded none."""
     from orchestrator.files.reading import text_of
-    from orchestrator.inventory.positions import read_yaml
+    from orchestrator.inventory.yaml_reader import read_yaml
 
     try:
         devices = read_yaml(text_of(inventory / "devices.yml"), "devices.yml").value["devices"]

@@ -16,6 +16,7 @@ from orchestrator.views.report.gather import Source
 from orchestrator.views.report.ledger import missing_mark
 from orchestrator.views.report.model import FEW, SPREAD, ReportContext, ReportSection, Shown, Table, result_table
 from orchestrator.views.report.topology import Topology, planned_switches, topology
+from orchestrator.views.report.waterfalls import device_waterfall, run_waterfall
 from orchestrator.views.report.words import stood
 from orchestrator.views.turns import CAUSES
 
@@ -30,13 +31,13 @@ def one_run(c: ReportContext, source: Source) -> None:
     section = ReportSection("time", "Where the time went")
     if not source.journalled:
         section.notes.append("This run left no journal: none of its times were recorded.")
-    c.draw(section, "phases", "phases of the run", "Phases of the run.", figures.run_waterfall(phases), "No phases were recorded.")
+    c.draw(section, "phases", "phases of the run", "Phases of the run.", run_waterfall(phases), "No phases were recorded.")
     shown = c.longest(FEW)
     if len(shown) < len(c.moves):
         section.notes.append(f"Of {len(c.moves)} reconfigurations the {len(shown)} longest are drawn individually.")
     for k, move in enumerate(shown):
         name = "devices" if k == 0 else f"devices-{k + 1}"
-        drawn = figures.device_waterfall(c.devices, phases if len(c.moves) == 1 else None, move.id)
+        drawn = device_waterfall(c.devices, phases if len(c.moves) == 1 else None, move.id)
         c.draw(section, name, f"devices of {move.id}", "The parts of each device, and when the hosts had light and routes.", drawn)
     if not c.moves:
         section.notes.append("No reconfiguration was completed and recorded, so there is no breakdown.")

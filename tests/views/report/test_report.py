@@ -19,11 +19,12 @@ import pytest
 
 from orchestrator.cli import report as report_command
 from orchestrator.telemetry import Journal, read_points
-from orchestrator.views.report.figures import Drawing, breakdown, draw_topology, run_waterfall
+from orchestrator.views.report.figures import Drawing, breakdown, draw_topology
 from orchestrator.views.report.ledger import Answer, number_text
 from orchestrator.views.report.questions import Reconfiguration
 from orchestrator.views.report.topology import Topology
 from orchestrator.views.report.traffic import before_after, iteration_chart
+from orchestrator.views.report.waterfalls import run_waterfall
 from orchestrator.views.report.words import ending
 from tests.disk import room_for
 from tests.views.report.conftest import Typed

@@ -85,7 +85,7 @@ async def test_a_scrape_has_every_family_and_its_figures_are_those_of_store_and_
     told.run("verify")
     lock = locks_of(told.lab, told.settings, told.store).take("reservation", Scope(), "maintenance", for_s=3600)
     with told.watcher() as watcher:
-        circuit = next(iter(watcher.picture.circuits.values()))
+        circuit = next(iter(watcher.picture.light.circuits.values()))
     points = [LightPoint(circuit.id, " ".join(circuit.path), at, 1.0, dbm, 2.0) for at, dbm in ((50.0, -9.0), (60.0, -1.5))]
     other = LightPoint(circuit.id, "another path", 70.0, 1.0, 0.0, 2.0)
     add_light(told.store, told.key, run.id, [*points, other])

@@ -41,7 +41,7 @@ def now_ms() -> float:
 
 
 def words(watcher: Watcher) -> list[str]:
-    return [e.words for e in watcher.picture.since(0)]
+    return [e.words for e in watcher.picture.events.since(0)]
 
 
 def point(measurement: str, tags: dict[str, str], fields: dict[str, object], at_ms: float) -> Point:
@@ -68,10 +68,10 @@ def test_a_plan_that_is_up_is_circuits_between_host_ports(told: Told) -> None:
     told.up()
     with told.watcher() as watcher:
         picture = watcher.picture
-        assert len(picture.circuits) == 48 and set(picture.states.values()) == {"lit"}
-        assert picture.circuits["gpu01:p1->gpu02:p1"].path == ("ocs1:1->18",)
+        assert len(picture.light.circuits) == 48 and set(picture.light.states.values()) == {"lit"}
+        assert picture.light.circuits["gpu01:p1->gpu02:p1"].path == ("ocs1:1->18",)
         assert {d.phase for d in picture.devices.values()} == {"up"}
-        assert changed_sections(picture) == {} and picture.since(0) == [], "what was is no news"
+        assert changed_sections(picture) == {} and picture.events.since(0) == [], "what was is no news"
         log = whole_picture(picture)["log"]
         assert isinstance(log, list) and [e["words"] for e in log] == ["run " + picture.standing.runs[0].id + ": up topoopt-12 ok"]  # type: ignore[index,call-overload]
 
@@ -88,7 +88,7 @@ def test_circuits_go_dark_while_a_device_is_told_and_others_take_their_place(tol
         step.begin()
         told.store.own(told.slice, run.id, [new])
         watcher.refresh()
-        states = watcher.picture.states
+        states = watcher.picture.light.states
         assert states["gpu01:p1->gpu02:p1"] == "dark" and states["gpu01:p1->gpu03:p1"] == "making"
         assert watcher.picture.devices["ocs1"].phase == "dark" and watcher.picture.running is not None
         changed = changed_sections(watcher.picture)
@@ -132,12 +132,12 @@ def test_a_carrier_that_goes_outside_a_move_is_light_lost_and_comes_back(told: T
         assert changed_sections(picture)["states"]["gpu01:p1->gpu02:p1"] == "lost"  # type: ignore[index,call-overload]
         assert words(watcher) == ["ocs1: gpu01:p1->gpu02:p1 lost its light"]
         picture.carrier("gpu02:p1", at - 5, True)  # older news
-        assert picture.states["gpu01:p1->gpu02:p1"] == "lost"
+        assert picture.light.states["gpu01:p1->gpu02:p1"] == "lost"
         picture.carrier("gpu02:p1", at + 1, True)
-        assert picture.states["gpu01:p1->gpu02:p1"] == "lit"
+        assert picture.light.states["gpu01:p1->gpu02:p1"] == "lit"
         picture.carrier("gpu02:p1", at + 2, False)
         picture.tick(at + 20_000)
-        assert picture.states["gpu01:p1->gpu02:p1"] == "lit", "what nobody said for long is not known"
+        assert picture.light.states["gpu01:p1->gpu02:p1"] == "lit", "what nobody said for long is not known"
 
 
 def test_a_carrier_that_was_told_before_a_circuit_was_made_says_nothing_of_it(told: Told) -> None:
@@ -145,9 +145,9 @@ def test_a_carrier_that_was_told_before_a_circuit_was_made_says_nothing_of_it(to
         watcher.picture.carrier("gpu02:p1", now_ms(), False)
         told.up()
         watcher.refresh()
-        assert set(watcher.picture.states.values()) == {"lit"}
+        assert set(watcher.picture.light.states.values()) == {"lit"}
         watcher.picture.carrier("gpu02:p1", now_ms() + 1, False)  # and still
-        assert watcher.picture.states["gpu01:p1->gpu02:p1"] == "lost"
+        assert watcher.picture.light.states["gpu01:p1->gpu02:p1"] == "lost"
 
 
 def test_a_circuit_that_is_just_being_made_has_not_lost_a_light_it_never_had(told: Told) -> None:
@@ -162,19 +162,19 @@ def test_a_circuit_that_is_just_being_made_has_not_lost_a_light_it_never_had(tol
         watcher.refresh()
         made, heard = "gpu01:p1->gpu03:p1", "gpu03:p1"
         picture.carrier(heard, now_ms(), False)
-        assert picture.states[made] == "making"
+        assert picture.light.states[made] == "making"
         told.store.disown(told.slice, [CrossConnect(ports[0], ports[1])])
         step.end()
         watcher.refresh()
         picture.carrier(heard, now_ms() + 1, False)
-        assert picture.states[made] == "making", "the device is ready, its light is on the way"
-        lost = [e.fields["circuits"] for e in picture.since(0) if e.fields.get("state") == "lost"]
+        assert picture.light.states[made] == "making", "the device is ready, its light is on the way"
+        lost = [e.fields["circuits"] for e in picture.events.since(0) if e.fields.get("state") == "lost"]
         assert not any(made in circuits for circuits in lost)  # type: ignore[operator]
         picture.carrier(heard, now_ms() + 2, True)
-        assert picture.states[made] == "lit"
+        assert picture.light.states[made] == "lit"
         picture.carrier(heard, now_ms() + 3, False)
         watcher.refresh()
-        assert picture.states[made] == "lost", "now it had some"
+        assert picture.light.states[made] == "lost", "now it had some"
 
 
 def test_hosts_that_hear_of_a_move_before_we_read_of_it_raise_no_alarm(told: Told) -> None:
@@ -185,7 +185,7 @@ def test_hosts_that_hear_of_a_move_before_we_read_of_it_raise_no_alarm(told: Tol
         run.plan("device", "ocs1", "-1", {"remove": ["1->18"], "add": []}).begin()
         watcher.picture.carrier("gpu02:p1", now_ms(), False)
         watcher.refresh()
-        assert watcher.picture.states["gpu01:p1->gpu02:p1"] == "dark"
+        assert watcher.picture.light.states["gpu01:p1->gpu02:p1"] == "dark"
         assert not any("lost" in w for w in words(watcher))
 
 
@@ -202,17 +202,17 @@ def test_a_circuit_that_stays_dark_has_lost_its_light_once_the_run_that_made_it_
         watcher.refresh()
         watcher.picture.carrier("gpu03:p1", now_ms() + 1, False)
         watcher.refresh()
-        assert watcher.picture.states["gpu01:p1->gpu03:p1"] == "making"
+        assert watcher.picture.light.states["gpu01:p1->gpu03:p1"] == "making"
         run.finish("failed", 6, "no light")
         watcher.refresh()
-        assert watcher.picture.states["gpu01:p1->gpu03:p1"] == "lost"
+        assert watcher.picture.light.states["gpu01:p1->gpu03:p1"] == "lost"
 
 
 def test_a_guard_that_leads_round_a_link_says_that_it_is_dark(told: Told) -> None:
     told.up()
     with told.watcher() as watcher:
         watcher.picture.around(["gpu01:p1--gpu02:p1"], now_ms())
-        states = watcher.picture.states
+        states = watcher.picture.light.states
         assert states["gpu01:p1->gpu02:p1"] == states["gpu02:p1->gpu01:p1"] == "lost"
         watcher.picture.around([], now_ms())
         assert set(states.values()) == {"lit"}
@@ -224,12 +224,12 @@ def test_points_of_circuits_and_devices_count_if_they_are_newer_than_the_store(t
         picture, at = watcher.picture, now_ms() + 5
         picture.feed(point("circuit", {"ocs": "ocs1", "id": "1"}, {"state": "dark"}, 1000.0))
         picture.feed(point("device_phase", {"device": "ocs1", "kind": "ocs"}, {"phase": "settle"}, 1000.0))
-        assert set(picture.states.values()) == {"lit"} and picture.devices["ocs1"].phase == "up"
+        assert set(picture.light.states.values()) == {"lit"} and picture.devices["ocs1"].phase == "up"
         picture.feed(point("circuit", {"ocs": "ocs1", "id": "1"}, {"state": "dark"}, at))
         picture.feed(point("device_phase", {"device": "ocs1", "kind": "ocs"}, {"phase": "dark"}, at))
-        assert picture.states["gpu01:p1->gpu02:p1"] == "dark" and picture.devices["ocs1"].phase == "dark"
+        assert picture.light.states["gpu01:p1->gpu02:p1"] == "dark" and picture.devices["ocs1"].phase == "dark"
         picture.feed(point("circuit", {"ocs": "ocs1", "id": "1"}, {"state": "up"}, at + 1))
-        assert picture.states["gpu01:p1->gpu02:p1"] == "lit"
+        assert picture.light.states["gpu01:p1->gpu02:p1"] == "lit"
 
 
 def test_points_of_another_lab_and_of_unknown_devices_change_nothing(told: Told) -> None:
@@ -298,7 +298,7 @@ def test_jobs_of_others_stay_out_of_ones_own_figure_and_curve(told: Told) -> Non
         iterations(picture, "a", run.id, 3, 2000.0, now)
         iterations(picture, "b", other.id, 3, 1000.0, now + 10_000)
         assert (picture.job["of"], picture.job["iteration_ms"], picture.iterations.values) == ("a", 2000.0, [2000.0] * 3)
-        assert len([e for e in picture.since(0) if e.event == "iteration"]) == 9, "they are told all the same"
+        assert len([e for e in picture.events.since(0) if e.event == "iteration"]) == 9, "they are told all the same"
         told.store.set_job(number, "finished", ended=True)
         second = told.up()
         told.store.add_job(told.slice, second.id, "c", spec())
@@ -314,10 +314,10 @@ def test_news_come_once_and_memory_has_a_bound(told: Told) -> None:
         for n in range(3000):
             picture.carrier("gpu02:p1", now_ms() + n, bool(n % 2))
             picture.feed(point("iteration", {"job": "ddp", "workload": "train"}, {"iter": n, "iter_ms": 40.0}, now_ms() + 40 * n))
-        assert {e.event for e in picture.log} == {"circuits"}, "iterations do not push out what happened"
-        assert {e.event for e in picture.since(0)} == {"circuits", "iteration"} and len(picture.since(0)) == 400
+        assert {e.event for e in picture.events.log} == {"circuits"}, "iterations do not push out what happened"
+        assert {e.event for e in picture.events.since(0)} == {"circuits", "iteration"} and len(picture.events.since(0)) == 400
         first, second = changed_sections(picture), changed_sections(picture)
-        assert len(picture.log) == 200 and "log" in first and second == {}
+        assert len(picture.events.log) == 200 and "log" in first and second == {}
         assert len(first["iterations"]) == 3000 and picture.job["iteration_ms"] == 40.0  # type: ignore[arg-type]
         for n in range(40):
             picture.feed(
@@ -362,7 +362,7 @@ def test_the_store_is_read_again_only_when_somebody_wrote(told: Told) -> None:
     assert Standing() != first and Moving("a", frozenset(), frozenset(), 0.0, "r") != first
     picture = Picture(told.lab)
     picture.update(first, 0.0)
-    assert len(picture.circuits) == 48
+    assert len(picture.light.circuits) == 48
 
 
 def test_ports_at_packet_switches_show_them_and_their_rates(tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ def begin(journal: Journal, slot: int, cycle: int = 0, lit_ms: float = 450.0, ev
 
 def states(picture: Picture) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
-    for id_, state in sorted(picture.states.items()):
+    for id_, state in sorted(picture.light.states.items()):
         found.setdefault(state, []).append(id_)
     return found
 
@@ -82,13 +82,13 @@ def test_the_circuits_of_the_present_slot_are_lit_and_those_of_the_others_wait(t
             assert (len(found["lit"]), len(found["waits"])) == (2 + 4, 8)
             assert "gpu05:p1->gpu06:p1" in found["lit"], "a link outside of the schedule is always lit"
             assert said(picture)["slot"] == slot
-        assert not [e for e in picture.log if e.event == "circuits"], "turns are no news"
-        (lost,) = (w for w in picture.circuits.values() if w.id in found["lit"] and str(w.sender) == "gpu01:p1")
+        assert not [e for e in picture.events.log if e.event == "circuits"], "turns are no news"
+        (lost,) = (w for w in picture.light.circuits.values() if w.id in found["lit"] and str(w.sender) == "gpu01:p1")
         picture.carrier(str(lost.receiver), picture.slots._since + 500.0, False)
         picture.settle(picture.slots._since + 600.0)
-        assert picture.states[lost.id] == "dark", "the end of its slot"
+        assert picture.light.states[lost.id] == "dark", "the end of its slot"
         picture.settle(picture.slots._since + 5000.0)
-        assert picture.states[lost.id] == "lost"
+        assert picture.light.states[lost.id] == "lost"
         assert summary(picture).startswith("5/6 circuits lit")
 
 

@@ -29,7 +29,7 @@ def drawn(picture: Picture, width: int, *, unicode: bool = True, height: int = 6
 
 
 def events(watcher: Watcher, name: str) -> list[Event]:
-    return [e for e in watcher.picture.since(0) if e.event == name]
+    return [e for e in watcher.picture.events.since(0) if e.event == name]
 
 
 def scene(told: Told, watcher: Watcher, *, now: float | None = None, launch: Any = None, job: bool = True) -> tuple[Any, Any]:
@@ -70,7 +70,7 @@ def test_a_slow_iteration_is_blamed_on_what_it_overlaps(told: Told) -> None:
         (slow,) = events(watcher, "slow")
         assert slow.words == "iteration 30 took 310 ms, usually 201: dark 60, commit 4, boundary 45"
         assert slow.json()["causes"] == {"dark": 60.0, "commit": 4.0, "boundary": 45.0}
-        assert slow in watcher.picture.log
+        assert slow in watcher.picture.events.log
 
 
 def test_what_no_change_overlaps_is_a_straggler_and_no_rank_is_named(told: Told) -> None:

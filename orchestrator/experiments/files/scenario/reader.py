@@ -20,8 +20,10 @@ from orchestrator.experiments.files.scenario.values import (
     WantedLab,
     arm_services,
 )
-from orchestrator.inventory.positions import Path, Problems, read_json, read_yaml
+from orchestrator.inventory.json_reader import read_json
+from orchestrator.inventory.positions import Path, Problems
 from orchestrator.inventory.schema import check
+from orchestrator.inventory.yaml_reader import read_yaml
 
 Fetch = Callable[[str], str]
 """Returns the text of a file that the scenario names. Raises: OSError, UnicodeDecodeError, BadFile."""

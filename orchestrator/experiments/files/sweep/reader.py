@@ -20,8 +20,10 @@ from orchestrator.experiments.files.scenario.reader import Fetch, read_scenario,
 from orchestrator.experiments.files.sweep.edges import OF_KIND, PlaceEdge, SweepEdge
 from orchestrator.experiments.files.sweep.values import LAB_RESOURCE, Campaign, Kind, Label, Trial
 from orchestrator.inventory.folders import FILES
-from orchestrator.inventory.positions import Path, Problems, read_json, read_yaml
+from orchestrator.inventory.json_reader import read_json
+from orchestrator.inventory.positions import Path, Problems
 from orchestrator.inventory.schema import check
+from orchestrator.inventory.yaml_reader import read_yaml
 from orchestrator.plan.design.workload import read_text
 from orchestrator.plan.edges import PlanEdge
 
