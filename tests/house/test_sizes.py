@@ -22,7 +22,6 @@ LONGER: Mapping[str, int] = {
     "tests/emulators/devices/test_emulated_netconf.py": 474,
     "tests/emulators/devices/test_emulator_faults.py": 545,
     "tests/end_to_end/test_sharing.py": 493,
-    "tests/change/fleet.py": 485,
     "tests/services/guard/test_job_watch.py": 773,
     "tests/change/test_confirm.py": 486,
     "tests/experiments/test_sweep.py": 510,
@@ -44,7 +43,6 @@ LARGER: Mapping[str, int] = {
     "emulators/devices/dialects/rome_cli.py:RomeCli": 36,
     "emulators/devices/dialects/rotor.py:Rotor": 34,
     "emulators/devices/dialects/sonic_ocs.py:SonicOcs": 28,
-    "tests/change/fleet.py:Fleet": 32,
     "tests/sim/lab.py:World": 35,
 }
 """Classes, with their methods."""
