@@ -33,6 +33,7 @@ class Cell:
 
     @property
     def absent(self) -> bool:
+        """Status N: nothing is installed there."""
         return self.status.startswith("N")
 
 

@@ -113,14 +113,14 @@ def _carry_out(pieces: Connection) -> None:
             function, given = pickle.loads(piece)
             answer = pickle.dumps((function(*given), None), pickle.HIGHEST_PROTOCOL)
         except Exception as error:
-            answer = _said(error)
+            answer = _pickled(error)
         try:
             pieces.send_bytes(answer)
         except OSError:
             return
 
 
-def _said(error: Exception) -> bytes:
+def _pickled(error: Exception) -> bytes:
     try:
         answer = pickle.dumps((None, error))
         pickle.loads(answer)

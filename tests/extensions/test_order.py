@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +14,7 @@ from optics.plan import Job
 from orchestrator.extensions import NAMES, extension_parts
 from orchestrator.jobs.attachments import Attachment, Launch, attachments, begin_attachments
 from orchestrator.store.job_spec import JobSpec
-from tests.house.repository import ROOT, tracked
+from tests.house.repository import ROOT
 
 MODULES = sorted(".".join(file.relative_to(ROOT).with_suffix("").parts) for file in (ROOT / "extensions").rglob("*.py"))
 
@@ -49,12 +48,6 @@ def test_every_extension_has_the_parts_that_all_have() -> None:
     assert [kind.key for kind in extension_parts("plan", "PLANNED") if kind.key != "regions"] == given
     assert all(isinstance(kind, Attachment) for kind in attachments())
     assert {path.parent.name for path in Path(ROOT / "extensions").glob("*/__init__.py")} == {*NAMES}
-
-
-def test_jobs_are_coordinated_in_the_folder_of_pacing_alone() -> None:
-    packages = {"orchestrator", "agent", "workloads", "planner", "optics", "dashboards", "emulators", "optical_testbed", "drivers"}
-    files = [file for file in tracked() if file.relative_to(ROOT).parts[0] in packages]
-    assert len(files) > 800 and not [file for file in files if re.search(rb"[Cc]oordinat", file.read_bytes())]
 
 
 @pytest.mark.parametrize("module", MODULES)

@@ -7,7 +7,8 @@ import re
 import pytest
 
 from orchestrator.extensions import NAMES
-from tests.house.test_pages import MECHANISMS, missing
+from tests.house.test_contributing import missing
+from tests.house.test_pages import MECHANISMS
 
 
 @pytest.mark.parametrize("name", sorted({*NAMES, *MECHANISMS}))

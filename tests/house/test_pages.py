@@ -347,33 +347,6 @@ def test_the_cli_page_lists_every_exit_code_and_the_page_on_failures_every_error
         assert re.search(rf"^## {number}: ", page("how-to/when-something-fails.md"), re.MULTILINE)
 
 
-# the map of CONTRIBUTING
-
-PLANNED: set[str] = set()
-"""Named before they are there. A path is taken off this list once it exists."""
-
-
-def missing(text: str, folder: Path = ROOT / "orchestrator") -> list[str]:
-    """Paths in backticks that are neither in the repository nor below this folder; NAME is for the reader to fill in."""
-    named = [name for name in re.findall(r"`([^`\s]+)`", text) if "/" in name or name.endswith(".py")]
-    parts = {name: name.split("NAME")[0] for name in named if name not in PLANNED}
-    return [name for name, part in parts.items() if not any((below / part).exists() for below in (ROOT, folder))]
-
-
-def test_every_path_of_the_map_in_contributing_is_there() -> None:
-    assert not missing((ROOT / "CONTRIBUTING.md").read_text())
-
-
-def test_a_path_of_the_map_that_moved_is_noticed() -> None:
-    assert missing("| a | `plan/reader.py`, `planfile.py`, `drivers/NAME.py`, `drivers/old/` |") == ["planfile.py", "drivers/old/"]
-
-
-def test_every_room_is_on_the_map_in_contributing() -> None:
-    rooms = {f"{path.name}/" for path in (ROOT / "orchestrator").iterdir() if (path / "__init__.py").exists()}
-    alone = {path.name for path in (ROOT / "orchestrator").glob("*.py")} - {"__init__.py"}
-    assert rooms | alone <= set(re.findall(r"`([^`\s]+)`", (ROOT / "CONTRIBUTING.md").read_text()))
-
-
 # links
 
 

@@ -71,7 +71,8 @@ class Pairs:
         self._membership = membership
         self._collectives = 0
 
-    def _collective(self, name: str, tensors: Any) -> Exchange:
+    def _numbered_exchange(self, name: str, tensors: Any) -> Exchange:
+        """The exchange of a collective operation; its tag is negative, so that none that a program chose is the same."""
         self._collectives += 1
         return Exchange(self._membership, name, -self._collectives, tensors)
 
@@ -93,7 +94,7 @@ class Pairs:
 
     def gather(self, outputs: Sequence[Any], tensor: Any, root: int) -> Work:
         """`outputs`: by rank, at the root; elsewhere none."""
-        exchange = self._collective("gather", outputs)
+        exchange = self._numbered_exchange("gather", outputs)
         if self._membership.rank != root:
             exchange.send(Flat(tensor), root)
             return exchange.start()
@@ -106,7 +107,7 @@ class Pairs:
 
     def scatter(self, tensor: Any, inputs: Sequence[Any], root: int) -> Work:
         """`inputs`: by rank, at the root; elsewhere none."""
-        exchange = self._collective("scatter", [tensor])
+        exchange = self._numbered_exchange("scatter", [tensor])
         if self._membership.rank != root:
             exchange.receive(Flat(tensor, fill=False), root)
             return exchange.start()
@@ -120,7 +121,7 @@ class Pairs:
     def all_to_all(self, outputs: Sequence[Any], inputs: Sequence[Any], tensors: Any) -> Work:
         """Both by rank."""
         here, size = self._membership.rank, self._membership.size
-        exchange = self._collective("all_to_all", tensors)
+        exchange = self._numbered_exchange("all_to_all", tensors)
         outputs[here].copy_(inputs[here])
         for step in range(1, size):  # each rank begins with another one
             rank = (here + step) % size
