@@ -43,7 +43,6 @@ LARGER: Mapping[str, int] = {
     "emulators/devices/dialects/rome_cli.py:RomeCli": 36,
     "emulators/devices/dialects/rotor.py:Rotor": 34,
     "emulators/devices/dialects/sonic_ocs.py:SonicOcs": 28,
-    "tests/sim/lab.py:World": 35,
 }
 """Classes, with their methods."""
 
