@@ -14,7 +14,7 @@ from orchestrator.change.context import Context
 from orchestrator.change.report import JobChange
 from orchestrator.change.standstill import Standstill, stood_parts
 from orchestrator.change.timeline import Figures
-from orchestrator.change.turn_cost import measured, note
+from orchestrator.change.turn_cost import measured_standstill, record_turn_cost
 from orchestrator.hosts.launch import layout
 from orchestrator.jobs.attempt import GO_TAKES, LOOK_S, MOST_S, Attempt
 from orchestrator.jobs.decision import JobDecision, Live, cut_off, decide_job, differing, pauses
@@ -306,8 +306,9 @@ class Turn:
             return None
         stood, context = Standstill(), self.context
         if self.done:
-            runs, journal, since_ns = context.run_dir.parent, context.recorder.journal, times_sent_ns or self.begun_ns
-            stood, self.after = await measured(context.session, record, runs, journal, attempt.move, since_ns, self.after)
+            session, runs, journal = context.session, context.run_dir.parent, context.recorder.journal
+            since_ns = times_sent_ns or self.begun_ns
+            stood, self.after = await measured_standstill(session, record, runs, journal, attempt.move, since_ns, self.after)
         parts = figures.dark_ms, figures.commit_ms
         stalls = [s.stall_ms for s in attempt.states.values() if s.stall_ms is not None]
         mode = "hold" if self.holding else "drain" if self.drained and times_sent_ns else "ride"
@@ -325,7 +326,7 @@ class Turn:
             prepare_ms=self.prepare_ms,
             note=self.trouble,
         )
-        note(context.recorder, found, attempt, done=self.done, begun_ns=self.begun_ns)
+        record_turn_cost(context.recorder, found, attempt, done=self.done, begun_ns=self.begun_ns)
         return found
 
     # --- parts

@@ -23,7 +23,7 @@ SETTLED, SETTLED_S = 4, 5.0
 """The new iteration time is the median of at least so many iterations; they are waited for this long (s)."""
 
 
-async def measured(
+async def measured_standstill(
     session: Session, record: JobRecord, runs: Path, journal: Journal | None, move: int, since_ns: int, after: int
 ) -> tuple[Standstill, int]:
     """The standstill since `since_ns`, and the last iteration on the earlier rings: `after`, unless the job counts collectives.
@@ -49,7 +49,7 @@ async def measured(
         return found, after
 
 
-def note(recorder: Recorder, found: JobChange, attempt: Attempt, *, done: bool, begun_ns: int) -> None:
+def record_turn_cost(recorder: Recorder, found: JobChange, attempt: Attempt, *, done: bool, begun_ns: int) -> None:
     """Write to the journal what the turn cost the job and each rank. done: the ranks use their next rings, or have gone on."""
     if recorder.journal is None:
         return

@@ -34,7 +34,7 @@ from orchestrator.jobs import attachments
 from orchestrator.jobs.decision import LIVE
 from orchestrator.jobs.keep import as_asked, ended, together
 from orchestrator.jobs.report import JobStatus
-from orchestrator.jobs.resumption import resumed
+from orchestrator.jobs.resumption import resumption
 from orchestrator.plan.attached import check_placed
 from orchestrator.plan.target import Target, dark_time_scale, diff, expected_dark_ms, fingerprint, target
 from orchestrator.session import Observation, check_ports
@@ -187,7 +187,7 @@ class Up:
 
     async def _resumed(self, times: Timeline) -> tuple[int, int]:
         since = times.sent_ns or times.crossed_ns
-        return await resumed(self.context.jobs, self.context.recorder, times.crossed_ns, since, self.before.job)
+        return await resumption(self.context.jobs, self.context.recorder, times.crossed_ns, since, self.before.job)
 
     async def _found(self, goal: Target, seen: Observation, wanted: Collection[HostName]) -> None:
         """Journal the present state and the target; nothing was changed before."""

@@ -16,7 +16,7 @@ RESUME_S, LONGEST_RESUME_S, RESUME_LOOK_S = 1.0, 5.0, 0.05
 """How long (s) a change waits for its job to resume: for three iterations, within these bounds."""
 
 
-async def resumed(jobs: Jobs, recorder: Recorder, after_ns: int, since_ns: int, was: int | None) -> tuple[int, int]:
+async def resumption(jobs: Jobs, recorder: Recorder, after_ns: int, since_ns: int, was: int | None) -> tuple[int, int]:
     """When the job ended its first iteration after `after_ns`, and the longest gap between two ends of iterations until then.
 
     Monotonic ns, corrected by the clock of rank 0's host; 0 if no job runs, or no iteration ends within seconds.

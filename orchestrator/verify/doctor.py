@@ -22,7 +22,7 @@ from orchestrator.hosts.facts import AGENT
 from orchestrator.settings import Settings
 from orchestrator.store.fault import has_room
 from orchestrator.verify.doctor_lab import lab_checks
-from orchestrator.verify.doctor_store import modes, store, who_may_lock
+from orchestrator.verify.doctor_store import file_modes, store_checks, who_may_lock
 from orchestrator.verify.probe import Probe
 
 ANSIBLE = ((2, 17), (2, 20))  # as pyproject.toml has it
@@ -67,7 +67,7 @@ def examine(settings: Settings) -> list[Probe]:
     with ThreadPoolExecutor(2 + len(machine), "doctor") as threads:
         lab = threads.submit(lab_checks, settings)
         found = [threads.submit(_in_time, check) for check in machine]
-        ours = [threads.submit(check, settings) for check in (_services, _disk, modes, who_may_lock, store)]
+        ours = [threads.submit(check, settings) for check in (_services, _disk, file_modes, who_may_lock, store_checks)]
         return [c for future in (*found, *ours, lab) for c in future.result()]
 
 

@@ -10,7 +10,7 @@ from orchestrator.settings import Settings
 from orchestrator.verify.probe import Probe
 
 
-def modes(settings: Settings) -> list[Probe]:
+def file_modes(settings: Settings) -> list[Probe]:
     """Whether other users can read what runs left, or replace it."""
     checks = []
     for folder in (settings.state_dir, settings.state_dir / "runs", settings.data_dir, settings.cache_dir):
@@ -38,7 +38,7 @@ def who_may_lock(settings: Settings) -> list[Probe]:
         return [Probe("who may lock", "fail", str(error), error.hint, "what only reads", "store")]
 
 
-def store(settings: Settings) -> list[Probe]:
+def store_checks(settings: Settings) -> list[Probe]:
     from orchestrator.store.store import Store
 
     if not settings.store_path.exists():

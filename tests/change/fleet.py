@@ -24,20 +24,7 @@ from orchestrator.change.snapshot import Snapshot
 from orchestrator.change.up import Up
 from orchestrator.deadline import deadline
 from orchestrator.fabric.rules import Macs, Route, Rules
-from orchestrator.hosts.api import (
-    Beat,
-    ClockReading,
-    Committed,
-    Held,
-    Hello,
-    HostEvent,
-    JobState,
-    PortCounters,
-    PortState,
-    Probe,
-    Staged,
-    Stream,
-)
+from orchestrator.hosts.api import Committed, Held, Hello, HostEvent, JobState, PortState, Staged
 from orchestrator.inventory.lab import Lab
 from orchestrator.plan.reader import read_plan
 from orchestrator.session import Session
@@ -48,6 +35,7 @@ from orchestrator.store.store import Store
 from orchestrator.telemetry.progress import Silent
 from orchestrator.telemetry.recorder import Recorder
 from tests.change.glasslab import SWITCH, Device, Glass, hosts_yml, read
+from tests.change.meters import Meters
 from tests.hosts.parts import OwnParts
 
 LAB, OWNER = "made-1", "ann"
@@ -158,7 +146,7 @@ class Switch(Device):
 
 
 class Fleet(OwnParts):
-    """`Hosts` as far as a change uses it."""
+    """`Hosts` as far as a change uses it: its own channels, routes and jobs."""
 
     def __init__(self, glass: Glass, points: Points) -> None:
         self.glass, self.lab, self.points = glass, glass.lab, points
@@ -167,7 +155,13 @@ class Fleet(OwnParts):
         self.dark: set[HostPort] = set()
         self.links = False
         self.changes: list[HostEvent] = []
+        self.received = 1000
+        """Bytes that each host gets."""
         self.light()
+
+    @property
+    def measure(self) -> Meters:
+        return Meters(self)
 
     def light(self) -> None:
         """Look which ports get light now, and let armed hosts commit."""
@@ -216,9 +210,9 @@ class Fleet(OwnParts):
         return {n: self.hello(n) if self.all[n].up else Unreachable(f"{n}: ssh: connection refused") for n in chosen}
 
     async def greet(self, names: Collection[HostName] | None = None) -> dict[HostName, Hello]:
-        return {n: self._there(n) for n in (self.all if names is None else names)}
+        return {n: self.there(n) for n in (self.all if names is None else names)}
 
-    def _there(self, name: HostName) -> Hello:
+    def there(self, name: HostName) -> Hello:
         if not self.all[name].up:
             raise Unreachable(f"{name}: the channel is gone")
         return self.hello(name)
@@ -251,7 +245,7 @@ class Fleet(OwnParts):
         with self.points.point("hosts", "stage"):
             for number, hosts in generations.items():
                 for name, told in hosts.items():
-                    self._there(name)
+                    self.there(name)
                     self.all[name].staged[number] = told
                     routes = sum(isinstance(rule, Route) for rule in told)
                     found.setdefault(name, {})[number] = Staged(number, routes, 7000 + number, None)
@@ -259,29 +253,12 @@ class Fleet(OwnParts):
 
     stage_warm = stage
 
-    async def watch_links(self, names: Collection[HostName]) -> Mapping[HostPort, bool]:
-        self.links = True
-        return {HostPort(name, port): up for name in names for port, up in self.all[name].carrier.items()}
-
-    async def stream(self, ends: Mapping[HostName, str], seconds: float) -> str:
-        assert len(ends) == 2 and seconds > 0
-        self.changes.clear()
-        return "token"
-
-    async def streamed(self, token: str, names: Collection[HostName], timeout_s: float) -> Mapping[HostName, Stream]:
-        """As if traffic stood from the first loss of light to its return."""
-        times = [event.at_ns for event in self.changes]
-        return {name: Stream(name, self.received, ((min(times), max(times)),), False) for name in names}
-
-    received = 1000
-    """Bytes that each host gets."""
-
     async def commit(
         self, generation: int, names: Collection[HostName] | None = None, revert_after_s: float | None = None
     ) -> Mapping[HostName, Committed]:
         with self.points.point("hosts", f"commit {generation}"):
             for name in names or ():
-                self._there(name)
+                self.there(name)
                 self.all[name].commit(generation, revert_after_s is not None)
         return {name: Committed(name, generation, None, 2, 1) for name in names or ()}
 
@@ -289,7 +266,7 @@ class Fleet(OwnParts):
         assert revert_after_s > 0
         with self.points.point("hosts", f"hold {generation}"):
             for name in names:
-                self._there(name)
+                self.there(name)
                 self.all[name].commit(generation, timed=True, hold=True)
         return {name: Held(name, 1, 1) for name in names}
 
@@ -304,7 +281,7 @@ class Fleet(OwnParts):
     ) -> None:
         with self.points.point("hosts", "arm"):
             for name, ports in when_up.items():
-                self._there(name)
+                self.there(name)
                 self.all[name].armed = (generation, {p: self.all[name].ups.get(p, 0) for p in ports})
                 self.all[name].armed_timed = revert_after_s is not None
 
@@ -328,7 +305,7 @@ class Fleet(OwnParts):
         await asyncio.sleep(0)
         with self.points.point("hosts", f"confirm {generation}"):
             for name in names or ():
-                self._there(name)
+                self.there(name)
                 host = self.all[name]
                 if host.active != generation or host.holding == generation:
                     raise Refused(f"{name}: generation {generation} is not active or a hold; {host.active} is active")
@@ -338,7 +315,7 @@ class Fleet(OwnParts):
     async def revert(self, names: Collection[HostName] | None = None) -> Mapping[HostName, int | None]:
         with self.points.point("hosts", "revert"):
             for name in names or ():
-                self._there(name)
+                self.there(name)
                 host = self.all[name]
                 host.active = host.pending_to if host.pending else host.previous
                 host.previous, host.pending, host.holding = None, False, None
@@ -348,7 +325,7 @@ class Fleet(OwnParts):
         await asyncio.sleep(0)
         with self.points.point("hosts", "clear"):
             for name in names:
-                self._there(name)
+                self.there(name)
                 host = self.all[name]
                 if host.armed and host.armed[0] in generations:
                     host.armed = None
@@ -358,29 +335,8 @@ class Fleet(OwnParts):
                 host.clears += 1
                 host.staged = {number: rules for number, rules in host.staged.items() if number not in generations}
 
-    async def probe(self, targets: Mapping[HostName, Mapping[str, int | None]], timeout_s: float) -> Any:
-        with self.points.point("hosts", "probe"):
-            return {name: {a: Probe(name, a, True, hops) for a, hops in asked.items()} for name, asked in targets.items()}
-
-    async def counters(self, names: Collection[HostName] | None = None) -> Mapping[HostPort, PortCounters]:
-        for name in names or ():
-            self._there(name)
-        return {p: PortCounters(0, 0, 0, 0, 0, True) for p in self.lab.fibres if names is None or p.host in names}
-
-    async def stream_counters(self, interval_s: float | None, names: Collection[HostName] | None = None, **more: float) -> None:
-        pass
-
-    def leave_counters(self) -> None:
-        pass
-
-    async def clocks(self, names: Collection[HostName] | None = None, within_s: float = 5.0) -> Mapping[HostName, ClockReading]:
-        return {name: ClockReading(0, 1) for name in names or ()}
-
     async def states(self, job: str, names: Collection[HostName] | None = None) -> Mapping[HostName, JobState]:
         return {name: JobState(name, self.ran.get(job, "absent")) for name in names or ()}
-
-    async def beats(self, job: str, names: Collection[HostName], after: Mapping[HostName, int] | None = None) -> Mapping[str, Beat]:
-        return {}
 
 
 def _mac(host: HostName, port: int) -> str:

@@ -307,19 +307,19 @@ def test_files_that_others_may_write_or_read_are_told(cli: Any) -> None:
     run.mkdir(parents=True, mode=0o700)
     for folder in (settings.state_dir, settings.state_dir / "runs"):
         folder.chmod(0o755)
-    assert doctor_store.modes(settings)[0].state == "ok"
+    assert doctor_store.file_modes(settings)[0].state == "ok"
     run.chmod(0o755)
-    assert doctor_store.modes(settings)[0].state == "warn" and "0001" in doctor_store.modes(settings)[0].detail
+    assert doctor_store.file_modes(settings)[0].state == "warn" and "0001" in doctor_store.file_modes(settings)[0].detail
     settings.state_dir.chmod(0o777)
     assert (
-        doctor_store.modes(settings)[0].state == "fail"
-        and doctor_store.modes(settings)[0].fix == f"chmod go-w {settings.state_dir}"
+        doctor_store.file_modes(settings)[0].state == "fail"
+        and doctor_store.file_modes(settings)[0].fix == f"chmod go-w {settings.state_dir}"
     )
 
 
 def test_a_run_that_died_is_told_with_both_ways_on(cli: Any) -> None:
     settings = load({})
-    assert [c.state for c in doctor_store.store(settings)] == ["ok"]
+    assert [c.state for c in doctor_store.store_checks(settings)] == ["ok"]
     program = (
         "import os, sys; from pathlib import Path; from orchestrator.store.store import Store as S\n"
         "store = S(Path(sys.argv[1])); run = store.new_run('up', 'l', plan_name='ring'); print(run.id, flush=True); os._exit(9)"
@@ -327,12 +327,12 @@ def test_a_run_that_died_is_told_with_both_ways_on(cli: Any) -> None:
     settings.store_path.parent.mkdir(mode=0o700)
     ended = subprocess.run([sys.executable, "-c", program, settings.store_path], capture_output=True, text=True, check=False)
     assert ended.returncode == 9, ended.stderr
-    (died,) = [c for c in doctor_store.store(settings) if c.name == "run that died"]
+    (died,) = [c for c in doctor_store.store_checks(settings) if c.name == "run that died"]
     run = ended.stdout.strip()
     assert died.state == "warn" and f"testbed resume {run}" in died.fix and f"testbed rollback {run}" in died.fix
     with Store(settings.store_path, durable=False) as store:
         store.resolve([run], store.new_run("up", "l").id)
-    assert "run that died" not in [c.name for c in doctor_store.store(settings)], "another run has put it right"
+    assert "run that died" not in [c.name for c in doctor_store.store_checks(settings)], "another run has put it right"
 
 
 # --- the lab

@@ -218,7 +218,7 @@ async def test_a_restart_that_was_made_before_its_up_died_is_not_made_again_by_r
         with lab.store() as store:
             died = store.history(lab.key, 1)[0].id
             store.add_job(lab.slice(), died if launched_it else "r0", "mlp", spec(), "running")
-        monkeypatch.setattr(engine, "ChangeRun", Change)
+        monkeypatch.setattr("orchestrator.verbs.back.ChangeRun", Change)
         await lab.verb(engine.resume, died)
     assert asked == [mode]
 

@@ -21,7 +21,7 @@ from typing import Any, cast
 from orchestrator.processes import try_lock
 from tests.sim.agents import Absent, Agent
 from tests.sim.kernel import DiskOs
-from tests.sim.lab import World
+from tests.sim.lab import World, disk
 from tests.sim.loop import ACTOR
 from tests.sim.meeting import Holds, Rendezvous
 from tests.sim.packets import Packets
@@ -238,7 +238,7 @@ class JobWorld(World):
 
     def __init__(self, *words: Any) -> None:
         super().__init__(*words)
-        self.machine = Machine(self._disk)
+        self.machine = Machine(disk)
         self.stores: dict[str, Rendezvous] = defaultdict(lambda: Rendezvous(self.loop))
         self.programs: dict[str, Programs] = {}
         self.numbers = count(FIRST_PID)

@@ -223,4 +223,6 @@ class Jobs(Plot):
         """Whether light of an owner's plan was lost: a job cannot start on half of its links, though all is as it was before."""
         world = self.world
         row = world.reader.execute("SELECT * FROM current WHERE lab=?", (world.slice(owner),)).fetchone()
-        return row is not None and any(pairs - world.held(device) for device, pairs in world.wanted(world.links_of(row)).items())
+        return row is not None and any(
+            pairs - world.devices[device].held() for device, pairs in world.wanted(world.links_of(row)).items()
+        )

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any
 
 from tests.sim.agents import Hooks
-from tests.sim.loop import ACTOR, Actor, SimLoop
-from tests.sim.seams import StandIns
+from tests.sim.loop import ACTOR, Actor, Killed, SimLoop, point
+from tests.sim.seams import StandIns, full
 
 Judge = Any
 """Of `tests.sim.judges`, which builds on the world."""
@@ -31,6 +31,7 @@ class Judged(StandIns, Hooks):
         self.touched: Set[str] = frozenset()
         """Tables of the store that the last commit has written to."""
         self.bad = ""
+        self.disk_full = False
 
     def appoint(self, judges: Sequence[Judge]) -> None:
         """Have them judge from now on."""
@@ -88,3 +89,24 @@ class Judged(StandIns, Hooks):
     def moving(self, owner: str) -> bool:
         """Whether an owner's light moves by itself, so that nobody says what it should be now."""
         return False
+
+    # ---- stand-ins for what processes do to the store
+
+    def began(self, store: Any) -> None:
+        actor = ACTOR.get(self.loop.sea)
+        if actor.dead:
+            raise Killed("transaction")
+
+    def about_to_commit(self, store: Any) -> None:
+        if self.disk_full and ACTOR.get(self.loop.sea).mortal:
+            raise full(store.path, "database or disk is full")
+        point("before commit")
+
+    def committed(self, store: Any, tables: Set[str]) -> None:
+        actor, self.touched = ACTOR.get(self.loop.sea), tables
+        for tell in self.told["committed"]:
+            tell(actor)
+        point("after commit")
+
+    def claimed(self, claim: Any) -> None:
+        ACTOR.get().on_death.append(claim.release)

@@ -72,11 +72,11 @@ class NoCollision(Judge):
     def __init__(self, world: World) -> None:
         super().__init__(world)
         self.versions: dict[str, int] = {}
-        self.held = {name: world.held(name) for name in world.servers}
+        self.held = {name: world.devices[name].held() for name in world.servers}
         self.wrote: list[tuple[float, str, str]] = []
         """When who sent what changes which device: time, device, owner."""
         self.stamps: dict[str, tuple[float | None, float | None]] = {}
-        self.switches = {actor: (name, world.plants[name]) for name, actor in world.switches.items()}
+        self.switches = {actor: (name, world.devices[name].plant) for name, actor in world.switches.items()}
 
     def watches(self, actor: Actor) -> bool:
         return actor in self.switches
@@ -89,7 +89,7 @@ class NoCollision(Judge):
         self.owned(name)
         for one in plant.violations:
             self.broken(f"S1: {name}: {one.pair}: {one.why}")
-        reboot, since = self.world.disturbed.get(name), plant.since(self.world.foreign(name))
+        reboot, since = self.world.disturbed.get(name), plant.since(self.world.devices[name].foreign)
         known = self.stamps.get(name)
         if known is None or known[0] != reboot:  # it has another stamp from a reboot on
             self.stamps[name] = reboot, since
@@ -100,9 +100,9 @@ class NoCollision(Judge):
 
     def owned(self, name: str) -> None:
         """A circuit that has come has an owner already."""
-        held, was = self.world.held(name), self.held[name]
+        held, was = self.world.devices[name].held(), self.held[name]
         self.held[name] = held
-        foreign = {self.world.foreign(name)}
+        foreign = {self.world.devices[name].foreign}
         new, gone = held - was - foreign, was - held - foreign
         if not new and not gone:
             return
@@ -192,14 +192,14 @@ class Ownership(Judge):
         world = self.world
         own = {owner: world.owned(owner) for owner in world.owners}
         for device in world.servers:
-            known = {world.foreign(device)}.union(*(his[device] for his in own.values()))
-            if lost := world.held(device) - known:
+            known = {world.devices[device].foreign}.union(*(his[device] for his in own.values()))
+            if lost := world.devices[device].held() - known:
                 self.broken(f"S12 {when}: {device}: nobody knows of {lost}")
             for one, other in combinations(own, 2):
                 if both := own[one][device] & own[other][device]:
                     self.broken(f"S12 {when}: {device}: {both} belongs to {one} and {other}")
-            if when == "after all" and world.held(device) - {world.foreign(device)}:
-                self.broken(f"{when}: {device} still holds {world.held(device)}")
+            if when == "after all" and world.devices[device].held() - {world.devices[device].foreign}:
+                self.broken(f"{when}: {device} still holds {world.devices[device].held()}")
 
 
 class Quiet(Judge):
@@ -287,7 +287,7 @@ class Outcome(Judge):
         device, intent = step["subject"], json.loads(step["intent"])
         if step["error"] or not self.calm(device, began):
             return
-        held = words(self.world.held(device))
+        held = words(self.world.devices[device].held())
         if (lost := set(intent["add"]) - held) or (still := set(intent["remove"]) & held):
             self.broken(f"S4: {step['run']} has a step of {device} done, and {lost or still} is not so")
 
@@ -299,7 +299,7 @@ class Outcome(Judge):
             return  # to a slot in which a turner died: `status` tells of it
         goal, own, words = world.wanted(links), world.owned(owner), f"{run['id']} ({run['verb']} of {owner}) is ok"
         for device in world.servers:
-            held = own[device] & world.held(device)
+            held = own[device] & world.devices[device].held()
             wanted = goal[device]
             if run["verb"] == "rollback" and device in world.disturbed:  # to a plan whose light was lost before: `status` tells
                 before = {tuple(one[:4]) for one in json.loads(run["target"])["settings"].get(device, ())}
@@ -334,7 +334,7 @@ class Outcome(Judge):
         own = world.owned(run["owner"])
         for device in world.servers:
             was = {tuple(one[:4]) for one in before["ours"].get(device, ())}
-            held = own[device] & world.held(device)
+            held = own[device] & world.devices[device].held()
             if self.calm(device, began) and (held != was or own[device] != held):
                 self.broken(f"S7: {run['id']} was rolled back: {device}: {was} before, {held} now, {own[device]} owned")
         for name in target["hosts"]:

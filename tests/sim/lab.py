@@ -6,17 +6,17 @@ import asyncio
 import contextlib
 import math
 import random
-import re
 import sqlite3
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Set
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tests.drills.switches import Pair, labels, made_by_hand
+from tests.drills.switches import labels
 from tests.sim.agents import SimHost
 from tests.sim.desk import Desk
+from tests.sim.devices import Circuit, SimDevice
 from tests.sim.judged import Judge, Judged
 from tests.sim.judged import Violation as Violation
 from tests.sim.kernel import DiskOs, opener
@@ -32,20 +32,14 @@ from tests.sim.seams import (
     TestbedError,
     device_from_config,
     facts,
-    full,
     key_of,
     load_lab,
     slice_of,
 )
 
-Circuit = tuple[Any, ...]
-"""Ingress and egress, and of a route of wavelengths its lowest and highest MHz."""
-
-LINES = re.compile(r"[\n;]")
 SETTLE_S, BOOT_S, SILENCE_S, PATIENCE_S, LINK_S = 0.02, 1.0, 0.6, 1.0, 0.6
 DRIVERS = {"ocs1": "polatis-scpi", "ocs2": "calient-tl1"}
-HOSTS, PORTS, FOREIGN = 4, 4, 15
-"""The ports with number FOREIGN carry a circuit of somebody else's, on every device."""
+HOSTS, PORTS = 4, 4
 OWNERS = ("ann", "bob")
 LOOKER = "eve"
 """An operator who owns nothing, and looks."""
@@ -73,11 +67,18 @@ def inventory(folder: Path, ports: Mapping[str, int]) -> None:
         (folder / f"{file}.yml").write_text("\n".join(lines) + "\n")
 
 
+def disk() -> Any:
+    """Of the machine of the process that runs now."""
+    return ACTOR.get().disk  # type: ignore[attr-defined]
+
+
 class World(Judged):
     """See the module. judges: told of everything that happens; `bad` is the first violation that one of them names."""
 
     drivers: Mapping[str, str] = DRIVERS
     """Of each device."""
+    kinds: Mapping[str, type[SimDevice]] = {}
+    """By driver, where it is no switch."""
     endless: Collection[str] = ()
     """Verbs that go on until they are stopped."""
     owners: Collection[str] = OWNERS
@@ -92,14 +93,13 @@ class World(Judged):
         self.net = loop.net = Net(loop, seed)
         self.desk = Desk(loop, folder, seed)
         self.servers: dict[str, DeviceServer] = {}
-        self.plants: dict[str, Any] = {}
+        self.devices: dict[str, SimDevice] = {}
         self.switches: dict[str, Actor] = {}
         self.devices_by_port: dict[int, str] = {}
         self.hosts: dict[str, SimHost] = {}
         self.glass: dict[str, frozenset[Any]] = {}
         self.disturbed: dict[str, float] = {}
         """When a device or host last lost something by itself."""
-        self.disk_full = False
         self.calm_since = math.inf
         """Since when nothing goes wrong any more."""
         self.ends: Counter[str] = Counter()
@@ -107,20 +107,16 @@ class World(Judged):
         self._settings: dict[tuple[str, float], Settings] = {}
         self._slices: dict[str, str] = {}
         self._reader: sqlite3.Connection | None = None
-        self.disk_os, self.disk_open = DiskOs(self._disk), opener(self._disk)
-
-    @staticmethod
-    def _disk() -> Any:
-        return ACTOR.get().disk  # type: ignore[attr-defined]
+        self.disk_os, self.disk_open = DiskOs(disk), opener(disk)
 
     async def start(self, judges: list[Callable[[World], Judge]]) -> None:
         for name, driver in self.drivers.items():
-            plant, dialect = device_from_config(name, driver, self.build(driver))
-            self.plants[name] = plant
-            self.servers[name] = server = DeviceServer(name, dialect, plant, on_glass=self._on_glass)
+            self.devices[name] = device = self.kinds.get(driver, SimDevice)(name, driver)
+            device.plant, dialect = device_from_config(name, driver, device.told(SETTLE_S, BOOT_S))
+            self.servers[name] = device.server = server = DeviceServer(name, dialect, device.plant, on_glass=self._on_glass)
             self.switches[name] = self.loop.actor(name, self.loop.sea.machine)
             self.glass[name] = frozenset()
-            self.make(name, self.foreign(name))
+            device.make()
             await self.loop.start(self.switches[name], server.start())
             self.devices_by_port[server.port] = name
             dialect.reboot = partial(self._rebooted, name, dialect.reboot)  # type: ignore[method-assign]
@@ -137,11 +133,6 @@ class World(Judged):
             self.desk.keep(path)
         self.appoint([judge(self) for judge in judges])
         self.net.sending = self._sending
-
-    def build(self, driver: str) -> dict[str, Any]:
-        """What the emulator of a device is told."""
-        more: dict[str, Any] = {"settle_s": SETTLE_S, "boot_s": BOOT_S, "size": "16x16"}
-        return more | ({"row_delay_s": 0.0, "bulk_settle_s": SETTLE_S} if driver == "calient-tl1" else {})
 
     def close(self) -> None:
         for opened in (self._reader, self._store):
@@ -170,41 +161,18 @@ class World(Judged):
     def ansible(self, *_: object) -> SimAnsible:
         return SimAnsible(self.hosts, self.desk)
 
-    def began(self, store: Any) -> None:
-        actor = ACTOR.get(self.loop.sea)
-        if actor.dead:
-            raise Killed("transaction")
-
-    def about_to_commit(self, store: Any) -> None:
-        if self.disk_full and ACTOR.get(self.loop.sea).mortal:
-            raise full(store.path, "database or disk is full")
-        point("before commit")
-
-    def committed(self, store: Any, tables: Set[str]) -> None:
-        actor, self.touched = ACTOR.get(self.loop.sea), tables
-        for tell in self.told["committed"]:
-            tell(actor)
-        point("after commit")
-
-    def claimed(self, claim: Any) -> None:
-        ACTOR.get().on_death.append(claim.release)
-
     def _sending(self, actor: Actor, port: int, data: bytes) -> Callable[[], object]:
         device = self.devices_by_port.get(port)
         if device is None or not actor.mortal:
             return lambda: None
         if not actor.dead:
             writes = self.servers[device].dialect.writes.search
-            for line in self.lines(device, data.decode("latin-1")):
+            for line in self.devices[device].lines(data.decode("latin-1")):
                 if line.strip():
                     for tell in self.told["sends"]:
                         tell(actor, device, line, bool(writes(line)))
         point(f"before {device}")
         return partial(point, f"after {device}")
-
-    def lines(self, device: str, text: str) -> list[str]:
-        """The commands in what is sent to a device."""
-        return LINES.split(text)
 
     # ---- light
 
@@ -232,13 +200,6 @@ class World(Judged):
         return source is not None and source.power
 
     # ---- what hands and fates do
-
-    def foreign(self, device: str) -> Pair:
-        return labels(DRIVERS[device], FOREIGN, FOREIGN)
-
-    def make(self, device: str, pair: Pair) -> None:
-        """Somebody else makes a circuit, with means of his own."""
-        made_by_hand(self.servers[device], pair)
 
     def _rebooted(self, device: str, reboot: Callable[[bool, float], None], keep: bool, now: float) -> None:
         self.disturbed[device] = self.loop.now
@@ -327,14 +288,6 @@ class World(Judged):
             self.loop.kill(actor)
 
     # ---- the truth
-
-    def held(self, device: str) -> set[Circuit]:
-        """The circuits a device holds, by its own mirrors."""
-        return set(self.plants[device].pairs())
-
-    def shown(self, device: str) -> list[frozenset[Circuit]]:
-        """What a device may show now: its mirrors as commanded, or those that have come to rest."""
-        return [frozenset(self.held(device)), self.plants[device].glass(self.loop.now)]
 
     def owned(self, owner: str) -> dict[str, set[Circuit]]:
         """The circuits that the store says an owner has."""

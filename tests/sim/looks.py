@@ -75,7 +75,7 @@ class Status(Judge):
             self.disturbed(look)
 
     def device(self, look: Look, name: str) -> None:
-        for state in self.world.shown(name):
+        for state in self.world.devices[name].shown(self.world.loop.now):
             look.note("device", name, state)
 
     def host(self, look: Look, name: str) -> None:

@@ -6,13 +6,15 @@ each in a channel of its own next to the others'; a route takes one channel to o
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 from unittest.mock import patch
 
 from tests.sim import lab
 from tests.sim.agents import SimHost
-from tests.sim.lab import DRIVERS, HOSTS, PATIENCE_S, PORTS, SETTLE_S, SILENCE_S, Circuit, World
+from tests.sim.devices import Circuit, SimDevice
+from tests.sim.lab import DRIVERS, HOSTS, PATIENCE_S, PORTS, SETTLE_S, SILENCE_S, World
 
 WSS, AT = "wss1", PORTS + 1
 """The device, and the port of every host that is wired to it."""
@@ -48,10 +50,34 @@ def with_wavelengths(inventory: Any) -> Any:
     return write
 
 
+class Wss(SimDevice):
+    """The wavelength-selective switch."""
+
+    @property
+    def foreign(self) -> Circuit:
+        return ("in", FOREIGN_PORT, *channel(FOREIGN_CHANNEL))
+
+    def told(self, settle_s: float, boot_s: float) -> Mapping[str, Any]:
+        return {"settle_s": settle_s, "boot_s": boot_s, "size": "1x9"}
+
+    def lines(self, text: str) -> list[str]:
+        return text.split("\n")
+
+    def make(self) -> None:
+        self.server.dialect.preset(FOREIGN_CHANNEL, (FOREIGN_PORT, 0.0))
+
+    def held(self) -> set[Circuit]:
+        return {one.band for one in self.plant.bands()}
+
+    def shown(self, now: float) -> list[frozenset[Circuit]]:
+        return [*super().shown(now), frozenset(self.plant.shown(now))]  # what is leaving is there still
+
+
 class RoadmWorld(World):
     """See the module."""
 
     drivers: ClassVar = {**DRIVERS, WSS: "finisar-serial"}
+    kinds: ClassVar = {"finisar-serial": Wss}
 
     def __init__(self, *words: Any) -> None:
         super().__init__(*words)
@@ -61,30 +87,6 @@ class RoadmWorld(World):
     async def start(self, judges: Any) -> None:
         with patch.object(lab, "inventory", with_wavelengths(lab.inventory)):
             await super().start(judges)
-
-    def build(self, driver: str) -> dict[str, Any]:
-        if driver != self.drivers[WSS]:
-            return super().build(driver)
-        return {"settle_s": SETTLE_S, "boot_s": lab.BOOT_S, "size": "1x9"}
-
-    def lines(self, device: str, text: str) -> list[str]:
-        return text.split("\n") if device == WSS else super().lines(device, text)
-
-    def foreign(self, device: str) -> Circuit:
-        return ("in", FOREIGN_PORT, *channel(FOREIGN_CHANNEL)) if device == WSS else super().foreign(device)
-
-    def make(self, device: str, pair: Circuit) -> None:
-        if device != WSS:
-            super().make(device, pair)  # type: ignore[arg-type]
-            return
-        self.servers[device].dialect.preset(FOREIGN_CHANNEL, (FOREIGN_PORT, 0.0))
-
-    def held(self, device: str) -> set[Circuit]:
-        return {one.band for one in self.plants[device].bands()} if device == WSS else super().held(device)
-
-    def shown(self, device: str) -> list[frozenset[Circuit]]:
-        more = [frozenset(self.plants[device].shown(self.loop.now))] if device == WSS else []  # what is leaving is there still
-        return super().shown(device) + more
 
     def sender(self, port: str) -> str:
         """Whose light reaches a port over a wavelength; empty if nobody's does."""

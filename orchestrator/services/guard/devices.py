@@ -38,7 +38,7 @@ async def settings_held(lab: Lab, names: Collection[DeviceName]) -> dict[DeviceN
 
 
 @dataclass
-class Drift:
+class DeviceDrift:
     """How devices differ from the plan. silent: those that do not answer, and why. differs: what each was last found to lack."""
 
     silent: dict[str, str]

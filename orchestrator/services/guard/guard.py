@@ -26,7 +26,7 @@ from orchestrator.hosts import HostEvent
 from orchestrator.plan.stored import stored_plan
 from orchestrator.results import Json
 from orchestrator.services.guard.carriers import Carriers
-from orchestrator.services.guard.devices import Drift, connected, settings_held
+from orchestrator.services.guard.devices import DeviceDrift, connected, settings_held
 from orchestrator.services.guard.jobs import JobWatch
 from orchestrator.services.guard.news import flaps, of_light
 from orchestrator.services.guard.policy import Budget
@@ -123,7 +123,7 @@ class Guard:
         self.retry_at = 0.0
         self.retries = Retries(FIRST_RETRY_S, LAST_RETRY_S)
         self.behind = ""
-        self.drift = Drift(self.silent)
+        self.drift = DeviceDrift(self.silent)
         self.last = ""
 
     def report(self) -> GuardReport:
