@@ -32,7 +32,7 @@ from benchmarks.bench_lab import ROOT, TESTBED, bench_lab
 from benchmarks.harness import ahead, verdict
 from conformance.truth import NoTruth, Truth
 from orchestrator.experiments.scenario import interval
-from orchestrator.telemetry.reader import read
+from orchestrator.telemetry.reader import read_points
 
 SCENARIO = ROOT / "extensions" / "adapt" / "scenarios" / "mixnet-moe"
 BUDGET_S = {"scenario": 850.0, "turns": 300.0}
@@ -175,7 +175,7 @@ def take(arm: Arm, run: str, runs: Path, dark: list[tuple[float, float]], warm_u
             arm.dark_ms.append((end - begin) * 1e3)
     took = {r["iter"]: r["iter_ms"] for r in records}
     for folder in runs.iterdir():
-        for point in read(folder, only=["adapt"]):
+        for point in read_points(folder, only=["adapt"]):
             number = int(point.fields.get("iteration") or 0)
             at = (point.time_ns or 0) / 1e9
             if not begins[0] < at < begins[-1]:

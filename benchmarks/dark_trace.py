@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.bench_lab import BenchLab
-from orchestrator.telemetry.reader import read
+from orchestrator.telemetry.reader import read_points
 
 TRACEFS = Path("/sys/kernel/tracing")
 EVENTS = ("sched_switch", "sched_wakeup", "sched_wakeup_new")
@@ -167,7 +167,7 @@ def cuts(lab: BenchLab, report: Mapping[str, Any], gap: tuple[int, int]) -> Cuts
     """The cuts of the change that `up` reports. gap: the median direction's outage (monotonic ns)."""
     anchor_ns = time.time_ns() - time.monotonic_ns()
     sent, carrier, committed = [], [], []
-    for point in read(lab.folder / "runs" / "runs" / report["run"], only=("reconfig_device",)):
+    for point in read_points(lab.folder / "runs" / "runs" / report["run"], only=("reconfig_device",)):
         at = point.time_ns - anchor_ns
         sent.append(at / 1e9)
         carrier.append((at + int(point.fields["t_link_up_ns"])) / 1e9)

@@ -35,7 +35,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.bench_lab import ROOT, BenchLab, bench_lab, ring_links
 from benchmarks.harness import verdict
 from orchestrator.experiments.scenario.interval import compare_arms
-from orchestrator.telemetry.reader import read
+from orchestrator.telemetry.reader import read_points
 
 HOSTS = [f"gpu{n:02d}" for n in range(1, 13)]
 MOVES, FEW, RESTARTS = 10, 5, 3
@@ -209,7 +209,7 @@ class Bench:
         cost, usual = lost(records, begin, after)
         ranks = {
             point.tags["rank"]: float(point.fields.get("held_ms") or 0.0) + float(point.fields.get("stall_ms") or 0.0)
-            for point in read(Path(str(report["journal"])).parent, only=["turn_rank"])
+            for point in read_points(Path(str(report["journal"])).parent, only=["turn_rank"])
             if point.fields.get("move") == turn["move"]
         }
         if len(ranks) != len(HOSTS):

@@ -24,7 +24,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.bench_lab import BenchLab, bench_lab, ring_links
 from benchmarks.harness import spread, verdict
-from orchestrator.telemetry import read
+from orchestrator.telemetry import read_points
 
 RUNS, LIMIT_S = 7, 0.5
 INTO = "TESTBED_BENCH_JOURNAL_COST"
@@ -103,7 +103,7 @@ def one(lab: BenchLab, plan: Path) -> tuple[float, float, float, float]:
     if not envelope["ok"] or envelope["data"]["made"] != 48 or envelope["data"]["pairs_ok"] != 132:
         raise RuntimeError(f"not the change that was to be timed: {envelope['message']}")
     (run,) = (lab.folder / "runs" / "runs").glob(f"*{envelope['data']['run']}")
-    phases = (p for p in read(run, only=["phase"]) if (p.tags["phase"], p.tags["kind"]) == ("verify", "run"))
+    phases = (p for p in read_points(run, only=["phase"]) if (p.tags["phase"], p.tags["kind"]) == ("verify", "run"))
     verified_ns = sum(int(p.fields["duration_ns"]) for p in phases)
     spent = json.loads(sums.read_text())
     print(

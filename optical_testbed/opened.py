@@ -41,7 +41,7 @@ class PrivateLab:
         from orchestrator import emulated
 
         if self.inventory.is_dir():
-            emulated.stop(self.inventory)
+            emulated.stop_emulated_lab(self.inventory)
         if not self.kept:
             shutil.rmtree(self.folder, ignore_errors=True)
 

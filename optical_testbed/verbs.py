@@ -315,13 +315,13 @@ async def runs(lab: Opened, limit: int = 20, tag: str = "") -> tuple[RunRecord, 
 
     limit: at most this many. tag: only runs with this tag (`testbed note RUN --tag TAG`).
     """
-    from orchestrator.store.notes import tagged
+    from orchestrator.store.notes import runs_with_tags
     from orchestrator.store.store import Store
 
     with Store(lab.settings.store_path, shared=lab.settings.store is not None) as store:
         if not tag:
             return tuple(store.history(limit=limit))
-        those = tagged(store, [tag])
+        those = runs_with_tags(store, [tag])
         return tuple(record for record in store.history(limit=0) if record.id in those)[:limit]
 
 
@@ -336,7 +336,7 @@ async def telemetry(lab: Opened, run: str = "last", measurement: str | Sequence[
     from orchestrator.store.runs import named
     from orchestrator.store.store import Store
     from orchestrator.telemetry.names import MEASUREMENTS
-    from orchestrator.telemetry.reader import read
+    from orchestrator.telemetry.reader import read_points
 
     only = (measurement,) if isinstance(measurement, str) else tuple(measurement)
     for name in only:
@@ -347,4 +347,4 @@ async def telemetry(lab: Opened, run: str = "last", measurement: str | Sequence[
     with Store(lab.settings.store_path, shared=lab.settings.store is not None) as store:
         record = named(store, run)
     trouble: list[str] = []
-    return Rows(record.id, tuple(read(lab.settings.run_dir(record.id), only, trouble)), tuple(trouble))
+    return Rows(record.id, tuple(read_points(lab.settings.run_dir(record.id), only, trouble)), tuple(trouble))

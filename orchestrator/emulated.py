@@ -171,7 +171,7 @@ def about(status: Mapping[str, Any]) -> str:
     return f"emulated ({size})"
 
 
-def start(inventory: Path, timeout_s: float = START_S) -> Started:
+def start_emulated_lab(inventory: Path, timeout_s: float = START_S) -> Started:
     """Start the lab and wait until it is ready; it runs in the background and outlives this process.
 
     Raises: Missing - the inventory is not an emulated one, or this machine lacks something. BadFile - the inventory is wrong.
@@ -203,7 +203,7 @@ def start(inventory: Path, timeout_s: float = START_S) -> Started:
         )
     except BaseException as error:
         with suppress(TestbedError):
-            stop(inventory, 5.0)
+            stop_emulated_lab(inventory, 5.0)
         if isinstance(error, subprocess.TimeoutExpired):
             log = folder / "lab.log"
             raise TimedOut(f"emulated lab: not ready after {timeout_s:.0f} s\n{_tail(log)}", hint=f"see {log}") from None
@@ -222,7 +222,7 @@ def start(inventory: Path, timeout_s: float = START_S) -> Started:
     raise TestbedError(f"emulated lab: {words}", hint=f"see {folder / 'lab.log'}")
 
 
-def stop(inventory: Path, timeout_s: float = STOP_S) -> bool:
+def stop_emulated_lab(inventory: Path, timeout_s: float = STOP_S) -> bool:
     """Stop the lab and wait until its process has ended; False if it did not run.
 
     Raises: TestbedError - it still runs after SIGKILL.

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from optics.errors import Missing
-from orchestrator.emulated import PortTaken, Started, is_emulated, is_running, start, state_dir, stop
+from orchestrator.emulated import PortTaken, Started, is_emulated, is_running, start_emulated_lab, state_dir, stop_emulated_lab
 
 PLAN = "ring.json"
 MAX_LOSS_DB = 14.0
@@ -31,12 +31,12 @@ _PORT = re.compile(r"(\bansible_port:\s*|\b127\.0\.0\.1:)(\d+)\b")
 def start_family(state: Path, drivers: Sequence[str], hosts: int | None, timeout_s: float) -> tuple[Path, Started]:
     """Start the lab of `drivers` and return its inventory; if a port was taken since it was written, it is written anew.
 
-    Raises: as `family_lab`, `start`.
+    Raises: as `family_lab`, `start_emulated_lab`.
     """
     for _ in range(TRIES):
         folder = family_lab(state, drivers, hosts)
         try:
-            return folder, start(folder, timeout_s)
+            return folder, start_emulated_lab(folder, timeout_s)
         except PortTaken as error:
             taken = error
             (folder / _KEPT).unlink()
@@ -46,21 +46,21 @@ def start_family(state: Path, drivers: Sequence[str], hosts: int | None, timeout
 def start_on_free_ports(inventory: Path, state: Path, timeout_s: float) -> tuple[Path, Started]:
     """Start the lab, or where other programs have its ports a copy of it on free ones; return the inventory of what runs.
 
-    inventory: one that `settings.load` trusts, for the copy is this user's. Raises: as `start`.
+    inventory: one that `settings.load` trusts, for the copy is this user's. Raises: as `start_emulated_lab`.
     """
     inventory = inventory.resolve()
     copy = state / "labs" / f"{inventory.name}-{_digest(str(inventory))}"
     if is_emulated(copy) and is_running(copy):
-        return copy, start(copy, timeout_s)
+        return copy, start_emulated_lab(copy, timeout_s)
     try:
-        return inventory, start(inventory, timeout_s)
+        return inventory, start_emulated_lab(inventory, timeout_s)
     except PortTaken as error:
         taken = error
     for _ in range(TRIES):
         with _rewritten(copy) as fresh:
             _copy_to_free_ports(inventory, fresh, copy / "state")
         try:
-            return copy, start(copy, timeout_s)
+            return copy, start_emulated_lab(copy, timeout_s)
         except PortTaken as error:
             taken = error
     raise taken
@@ -118,7 +118,7 @@ def family_lab(state: Path, drivers: Sequence[str], hosts: int | None) -> Path:
     if _made_for(folder) == asked:
         return folder
     if is_emulated(folder):
-        stop(folder)
+        stop_emulated_lab(folder)
     with _rewritten(folder) as fresh:
         _generate(fresh, folder / "state", drivers, hosts)
         (fresh / PLAN).write_text(ring(fresh), encoding="utf-8")

@@ -149,7 +149,7 @@ def try_lock(fd: int | IO[Any], how: int = fcntl.LOCK_EX, patience_s: float = 0.
 
 
 @contextmanager
-def locked(path: Path) -> Iterator[bool]:
+def file_lock(path: Path) -> Iterator[bool]:
     """Lock this file, which is created if missing, while it lasts: whether it is locked. Raises: OSError - it cannot be opened."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:

@@ -218,7 +218,7 @@ async def check_ports(session: Session, made: Held) -> None:
     raise BadFile(lines or [f"{port.device} {words}" for port, words in sorted(wrong.items())], hint=hint)
 
 
-def opened(lab: Lab, name: DeviceName) -> CircuitSwitch:
+def open_driver(lab: Lab, name: DeviceName) -> CircuitSwitch:
     """The driver of a device; without its password, a stand-in that raises that error for every request. Raises: BadFile."""
     try:
         return open_device(with_secret(lab, lab.devices[name]))
@@ -236,7 +236,7 @@ async def open_session(lab: Lab, inventory: Path, run_dir: Path, bounds: Bounds 
     problems: list[str] = []
     for name in lab.devices:
         try:
-            devices[name] = opened(lab, name)
+            devices[name] = open_driver(lab, name)
         except BadFile as error:
             problems += [p if p.startswith("devices.yml") else f"{inventory / 'devices.yml'}: {p}" for p in error.problems]
     if problems:

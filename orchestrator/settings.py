@@ -111,7 +111,7 @@ class Settings:
         return self.state_dir / "runs"
 
     def lock_path(self, lab: str) -> Path:
-        """The file that records which store keeps a lab, by the key of `orchestrator.store.store.lab_key`."""
+        """The file that records which store keeps a lab, by the key of `orchestrator.store.keys.lab_key`."""
         return self.lock_dir / f"{lab}.lock"
 
 

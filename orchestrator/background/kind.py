@@ -19,7 +19,7 @@ from typing import Generic, Literal
 
 from optics.errors import Locked, TestbedError, TimedOut, Untrusted
 from optics.plain import reason
-from orchestrator.background.state import READER_S, UNREADABLE, S, process_of, read
+from orchestrator.background.state import READER_S, UNREADABLE, S, process_of, read_state
 from orchestrator.files.trust import believed, user_name
 from orchestrator.processes import Daemon, process_mark, spawn, try_lock
 from orchestrator.settings import Settings
@@ -65,7 +65,7 @@ class Kind(Generic[S]):
 
     def read(self, path: Path) -> S | None:
         """The state in this file, `alive` if its process runs; None if there never was one."""
-        return read(path, self.state)
+        return read_state(path, self.state)
 
     def file(self, settings: Settings, key: str, own: S) -> StateFile[S]:
         """The file for this process, of which `own` is the initial state."""

@@ -83,7 +83,7 @@ class ServiceState:
 S = TypeVar("S", bound=ServiceState)
 
 
-def read(path: Path, kind: type[S]) -> S | None:
+def read_state(path: Path, kind: type[S]) -> S | None:
     """The state in this file, `alive` if its process runs; None if there never was one, or nothing that can be read."""
     if (fd := _opened(path)) is None:
         return None

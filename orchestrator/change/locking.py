@@ -19,7 +19,7 @@ from orchestrator.store.locks import HeldLock, hold, locks_of, who
 from orchestrator.store.one_store import StoreClaim
 from orchestrator.store.ownership import OWNER
 from orchestrator.store.run import Run
-from orchestrator.store.scope import Scope, of_settings, reach
+from orchestrator.store.scope import Scope, of_settings, reachable_scope
 from orchestrator.store.store import Store
 from orchestrator.store.verbs import verb_of
 
@@ -65,7 +65,7 @@ def scope_of(
                 hosts.update(port.host for link in was.current.up.links for port in (link.a, link.b))
     if to is not None:
         scope |= of_settings(lab, (s for held in to.owned.values() for s in held))
-    return scope | reach(lab, hosts)
+    return scope | reachable_scope(lab, hosts)
 
 
 def own_turner(lab: Lab, settings: Settings, store: Store) -> Lock | None:

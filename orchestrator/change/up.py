@@ -39,7 +39,7 @@ from orchestrator.plan.attached import check_placed
 from orchestrator.plan.target import Target, dark_time_scale, diff, expected_dark_ms, fingerprint, target
 from orchestrator.session import Observation, check_ports
 from orchestrator.store.generations import generation_owners
-from orchestrator.store.ownership import OWNER, adopt, explained, refuse_shared, refuse_taken
+from orchestrator.store.ownership import OWNER, adopt, refusal_with_owners, refuse_shared, refuse_taken
 from orchestrator.store.records import JobRecord
 from orchestrator.verify.forwarding import pairs_of
 from orchestrator.verify.ladder import check_link, ladder
@@ -233,7 +233,7 @@ class Up:
             goal = target(self.plan, self.lab, seen.settings, owned)
             check_placed(self.plan, goal.links)
         except Interlock as error:
-            raise explained(error, store.owners(self.context.key)) from None
+            raise refusal_with_owners(error, store.owners(self.context.key)) from None
         except Infeasible:
             if any(name in self.lab.devices for name in seen.errors):
                 seen.complete()  # an unread device is the cause

@@ -75,7 +75,7 @@ def compare(
         kept = again(call.settings, resume)
         if kept.data.get("kind", "compare") != "compare":
             raise Usage(f"compare: {kept.name} is no comparison", hint=f"testbed report {kept.name}")
-        scenario = c.resumed(kept, watchdog_s)
+        scenario = c.resumed_scenario(kept, watchdog_s)
     else:
         plans = plans or []
         states = ("before", "down", *c.LETTERS[: len(plans)])

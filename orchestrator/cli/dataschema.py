@@ -15,7 +15,7 @@ from typing_extensions import TypedDict
 
 from orchestrator.cli.call import API
 from orchestrator.cli.shapes import PLAN_FILE, Shapes, data, fields
-from orchestrator.plan.edges import json_schema as plan_schema
+from orchestrator.plan.edges import plan_schema
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 SCHEMA_ID = "urn:testbed:v1"

@@ -132,9 +132,9 @@ def schema(
     what: Annotated[Schema, typer.Argument(help="The file format, or data.")] = Schema.plan,
     verb: Annotated[list[str] | None, typer.Argument(metavar="[VERB]", help="Of data: a verb, such as job status.")] = None,
 ) -> Result:
-    from orchestrator.experiments.files.scenario import edges as scenario_edges
-    from orchestrator.experiments.files.sweep import edges as sweep_edges
-    from orchestrator.plan import edges
+    from orchestrator.experiments.files.scenario.edges import scenario_schema
+    from orchestrator.experiments.files.sweep.edges import sweep_schema
+    from orchestrator.plan.edges import plan_schema
     from orchestrator.results import Json
 
     if what is Schema.data:
@@ -142,9 +142,8 @@ def schema(
     elif verb:
         raise Usage(f"schema: {what.value} has no schema of a verb", hint="testbed schema data status")
     else:
-        found = cast(
-            dict[str, Json], {Schema.plan: edges, Schema.scenario: scenario_edges, Schema.sweep: sweep_edges}[what].json_schema()
-        )
+        of_file = {Schema.plan: plan_schema, Schema.scenario: scenario_schema, Schema.sweep: sweep_schema}
+        found = cast(dict[str, Json], of_file[what]())
     return Result(found, json.dumps(found, indent=2, ensure_ascii=False), verbatim=True)
 
 

@@ -72,7 +72,7 @@ def start(call: Call, driver: Driver = None, hosts: Hosts = None, free_ports: Fr
     elif free_ports:
         inventory, started = start_on_free_ports(inventory, call.settings.state_dir, timeout_s)
     else:
-        started = labproc.start(inventory, timeout_s)
+        started = labproc.start_emulated_lab(inventory, timeout_s)
     about = labproc.ask(inventory, "status")
     words = "already running" if started.already else f"started in {seconds_text(started.seconds)}"
     data: dict[str, Json] = {
@@ -104,7 +104,7 @@ def start(call: Call, driver: Driver = None, hosts: Hosts = None, free_ports: Fr
 def stop(call: Call, driver: Driver = None) -> Result:
     from orchestrator import emulated as labproc
 
-    stopped = labproc.stop(_lab_of(call, driver), min(labproc.STOP_S, call.settings.timeout_s))
+    stopped = labproc.stop_emulated_lab(_lab_of(call, driver), min(labproc.STOP_S, call.settings.timeout_s))
     return Result({"stopped": stopped}, "lab      stopped" if stopped else "lab      was not running")
 
 

@@ -110,7 +110,7 @@ def _chosen(
     Raises: Usage, Missing - there are none; BadFile - a campaign's file is not one.
     """
     from orchestrator.experiments.scenario.record import read_record, record_file
-    from orchestrator.store.notes import tagged
+    from orchestrator.store.notes import runs_with_tags
     from orchestrator.store.runs import named
     from orchestrator.store.verbs import verb_of
     from orchestrator.views.report.gather import gather
@@ -121,7 +121,7 @@ def _chosen(
     if some and [word for word in run if word != "all"]:
         raise Usage("report: runs cannot be combined with --since, --until, --plan and --tag")
     if some or list(run) == ["all"]:
-        those = tagged(store, tags) if tags else None
+        those = runs_with_tags(store, tags) if tags else None
         found = [
             r
             for r in store.history(limit=0)

@@ -153,7 +153,7 @@ def _own_lab(call: Call, scenario: Scenario, wanted: WantedLab, *, check: bool) 
     from optics.errors import Locked
     from orchestrator import emulated
     from orchestrator.experiments.scenario import lab
-    from orchestrator.processes import locked
+    from orchestrator.processes import file_lock
     from orchestrator.settings import private_dir
 
     if call.inventory is not None:
@@ -163,14 +163,14 @@ def _own_lab(call: Call, scenario: Scenario, wanted: WantedLab, *, check: bool) 
             yield replace(call, inventory=str(lab.prepare_lab(Path(name) / scenario.name, wanted)))
         return
     place = private_dir(call.settings.state_dir / "scenarios")
-    with locked(place / f"{scenario.name}.lock") as own:
+    with file_lock(place / f"{scenario.name}.lock") as own:
         if not own:
             raise Locked(f"{scenario.name} is being reproduced by another command", hint="wait until it has ended")
         inventory = lab.prepare_lab(place / scenario.name, wanted)
         try:
             yield replace(call, inventory=str(inventory))
         finally:
-            emulated.stop(inventory)
+            emulated.stop_emulated_lab(inventory)
 
 
 def _on_lab(call: Call, scenario: Scenario, kept: ComparisonRecord | None, check: bool, out: Path | None) -> Result:
@@ -207,7 +207,7 @@ def _on_lab(call: Call, scenario: Scenario, kept: ComparisonRecord | None, check
     verbs = {tenant: Tenant(replace(call, owner=tenant) if many else call) for tenant in scenario.tenants}
     inventory = call.settings.inventory
     if emulated.is_emulated(inventory):
-        emulated.start(inventory)
+        emulated.start_emulated_lab(inventory)
     kept.data["environment"] = environment_fingerprint(lab)
     kept.save()
     runner = Runner(kept, scenario, verbs, say, lambda ms: own.set_switching_time(inventory, ms), stalls=True, sleep=_sleep)

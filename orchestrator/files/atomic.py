@@ -17,7 +17,7 @@ from orchestrator.files.trust import believed, user_name
 
 
 @contextmanager
-def whole(path: Path) -> Iterator[Path]:
+def atomic_write(path: Path) -> Iterator[Path]:
     """A place to write what becomes `path` when the block ends without error; a pipe or a device is written directly.
 
     Raises: OSError - it cannot get the name, or a link of another user is on the path; a previous file is unchanged.
@@ -60,7 +60,7 @@ def own_way(path: Path) -> None:
 
 def write_whole(path: Path, content: str | bytes) -> None:
     """Write a complete file, text in UTF-8. Raises: OSError - it cannot be written; the previous content is unchanged."""
-    with whole(path) as fresh:
+    with atomic_write(path) as fresh:
         fresh.write_bytes(content.encode() if isinstance(content, str) else content)
 
 
@@ -70,7 +70,7 @@ def probe(path: Path) -> None:
     class Enough(Exception):
         pass
 
-    with suppress(Enough), whole(path) as fresh:
+    with suppress(Enough), atomic_write(path) as fresh:
         if fresh != path:
             fresh.touch()
         raise Enough

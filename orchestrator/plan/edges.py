@@ -311,7 +311,7 @@ if not TYPE_CHECKING:
     )
 
 
-def json_schema() -> dict[str, Any]:
+def plan_schema() -> dict[str, Any]:
     """The JSON Schema (2020-12) of a plan file, as committed in docs/reference/plan.schema.json."""
     schema = PlanEdge.model_json_schema(by_alias=True)
     for part in [schema, *schema.get("$defs", {}).values()]:

@@ -16,7 +16,7 @@ from orchestrator.queue.acts import NOT_STOPPED, Acts, decided
 from orchestrator.results import Json
 from orchestrator.store.audit import Who
 from orchestrator.store.database import Database
-from orchestrator.store.queue import QueuedJob, State, claim, keeps, move, note, queued, served, stopped
+from orchestrator.store.queue import QueuedJob, State, change_job_state, claim, keeps, note_obstacle, queued, record_stopped, served
 
 LOOK_S = 1.0
 """Interval (s) between looks at the store: what others add, drop, lock and take down."""
@@ -114,7 +114,7 @@ class Serving:
         self.tasks[job.number] = (job.state, job.generation, made)
 
     def _end(self, job: QueuedJob, then: State, why: str) -> None:
-        if (ending := move(self.store, self.who, job, "stopping", next=then, detail=why)) is not None:
+        if (ending := change_job_state(self.store, self.who, job, "stopping", next=then, detail=why)) is not None:
             self.say("stopping", ending, why)
             self.wake.set()
 
@@ -136,7 +136,7 @@ class Serving:
             text = await asyncio.to_thread(self.acts.plan, job, hosts)
         except Infeasible as error:
             self.refused[job.number].add(frozenset(hosts))
-            note(self.store, job, f"not on {', '.join(hosts)}: {unplanned(error)}")
+            note_obstacle(self.store, job, f"not on {', '.join(hosts)}: {unplanned(error)}")
             self.wake.set()
             return
         except TestbedError as error:  # the inventory has changed since it was added
@@ -148,7 +148,7 @@ class Serving:
         self.wake.set()
 
     def _give_up(self, job: QueuedJob, state: State, why: str) -> None:
-        if (left := move(self.store, self.who, job, state, detail=why)) is not None:
+        if (left := change_job_state(self.store, self.who, job, state, detail=why)) is not None:
             self.failures += state == "failed"
             self.say(state, left, why)
 
@@ -167,10 +167,10 @@ class Serving:
             failed: dict[str, object] = {"next": "failed" if final else "waiting", "detail": unplanned(error), "tries": tries}
             failed["retry_s"] = min(max(2 * job.retry_s, self.retry_s), LAST_RETRY_S)
             self.failures += 1
-            if (left := move(self.store, self.who, job, "stopping", **failed)) is not None:
+            if (left := change_job_state(self.store, self.who, job, "stopping", **failed)) is not None:
                 self.say("not started", left, unplanned(error), error)
             return
-        if (runs := move(self.store, self.who, job, "running", detail=words, tries=0, retry_s=0.0)) is not None:
+        if (runs := change_job_state(self.store, self.who, job, "running", detail=words, tries=0, retry_s=0.0)) is not None:
             self.started += 1
             self.say("running", runs, words)
 
@@ -180,7 +180,7 @@ class Serving:
         except StoreFailed:
             raise
         except Exception as error:  # whether it has ended is asked again
-            note(self.store, job, f"cannot be watched: {unplanned(error)}")
+            note_obstacle(self.store, job, f"cannot be watched: {unplanned(error)}")
             await asyncio.sleep(self.retry_s)
             return
         self._end(job, "done" if finished else "failed", words)
@@ -197,12 +197,12 @@ class Serving:
                 if _cancelled():
                     return
                 wait_s = retries.failed()
-                note(self.store, job, f"{why}{NOT_STOPPED}{unplanned(error)}")
+                note_obstacle(self.store, job, f"{why}{NOT_STOPPED}{unplanned(error)}")
                 with suppress(TestbedError):  # they cannot be asked: it keeps them all
                     keeps(self.store, job, tuple(await self.acts.left(job)))
                 self.say("not stopped", job, f"{unplanned(error)}; tried again after {seconds_text(wait_s)}", error)
             await asyncio.sleep(wait_s)
-        if (left := stopped(self.store, self.who, job, iterations, why, finished)) is not None:
+        if (left := record_stopped(self.store, self.who, job, iterations, why, finished)) is not None:
             self.stopped += 1
             self.say(left.state, left, left.detail or "stopped")
 

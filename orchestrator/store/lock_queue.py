@@ -90,7 +90,7 @@ def blockers(wish: Lock, live: Sequence[Lock]) -> list[Lock]:
     return found
 
 
-def settle(live: Iterable[Lock], now: float, gone: Callable[[Lock], bool]) -> tuple[list[Lock], list[Lock]]:
+def settle_locks(live: Iterable[Lock], now: float, gone: Callable[[Lock], bool]) -> tuple[list[Lock], list[Lock]]:
     """The locks at `now`, and those that changed: first those whose processes are gone, expired ones, then the next in the queue.
 
     The result does not depend on how often it is called: a lock ends at its own expiry, and its successor begins then.

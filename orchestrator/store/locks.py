@@ -25,7 +25,7 @@ from orchestrator.store.audit import Who, add_audit
 from orchestrator.store.clock import moved_s
 from orchestrator.store.database import Database
 from orchestrator.store.keys import key_of
-from orchestrator.store.lock_queue import LIVE, Kind, Lock, State, blockers, clock, settle
+from orchestrator.store.lock_queue import LIVE, Kind, Lock, State, blockers, clock, settle_locks
 from orchestrator.store.run import Run
 from orchestrator.store.scope import Scope, scope_of_data
 from orchestrator.store.store import Store
@@ -161,7 +161,7 @@ class Locks:
     def seen(self) -> list[Lock]:
         """As `listed`, without writing to the store what has expired or whose process has ended."""
         rows = self.store.read("SELECT * FROM locks WHERE lab=? AND state IN ('active','waiting') ORDER BY seq", (self.lab,))
-        return settle([_lock(row) for row in rows if row["id"] not in self.store.unreleased], time.time(), _gone)[0]
+        return settle_locks([_lock(row) for row in rows if row["id"] not in self.store.unreleased], time.time(), _gone)[0]
 
     def get(self, lock: str) -> Lock | None:
         """One lock by its id, ended or not."""
@@ -193,7 +193,7 @@ class Locks:
             replace(lock, state="released", ended=now, ended_by=self.who.user, why="its process could not release it before")
             for lock in late
         ]
-        live, changed = settle([lock for lock in locks if lock not in late], now, _gone)
+        live, changed = settle_locks([lock for lock in locks if lock not in late], now, _gone)
         for lock in (*ended, *changed):
             self._write(db, lock)
             what = "activated" if lock.state == "active" else lock.state

@@ -97,7 +97,7 @@ def tags_of(store: Database, runs: Collection[str]) -> dict[str, tuple[str, ...]
     return {run: tuple(tags) for run, tags in found.items()}
 
 
-def tagged(store: Database, tags: Collection[str]) -> frozenset[str]:
+def runs_with_tags(store: Database, tags: Collection[str]) -> frozenset[str]:
     """The runs that have all of these tags, of which there is one at least."""
     one, *others = (frozenset(row["run"] for row in store.read("SELECT run FROM tags WHERE tag=?", (tag,))) for tag in tags)
     return one.intersection(*others)

@@ -20,7 +20,7 @@ from orchestrator.store.store import Store
 OWNER = "owner:"
 
 
-def plain(setting: Setting) -> str:
+def setting_text(setting: Setting) -> str:
     """A setting as operators name it: without its attenuation."""
     if isinstance(setting, SpectralRoute):
         setting = SpectralRoute(setting.ingress, setting.egress, setting.slot)
@@ -53,11 +53,13 @@ def adopted(
             near = get_close_matches(name, {whose.owner for whose in owners.values()}, 1)
             why = f"{name} has no circuits on this lab" + (f"; did you mean {OWNER}{near[0]}?" if near else "")
         else:
-            chosen = [s for s in there if plain(s) == word] or [s for s in there if plain(s).partition("@")[0] == word]
-            names = [plain(s) for s in there if without_attenuation(s) not in ours]
+            chosen = [s for s in there if setting_text(s) == word] or [
+                s for s in there if setting_text(s).partition("@")[0] == word
+            ]
+            names = [setting_text(s) for s in there if without_attenuation(s) not in ours]
             why = f"{word} does not exist; foreign circuits: {', '.join(names[:6]) or 'none'}"
             if len(chosen) > 1:
-                chosen, why = [], f"{word} could be {' or '.join(map(plain, chosen))}"
+                chosen, why = [], f"{word} could be {' or '.join(map(setting_text, chosen))}"
         if not chosen and not again:
             problems.append(f"--adopt {word}: {why}")
         found.update(s for s in chosen if without_attenuation(s) not in ours)
@@ -65,7 +67,7 @@ def adopted(
         raise Missing("\n".join(problems), hint="testbed status lists the circuits of others")
     chosen_routes = ours | routes(found)
     halves = sorted(
-        (plain(s), plain(back))
+        (setting_text(s), setting_text(back))
         for s in found
         for back in there
         if back == turned(s) and without_attenuation(back) not in chosen_routes
@@ -95,8 +97,10 @@ def adopt(store: Store, lab: str, who: Who, run: str, settings: Iterable[Setting
         store.own(ours, run, wanted)
         for setting in wanted:
             whose = owners.get(without_attenuation(setting))
-            lines.append(f"{plain(setting)}, {f'of {whose}' if whose else 'of no owner this store knows'}")
-            add_audit(db, lab, who, time.time(), "adopted", plain(setting), f"{lines[-1]}; by run {run}: --adopt {' '.join(words)}")
+            lines.append(f"{setting_text(setting)}, {f'of {whose}' if whose else 'of no owner this store knows'}")
+            add_audit(
+                db, lab, who, time.time(), "adopted", setting_text(setting), f"{lines[-1]}; by run {run}: --adopt {' '.join(words)}"
+            )
         for name in sorted({whose.owner for whose in owners.values()} - {who.owner}):
             theirs = slice_key(lab, name)
             if store.owned(theirs) or (current := store.current(theirs)) is None:
@@ -130,8 +134,8 @@ def refuse_shared(kept: Held, mine: Collection[Setting], owners: Mapping[Setting
     there = [setting for held in kept.values() for setting in held]
     if shared := sorted(among(there, owners) - among(there, mine), key=str):
         whose = {without_attenuation(setting): belonging for setting, belonging in owners.items()}
-        lines = [f"{plain(setting)} is there and belongs to {whose[without_attenuation(setting)]}" for setting in shared]
-        words = " ".join(f'--adopt "{plain(setting)}"' for setting in shared[:3])
+        lines = [f"{setting_text(setting)} is there and belongs to {whose[without_attenuation(setting)]}" for setting in shared]
+        words = " ".join(f'--adopt "{setting_text(setting)}"' for setting in shared[:3])
         raise Interlock("\n".join(lines), hint=f"plan around it, ask its owner for: testbed down; or make it yours: {words}")
 
 
@@ -162,13 +166,13 @@ def used_otherwise(hosts: Iterable[Host], active: Mapping[HostName, int | None],
     return lines
 
 
-def explained(error: Interlock, owners: Mapping[Setting, Belonging]) -> Interlock:
+def refusal_with_owners(error: Interlock, owners: Mapping[Setting, Belonging]) -> Interlock:
     """The same refusal, with the owner of every circuit in it."""
     words = str(error)
     names = []
     for setting, whose in sorted(owners.items(), key=lambda item: str(item[0])):
-        name = re.escape(plain(setting)) + r"(?:-[0-9.]+dB)?(?![\w.@-])"
+        name = re.escape(setting_text(setting)) + r"(?:-[0-9.]+dB)?(?![\w.@-])"
         words, count = re.subn(rf"which ({name}) uses", rf"which \1 of {whose} uses", words)
-        names += [plain(setting)] if count else []
+        names += [setting_text(setting)] if count else []
     wanted = " ".join(f'--adopt "{name}"' for name in names[:3] or ["DEVICE:IN->OUT"])
     return Interlock(words, hint=f"{error.hint}; or make them yours: {wanted}")

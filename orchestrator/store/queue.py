@@ -140,7 +140,7 @@ def claim(store: Database, who: Who, job: QueuedJob, hosts: Sequence[HostName], 
         return _moved(db, who, job, "starting", **more)
 
 
-def move(store: Database, who: Who, job: QueuedJob, state: State, **values: object) -> QueuedJob | None:
+def change_job_state(store: Database, who: Who, job: QueuedJob, state: State, **values: object) -> QueuedJob | None:
     """Give a job its next state, and columns new values. None: it is not in the state in which the caller knows it any more.
 
     The time that it has run is added up when it leaves `running`; it has no hosts any more once it waits or has ended.
@@ -149,9 +149,9 @@ def move(store: Database, who: Who, job: QueuedJob, state: State, **values: obje
         return _moved(db, who, job, state, **values)
 
 
-def stopped(store: Database, who: Who, job: QueuedJob, iterations: int, why: str, finished: str = "") -> QueuedJob | None:
+def record_stopped(store: Database, who: Who, job: QueuedJob, iterations: int, why: str, finished: str = "") -> QueuedJob | None:
     """Record that a job has been stopped, after so many more iterations, and why. finished: in words, that it had finished by
-    itself: it does not wait again. None: as `move`."""
+    itself: it does not wait again. None: as `change_job_state`."""
     with store.transaction() as db:
         now = _only(db, job.number)  # it may have been dropped while it was being stopped
         done = now.done + iterations
@@ -209,7 +209,7 @@ def _serves(row: sqlite3.Row) -> bool:
     return bool(row["host"] != socket.gethostname() or process_alive(row["pid"], row["process"]))
 
 
-def note(store: Database, job: QueuedJob, detail: str) -> None:
+def note_obstacle(store: Database, job: QueuedJob, detail: str) -> None:
     """Say of a job what keeps its act from being done."""
     store.write(
         "UPDATE queue SET detail=? WHERE number=? AND state=? AND generation=?", (detail, job.number, job.state, job.generation)

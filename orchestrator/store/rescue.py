@@ -57,7 +57,7 @@ class Rescued:
     losses: tuple[str, ...]
 
 
-def examine(path: Path) -> Examined:
+def check_store_file(path: Path) -> Examined:
     """Check the whole file, writing nothing. Raises: StoreFailed - it cannot be opened, for example because the disk is full."""
     with closing(_opened(path, "ro")) as db:
         try:

@@ -92,7 +92,7 @@ def unanswered(store: Store, lab: str) -> dict[str, float]:
     return found
 
 
-def size(folder: Path) -> int:
+def folder_bytes(folder: Path) -> int:
     """Bytes of the files in a folder and below."""
     found = 0
     for path in folder.rglob("*"):

@@ -111,7 +111,7 @@ def _some(names: Iterable[str], most: int) -> str:
     return ", ".join(found[:most]) + (f" and {len(found) - most} more" if len(found) > most else "")
 
 
-def reach(lab: Lab, hosts: Iterable[HostName]) -> Scope:
+def reachable_scope(lab: Lab, hosts: Iterable[HostName]) -> Scope:
     """Hosts with everything their fibres reach: the device ports they end at, and wavelength-selective devices whole.
 
     A wavelength-selective device takes its whole map as one profile (WaveShaper, Finisar EWP), so two cannot write it at once. A
@@ -162,7 +162,7 @@ def read_scope(lab: Lab, hosts: Sequence[str] = (), ports: Sequence[str] = (), d
                 problems.append(f"--ports {word}: {no_fibre(word, lab)}")
     if problems:
         raise Usage("\n".join(problems))
-    scope = reach(lab, named) | of_ports(lab, chosen) | Scope(devices=frozenset(whole))
+    scope = reachable_scope(lab, named) | of_ports(lab, chosen) | Scope(devices=frozenset(whole))
     return scope or WHOLE
 
 

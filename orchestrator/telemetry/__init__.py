@@ -5,6 +5,6 @@ from orchestrator.telemetry.journal import Clock, Journal
 from orchestrator.telemetry.lineprotocol import Point
 from orchestrator.telemetry.names import MEASUREMENTS
 from orchestrator.telemetry.progress import Progress, Silent, progress_for
-from orchestrator.telemetry.reader import read
+from orchestrator.telemetry.reader import read_points
 
-__all__ = ["MEASUREMENTS", "Clock", "Journal", "Measurement", "Point", "Progress", "Silent", "progress_for", "read"]
+__all__ = ["MEASUREMENTS", "Clock", "Journal", "Measurement", "Point", "Progress", "Silent", "progress_for", "read_points"]

@@ -37,11 +37,11 @@ class Recorded:
     job: tuple[Stretch, ...] = ()
 
     def read(self, only: Collection[str] = (), trouble: list[str] | None = None) -> Iterator[Point]:
-        """As `read`: first the run's own points, then the job's."""
-        yield from read(self.run_dir, only, trouble)
+        """As `read_points`: first the run's own points, then the job's."""
+        yield from read_points(self.run_dir, only, trouble)
         if wanted := [name for name in OF_JOBS if not only or name in only]:
             for stretch in self.job:
-                yield from read(stretch.run_dir, wanted, trouble, [(stretch.begin_ns, stretch.end_ns - 1)])
+                yield from read_points(stretch.run_dir, wanted, trouble, [(stretch.begin_ns, stretch.end_ns - 1)])
 
 
 def part_files(run_dir: Path) -> list[Path]:
@@ -53,7 +53,7 @@ def part_files(run_dir: Path) -> list[Path]:
     return list(found.values())
 
 
-def read(
+def read_points(
     run_dir: Path,
     only: Collection[str] = (),
     trouble: list[str] | None = None,

@@ -164,7 +164,7 @@ class Sink:
     def _note(self, follower: JournalTail) -> None:
         # Disk full, or the run was pruned: the lines are written again after a restart and overwrite themselves.
         with suppress(OSError):
-            tail.store(follower.run_dir, self.target.key, follower.mark)
+            tail.store_mark(follower.run_dir, self.target.key, follower.mark)
 
     def _delivered(self, data: bytes) -> Written | None:
         """Write a batch, however long it takes; None when asked to stop. Raises: Denied; Later - unreachable for too long."""

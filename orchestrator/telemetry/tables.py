@@ -13,11 +13,11 @@ from threading import Event, Thread
 from typing import Any
 
 from optics.errors import Missing, Usage
-from orchestrator.files.atomic import whole
+from orchestrator.files.atomic import atomic_write
 from orchestrator.measurement import Measurement
 from orchestrator.telemetry.lineprotocol import INT_MAX, INT_MIN, Point
 from orchestrator.telemetry.names import MEASUREMENTS
-from orchestrator.telemetry.reader import Recorded, read
+from orchestrator.telemetry.reader import Recorded, read_points
 
 _SQL = {"int": "INTEGER", "float": "REAL", "str": "TEXT"}
 _DUCK = {"int": "BIGINT", "float": "DOUBLE", "str": "VARCHAR"}
@@ -140,8 +140,8 @@ def fill_tables(
     trouble: list[str] | None = None,
     near: Collection[tuple[int, int]] | None = None,
 ) -> None:
-    """Fill tables of a database of `open_tables` with a journal's points of these measurements, `near` as in `read`."""
-    _fill(database, wanted, read(run_dir, wanted, trouble, near))
+    """Fill tables of a database of `open_tables` with a journal's points of these measurements, `near` as in `read_points`."""
+    _fill(database, wanted, read_points(run_dir, wanted, trouble, near))
 
 
 def _fill(database: sqlite3.Connection, wanted: Sequence[str], points: Iterable[Point]) -> None:
@@ -184,7 +184,7 @@ def export_tables(runs: Sequence[Recorded], folder: Path, kind: str, trouble: li
     made: dict[Path, int] = {}
     for known in MEASUREMENTS.values():
         final = folder / f"{known.name}.{kind}"
-        with suppress(_Nothing), whole(final) as fresh:
+        with suppress(_Nothing), atomic_write(final) as fresh:
             plain = fresh.with_suffix(".csv") if convert is not None else fresh
             try:
                 made[final] = _csv(plain, known, (row for run in runs for row in _rows(run, known, trouble)))

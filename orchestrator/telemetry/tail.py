@@ -135,7 +135,7 @@ def stored_mark(run_dir: Path, key: str, target: str) -> Mark:
     return found if found.part >= 0 and found.offset >= 0 else Mark(target)
 
 
-def store(run_dir: Path, key: str, mark: Mark) -> None:
+def store_mark(run_dir: Path, key: str, mark: Mark) -> None:
     """Write the mark. Raises: OSError - disk full, or the run is gone."""
     put(_place(run_dir, key), asdict(mark))
 

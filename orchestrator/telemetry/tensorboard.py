@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from optics.errors import Missing
-from orchestrator.files.atomic import whole
+from orchestrator.files.atomic import atomic_write
 from orchestrator.telemetry.lineprotocol import Point
 from orchestrator.telemetry.names import MEASUREMENTS, OF_EXTENSIONS
 from orchestrator.telemetry.reader import Recorded
@@ -40,7 +40,7 @@ def export_tensorboard(runs: Sequence[Recorded], folder: Path, trouble: list[str
                 place = _place(folder, run.run_dir.name, point.tags["job"])
                 if (write := writers.get(str(place))) is None:
                     place.parent.mkdir(parents=True, exist_ok=True)
-                    file = files.enter_context(files.enter_context(whole(place)).open("wb"))
+                    file = files.enter_context(files.enter_context(atomic_write(place)).open("wb"))
                     write = writers[str(place)] = record(file).write
                     write(event(wall_time=point.time_ns / 1e9, file_version="brain.Event:2").SerializeToString())
                     made[place] = 0

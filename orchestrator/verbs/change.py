@@ -34,7 +34,7 @@ from orchestrator.session import Command, PlanText, check_ports, load_lab, load_
 from orchestrator.store.keys import key_of, slice_of
 from orchestrator.store.locks import who
 from orchestrator.store.options import PLAIN, RunOptions, UpOptions
-from orchestrator.store.ownership import adopted, explained, refuse_shared
+from orchestrator.store.ownership import adopted, refusal_with_owners, refuse_shared
 from orchestrator.store.store import Store
 from orchestrator.store.tagouts import Tagouts
 from orchestrator.telemetry.recorder import Recorder
@@ -104,7 +104,7 @@ async def plan(
             goal = target(wanted, lab, seen.settings, owned)
             check_placed(wanted, goal.links)
         except Interlock as error:
-            raise explained(error, owners) from None
+            raise refusal_with_owners(error, owners) from None
         except Infeasible:
             seen.complete()  # an unread device may be the cause
             raise

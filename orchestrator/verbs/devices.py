@@ -15,7 +15,7 @@ from orchestrator.store.keys import key_of
 from orchestrator.store.light import light_history
 from orchestrator.store.store import Store
 from orchestrator.verbs.report import DevicesReport, DeviceView
-from orchestrator.verify.power import LOS_DBM, Drift, Reading, drifts, keep, measure
+from orchestrator.verify.power import LOS_DBM, LossDrift, Reading, drifts, keep, measure
 from orchestrator.verify.report import CircuitLight, LossChange, PowerReport
 
 _ABILITIES: tuple[tuple[type, str], ...] = (
@@ -121,7 +121,7 @@ def _shown(reading: Reading, lab: Lab) -> CircuitLight:
     )
 
 
-def _change(drift: Drift) -> LossChange:
+def _change(drift: LossDrift) -> LossChange:
     first, last = drift.points[0], drift.points[-1]
     assert first.loss_db is not None and last.loss_db is not None  # `drifts` keeps only measured points
     return LossChange(

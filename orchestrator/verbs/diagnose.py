@@ -23,12 +23,12 @@ from orchestrator.settings import Settings
 from orchestrator.store.keys import slice_of
 from orchestrator.store.locks import locks_of
 from orchestrator.store.records import CurrentPlan, JobRecord
-from orchestrator.store.scope import reach
+from orchestrator.store.scope import reachable_scope
 from orchestrator.store.store import Store
 from orchestrator.verify.diagnosis import open_question, verdicts
 from orchestrator.verify.pace import BEFORE
 from orchestrator.verify.signals import DiagnosisReport, Verdict
-from orchestrator.verify.symptoms import Subject, look, look_closer, read_words
+from orchestrator.verify.symptoms import DiagnosedJob, look, look_closer, read_words
 
 
 async def job_diagnose(command: Command, *, traffic: bool = True) -> DiagnosisReport:
@@ -56,7 +56,7 @@ async def job_diagnose(command: Command, *, traffic: bool = True) -> DiagnosisRe
         if open_question(signals):
             async with AsyncExitStack() as lock:
                 if traffic:
-                    scope = reach(lab, {p.host for link in found.links for p in (link.a, link.b)})
+                    scope = reachable_scope(lab, {p.host for link in found.links for p in (link.a, link.b)})
                     try:  # what another run moves meanwhile would be measured
                         await lock.enter_async_context(holding(lab, command, scope, "job diagnose"))
                     except Locked as error:
@@ -75,14 +75,14 @@ def said(verdict: Verdict) -> str:
     return "nothing is wrong" if verdict.kind == "none" else "cannot tell"
 
 
-async def subject(command: Command, session: Session, current: CurrentPlan, record: JobRecord | None) -> Subject:
+async def subject(command: Command, session: Session, current: CurrentPlan, record: JobRecord | None) -> DiagnosedJob:
     """What is diagnosed: the plan that is up, and the latest job if it was launched on it or still runs."""
     plan = stored_plan(current.plan_text, current.plan_name, current.up.slots, session.lab)
     links, circuits = current.up.links, current.up.circuits(session.lab)
     run = command.store.get(current.run)
     file = shlex.quote(str((command.settings.run_dir(current.run) / "plan.json").absolute()))
     moving = changing(session.lab, command.settings, command.store)
-    found = Subject(plan, links, circuits, moving=moving, plan_file=file, avoid=run.avoid if run is not None else ())
+    found = DiagnosedJob(plan, links, circuits, moving=moving, plan_file=file, avoid=run.avoid if run is not None else ())
     if record is None or (record.ended is not None and record.ended < current.since):
         return found
     name, run_dir = record.spec.on_hosts, command.settings.runs_dir / record.run
@@ -98,10 +98,10 @@ async def subject(command: Command, session: Session, current: CurrentPlan, reco
         found = replace(found, moving=moving or f"run {launched.id} ({launched.verb}) is launching job {record.name}")
     found = replace(found, why=record.detail, unlaunched=bool(record.unlaunched))
     ranks = ranks_of(record, session.lab)
-    return replace(found, name=record.name, on_hosts=name, state=state, ranks=ranks, usual_ms=usual(records))
+    return replace(found, name=record.name, on_hosts=name, state=state, ranks=ranks, usual_ms=usual_since_turn_ms(records))
 
 
-def usual(records: Iterable[dict[str, Any]]) -> float | None:
+def usual_since_turn_ms(records: Iterable[dict[str, Any]]) -> float | None:
     """The median iteration (ms) since the job's latest turn, without its first and its LATEST ones; None: too few are left."""
     since: list[float] = []
     for record in records:

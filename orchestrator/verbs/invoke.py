@@ -73,7 +73,7 @@ def start_lab(settings: Settings, progress: Progress) -> PhaseTime | None:
     if not is_stopped_lab(settings.inventory):
         return None
     progress.phase("lab", "starting the emulated lab")
-    started = labproc.start(settings.inventory, settings.timeout_s)
+    started = labproc.start_emulated_lab(settings.inventory, settings.timeout_s)
     detail = f"started: {labproc.about(labproc.ask(settings.inventory, 'status'))}"
     progress.done("lab", detail, started.seconds)
     return PhaseTime("lab", started.seconds, detail)

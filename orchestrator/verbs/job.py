@@ -27,7 +27,7 @@ from orchestrator.store.generations import next_generation
 from orchestrator.store.job_spec import Pause
 from orchestrator.store.keys import lab_of, slice_of
 from orchestrator.store.records import CurrentPlan, JobRecord
-from orchestrator.store.scope import reach
+from orchestrator.store.scope import reachable_scope
 from orchestrator.telemetry import environment
 from orchestrator.telemetry.journal import Journal
 from orchestrator.telemetry.recorder import Recorder
@@ -155,7 +155,7 @@ async def _launch(command: Command, verb: str, *, anew: bool = True, restore: bo
         ends = set(hosts_of_job(latest, session.lab)) if latest is not None and latest.ended is None else set[HostName]()
         await session.hosts.channels.connect(ends.difference(job.needed))  # where the job before this one is to be stopped
         hosts, turner = sorted(ends.union(job.needed)), own_turner(session.lab, settings, store)
-        async with holding(session.lab, command, reach(session.lab, hosts), verb, within=turner) as lock:
+        async with holding(session.lab, command, reachable_scope(session.lab, hosts), verb, within=turner) as lock:
             if store.current(key) != current:
                 raise Locked("another plan came up while this command waited", hint="first check: testbed status")
             if (now := store.latest_job(key)) is not None and (latest is None or now.id != latest.id):
@@ -204,7 +204,7 @@ async def job_stop(command: Command) -> JobStatus:
                 return status
         hosts = hosts_of_job(record, session.lab)
         turner = own_turner(session.lab, command.settings, command.store)
-        async with holding(session.lab, command, reach(session.lab, hosts), "job stop", within=turner):
+        async with holding(session.lab, command, reachable_scope(session.lab, hosts), "job stop", within=turner):
             if _latest(jobs).id != record.id:
                 raise Locked("another job was launched while this command waited", hint="again: testbed job stop")
             if (ended := _latest(jobs)).ended is not None:  # by itself; but not all of its ranks, or a guard may launch it again
@@ -232,7 +232,7 @@ async def job_pause(command: Command, *, for_s: float) -> JobStatus:
             )
         await _connect(session, hosts)
         turner = own_turner(session.lab, settings, store)
-        async with holding(session.lab, command, reach(session.lab, hosts), "job pause", within=turner) as lock:
+        async with holding(session.lab, command, reachable_scope(session.lab, hosts), "job pause", within=turner) as lock:
             record, status = await _going(jobs, record)
             if status.state == "paused":
                 raise Refused(f"job {record.name} is paused already, {status.detail}")
@@ -276,7 +276,7 @@ async def job_resume(command: Command) -> JobStatus:
         hosts = hosts_of_job(record, session.lab)
         await _connect(session, hosts)
         turner = own_turner(session.lab, command.settings, command.store)
-        async with holding(session.lab, command, reach(session.lab, hosts), "job resume", within=turner):
+        async with holding(session.lab, command, reachable_scope(session.lab, hosts), "job resume", within=turner):
             record, status = await _going(jobs, record)
             pause = record.pause
             if status.state != "paused" or pause is None:

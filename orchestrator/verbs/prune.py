@@ -12,7 +12,7 @@ from optics import Missing
 from orchestrator.settings import Settings, campaigns
 from orchestrator.store.notes import tags_of
 from orchestrator.store.records import RunRecord
-from orchestrator.store.runs import latest_begun, latest_change, rows_in_use, size
+from orchestrator.store.runs import folder_bytes, latest_begun, latest_change, rows_in_use
 from orchestrator.store.store import Store
 from orchestrator.telemetry import retention
 from orchestrator.telemetry.influx_api import InfluxTarget
@@ -42,7 +42,7 @@ def forgettable(store: Store, settings: Settings, keep: int, target: InfluxTarge
         why |= {each.run: each.why for each in unsent if each.why and each.run not in why}
     going = tuple(record for record in reversed(beyond) if record.id not in why)
     staying = tuple((record.id, why[record.id]) for record in reversed(beyond) if record.id in why)
-    return Forgettable(going, staying, sum(size(settings.run_dir(record.id)) for record in going))
+    return Forgettable(going, staying, sum(folder_bytes(settings.run_dir(record.id)) for record in going))
 
 
 def forget(store: Store, settings: Settings, going: Iterable[RunRecord]) -> bool:

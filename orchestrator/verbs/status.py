@@ -38,7 +38,7 @@ from orchestrator.store.light import light_history
 from orchestrator.store.locks import locks_of, who
 from orchestrator.store.records import CurrentPlan, JobRecord
 from orchestrator.store.recoveries import recoveries
-from orchestrator.store.scope import reach
+from orchestrator.store.scope import reachable_scope
 from orchestrator.store.store import Store
 from orchestrator.store.tagouts import Tagouts
 from orchestrator.verbs.report import DeviceStatus, HostStatus, StatusReport
@@ -180,7 +180,7 @@ async def verify(
         async with AsyncExitStack() as lock:
             if loads := [name for name in TRAFFIC if name in chosen]:
                 explicit = qualify or collective or set(rungs) & set(TRAFFIC)
-                scope = reach(lab, {p.host for link in links for p in (link.a, link.b)})
+                scope = reachable_scope(lab, {p.host for link in links for p in (link.a, link.b)})
                 try:  # a rung that loads the links needs them exclusively
                     await lock.enter_async_context(holding(lab, command, scope, "verify"))
                     if store.current(key) != current:

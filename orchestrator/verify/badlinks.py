@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from optics import HostName, HostPort
 from orchestrator.verify.qualification import Direction, culprits
 from orchestrator.verify.report import LinkQuality
-from orchestrator.verify.signals import Signals, Wire
+from orchestrator.verify.signals import PlannedLink, Signals
 
 SHARE, SHARE_BESIDE = 0.8, 0.65
 """A link is slow below this share of the median link's rate: alone as `verify --qualify` requires; beside a job its burst shares
@@ -28,7 +28,7 @@ REFERENCES = 3
 class BadLink:
     """A link, how it is bad, and the largest factor by which it misses what is required."""
 
-    wire: Wire
+    wire: PlannedLink
     kind: str
     evidence: tuple[str, ...]
     weight: float

@@ -13,7 +13,7 @@ from orchestrator.hosts.api import Flow, Load
 from orchestrator.inventory.lab import Lab
 from orchestrator.verify.badlinks import CONTROL, LOSS, LOST, REFERENCES
 from orchestrator.verify.qualification import Direction
-from orchestrator.verify.signals import Signals, Wire
+from orchestrator.verify.signals import PlannedLink, Signals
 
 LEAST_BYTES = 1 << 18
 """So much must have been acknowledged for a rate: the kernel counts in ticks of 1 to 10 ms, and 250 Mb/s take 8 ms for it."""
@@ -26,7 +26,7 @@ LEAST_SEGMENTS, TIMES = 100, 2
 """Directions that sent fewer segments are no measure of loss; and it is one only if it comes back."""
 
 
-def carried(flows: Mapping[HostName, tuple[Flow, ...]], wires: tuple[Wire, ...], lab: Lab) -> dict[Direction, Flow]:
+def carried(flows: Mapping[HostName, tuple[Flow, ...]], wires: tuple[PlannedLink, ...], lab: Lab) -> dict[Direction, Flow]:
     """The flows, by sending host, that go over one optical link and end there."""
     far = {wire.link.a: wire.link.b for wire in wires if not wire.segment} | {
         wire.link.b: wire.link.a for wire in wires if not wire.segment

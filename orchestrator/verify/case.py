@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from optics import HostName, HostPort
 from optics.ranks import RankName
-from orchestrator.verify.pace import Pace, pace, standing
-from orchestrator.verify.signals import Signals, Wire
+from orchestrator.verify.pace import Pace, pace, stalled_ranks
+from orchestrator.verify.signals import PlannedLink, Signals
 
 CABLES = "testbed verify --rung link --rung identity"
 """What to type next about cables to packet switches."""
@@ -31,7 +31,7 @@ class Case:
     def __post_init__(self) -> None:
         s = self.signals
         self.pace = pace(s.beats, s.usual_ms)
-        self.standing = standing(s.beats, self.pace.usual_ms) if s.state == "running" else ()
+        self.standing = stalled_ranks(s.beats, self.pace.usual_ms) if s.state == "running" else ()
 
     @property
     def stands(self) -> bool:
@@ -57,11 +57,11 @@ def dead(port: HostPort, signals: Signals) -> bool:
     return signals.carriers.get(port) is False or port in (signals.deaf or ())
 
 
-def words_of(wire: Wire) -> str:
+def words_of(wire: PlannedLink) -> str:
     return f"{wire.link.a} - {wire.link.b}"
 
 
-def move(wire: Wire, port: HostPort, s: Signals) -> str:
+def move(wire: PlannedLink, port: HostPort, s: Signals) -> str:
     """The command that moves a link to spare ports; a port at a packet switch has none."""
     if wire.segment:
         return CABLES

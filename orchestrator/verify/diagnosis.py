@@ -16,9 +16,9 @@ from optics.ranks import LOST_PEER, RankName, host_of_rank, signal_of
 from orchestrator.hosts.api import ClockReading, Load, RankLoad
 from orchestrator.verify.badlinks import CONTROL, LOSS, bad
 from orchestrator.verify.case import LIKELY, SURE, WEAK, Case, dead, top
-from orchestrator.verify.linkfaults import bad_links, carried_links, crossed_fibres, dark_circuits, dead_cables, dead_segments
-from orchestrator.verify.pace import Late, hang_words, late, late_now
-from orchestrator.verify.signals import Signals, Verdict, Wire
+from orchestrator.verify.linkfaults import bad_links, carried_links, crossed_fibres, dark_planned_links, dead_cables, dead_segments
+from orchestrator.verify.pace import LateHost, hang_words, late, late_now
+from orchestrator.verify.signals import PlannedLink, Signals, Verdict
 
 FOREIGN_CORES = 0.5
 """Processes that are no ranks matter from this use of processors on (cores): agents and logins use less than a tenth."""
@@ -36,7 +36,7 @@ CRASHES = frozenset((4, 6, 7, 8, 9, 11))
 """SIGILL, SIGABRT, SIGBUS, SIGFPE, SIGKILL, SIGSEGV. With others, such as SIGTERM, launchers end the peers of a rank that ended."""
 
 
-def decide(signals: Signals) -> Verdict:
+def main_fault(signals: Signals) -> Verdict:
     """The fault that explains the most; `none` or `unknown` if there is none."""
     return verdicts(signals)[0]
 
@@ -52,26 +52,26 @@ def verdicts(signals: Signals) -> tuple[Verdict, ...]:
     return tuple(found) if found else (_nothing(case),)
 
 
-def explained(signals: Signals) -> bool:
+def is_explained(signals: Signals) -> bool:
     """Whether a fault is known that explains how the job goes; a wrong clock does not."""
     return any(verdict.wrong and verdict.kind != "clock" for verdict in verdicts(signals))
 
 
-def plain(signals: Signals) -> bool:
+def fault_is_known(signals: Signals) -> bool:
     """Whether a fault is known, other than by who uses processors in a short look."""
     case = Case(signals)
     by_times = _tardy(case) is not None or _starved(case) is not None
     return any(v.wrong and v.kind != "clock" and (by_times or v.kind != "busy-host") for v in verdicts(signals))
 
 
-def settled(signals: Signals) -> bool:
+def at_usual_pace(signals: Signals) -> bool:
     """Whether a job goes at its usual pace, and what its hosts sent again in the seconds before is known."""
     return signals.state == "running" and not Case(signals).troubled and bool(signals.past)
 
 
 def open_question(signals: Signals) -> bool:
     """Whether a closer look is wanted: ranks stand, end or are slow and nothing explains it, or no job runs that would show."""
-    if signals.moving or explained(signals):
+    if signals.moving or is_explained(signals):
         return False
     if signals.state not in ("starting", "running", "paused") or verdicts(signals)[-1].kind == "unknown":
         return True
@@ -126,7 +126,7 @@ def bare_hosts(case: Case) -> Iterator[Verdict]:
     yield Verdict(f"host {', '.join(sorted(s.bare, key=natural))}", "dead-host", tuple(evidence), LIKELY, "testbed restore")
 
 
-def _far(wire: Wire, host: HostName) -> tuple[HostPort, ...]:
+def _far(wire: PlannedLink, host: HostName) -> tuple[HostPort, ...]:
     """The ports at the other end of a link of this host that receive from it."""
     return tuple(port for port in wire.receivers if host in {p.host for p in wire.ports} and port.host != host)
 
@@ -253,7 +253,7 @@ def busy_hosts(case: Case) -> Iterator[Verdict]:
         yield Verdict(f"host {host}", "busy-host", tuple(evidence), LIKELY if not bad(s) else WEAK, top(host))
 
 
-def _tardy(case: Case) -> Late | None:
+def _tardy(case: Case) -> LateHost | None:
     """The host that the others wait for, if that makes the job slow, or it was not so before."""
     s, usual_ms = case.signals, case.pace.usual_ms
     tardy = late(s.beats, usual_ms)
@@ -318,7 +318,7 @@ _JUDGES: tuple[Callable[[Case], Iterator[Verdict]], ...] = (
     dead_hosts,
     bare_hosts,
     dead_cables,
-    dark_circuits,
+    dark_planned_links,
     launches,
     dead_ranks,
     crossed_fibres,

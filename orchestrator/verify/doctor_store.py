@@ -60,11 +60,11 @@ def store_checks(settings: Settings) -> list[Probe]:
 
 def _runs(settings: Settings) -> Probe:
     """The space that runs take; none is removed automatically."""
-    from orchestrator.store.runs import KEEP, LARGE_MB, MANY, size
+    from orchestrator.store.runs import KEEP, LARGE_MB, MANY, folder_bytes
 
     folder = settings.state_dir / "runs"
     number = sum(1 for _ in folder.iterdir()) if folder.is_dir() else 0
-    mb = size(folder) / 1e6
+    mb = folder_bytes(folder) / 1e6
     words = f"{number} in {folder}, {mb:.0f} MB"
     if number < MANY and mb < LARGE_MB:
         return Probe("runs", "ok", words, area="store")
@@ -78,12 +78,12 @@ def examine_store(settings: Settings, *, recover: bool) -> list[Probe]:
 
     Raises: StoreFailed - the disk is full, or nothing can be read. Locked - a command has the store open that is to be replaced.
     """
-    from orchestrator.store.rescue import examine, rescue
+    from orchestrator.store.rescue import check_store_file, rescue
 
     path = settings.store_path
     if not path.exists():
         return [Probe("store", "ok", f"{path}: no runs yet", area="store")]
-    found = examine(path)
+    found = check_store_file(path)
     if not found.findings:
         rows = ", ".join(f"{count} {table}" for table, count in found.rows.items() if count)
         return [Probe("store", "ok", f"{path} is whole: {rows or 'nothing in it yet'}", area="store")]

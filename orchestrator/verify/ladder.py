@@ -27,7 +27,7 @@ from orchestrator.verify.collective import MIN_SHARE as BUSBW_SHARE
 from orchestrator.verify.collective import all_reduce
 from orchestrator.verify.forwarding import Asked, check_forwarding
 from orchestrator.verify.losses import judge, weaker
-from orchestrator.verify.power import Drift, Reading, measure
+from orchestrator.verify.power import LossDrift, Reading, measure
 from orchestrator.verify.qualification import Direction, qualify
 from orchestrator.verify.report import Rung
 from orchestrator.verify.rung import RUNGS, TRAFFIC, Check, Finding, rung
@@ -52,7 +52,7 @@ class Background:
     owned: Held | None = None
     whose: Mapping[Setting, str] = field(default_factory=dict)
     silent: Mapping[str, str] = field(default_factory=dict)
-    drifts: Callable[[], Iterable[Drift]] = tuple
+    drifts: Callable[[], Iterable[LossDrift]] = tuple
     prewired: Held = field(default_factory=dict)
 
 

@@ -9,7 +9,7 @@ from optics.plain import counted
 from orchestrator.verify import carried
 from orchestrator.verify.badlinks import bad, cable, common
 from orchestrator.verify.case import CABLES, LIKELY, SURE, WEAK, Case, dead, move, top, words_of
-from orchestrator.verify.signals import Verdict, Wire
+from orchestrator.verify.signals import PlannedLink, Verdict
 
 
 def dead_segments(case: Case) -> Iterator[Verdict]:
@@ -63,7 +63,7 @@ def dead_cables(case: Case) -> Iterator[Verdict]:
         yield Verdict(f"cable {port} - {switch or segment}", kind, (why, more), LIKELY, CABLES)
 
 
-def dark_circuits(case: Case) -> Iterator[Verdict]:
+def dark_planned_links(case: Case) -> Iterator[Verdict]:
     """A planned link without light at a port whose far host lives; the place by the meters and the devices' maps."""
     s = case.signals
     for wire in s.wires:
@@ -118,12 +118,12 @@ def crossed_fibres(case: Case) -> Iterator[Verdict]:
         yield Verdict(name, "crossed-fibres", evidence, SURE if len(group) > 1 else LIKELY, CABLES)
 
 
-def _far_end(port: HostPort, at: Mapping[HostPort, Wire]) -> HostPort:
+def _far_end(port: HostPort, at: Mapping[HostPort, PlannedLink]) -> HostPort:
     a, b = at[port].ports
     return b if port == a else a
 
 
-def _joined(one: HostPort, other: HostPort, wrong: Mapping[HostPort, HostPort], at: Mapping[HostPort, Wire]) -> bool:
+def _joined(one: HostPort, other: HostPort, wrong: Mapping[HostPort, HostPort], at: Mapping[HostPort, PlannedLink]) -> bool:
     """Whether one of two ports receives what belongs to the link of the other."""
     return wrong[one] in at[other].ports or wrong[other] in at[one].ports
 

@@ -9,7 +9,7 @@ from itertools import pairwise
 from optics import Db, DeviceName, SpectralRoute
 from optics.plain import counted
 from orchestrator.inventory.lab import Lab
-from orchestrator.verify.power import LOS_DBM, REPEATABILITY_DB, Drift, Point, Reading
+from orchestrator.verify.power import LOS_DBM, REPEATABILITY_DB, LossDrift, MeterPoint, Reading
 
 PATH_SPREAD = 0.8
 """A path through a device may lose this share more or less than the typical one: 2.7 dB at most, 1.5 dB typical (Polatis data sheet
@@ -23,8 +23,8 @@ class Section:
     """One part of a circuit's path between two meters: a pass through a device, or a trunk. `where` names it, with its suspects."""
 
     where: str
-    begin: Point
-    end: Point
+    begin: MeterPoint
+    end: MeterPoint
     expected_db: Db
     window_db: Db
 
@@ -112,7 +112,7 @@ def judge(
     return True, f"{len(margins)}/{len(found)} circuits lit{unmetered}{worst}", ()
 
 
-def weaker(drifted: Iterable[Drift]) -> tuple[str, ...]:
+def weaker(drifted: Iterable[LossDrift]) -> tuple[str, ...]:
     """Circuits that lose more than when first measured, by more than reconnection and the meters explain."""
     return tuple(
         f"{d.circuit}: {d.change_db:+.1f} dB since it was first measured" for d in drifted if d.certain and d.change_db > 0

@@ -124,7 +124,7 @@ def _of_all(by_rank: Mapping[RankName, Mapping[int, RankTimes]], iteration: int)
 
 
 @dataclass(frozen=True, slots=True)
-class Late:
+class LateHost:
     """A host whose ranks compute longer than all others. others_ms: the median of the others."""
 
     host: HostName
@@ -153,12 +153,12 @@ class Late:
         return f"{mine}, and {last}; {waits}"
 
 
-def late(beats: Mapping[RankName, Beat], usual_ms: float | None) -> Late | None:
+def late(beats: Mapping[RankName, Beat], usual_ms: float | None) -> LateHost | None:
     """The host that the others wait for, if there is one beyond the noise in one of WINDOWS."""
     return next((found for window, share in WINDOWS if (found := _late(pace(beats, usual_ms, window), window, share))), None)
 
 
-def late_now(beats: Mapping[RankName, Beat], usual_ms: float | None) -> Late | None:
+def late_now(beats: Mapping[RankName, Beat], usual_ms: float | None) -> LateHost | None:
     """The host that made the latest iteration long and is the only one that computes in the present one, each NOW times as long as
     it did before; two in a row name it before the medians do.
     """
@@ -175,10 +175,10 @@ def late_now(beats: Mapping[RankName, Beat], usual_ms: float | None) -> Late | N
     if not mine or any(beat.phase != "exchange" for beat in rest):
         return None
     waits = statistics.median(ms for name, ms in found.wait.items() if name != host)
-    return Late(host, own, others, found.wait[host], waits, 1, 1, before)
+    return LateHost(host, own, others, found.wait[host], waits, 1, 1, before)
 
 
-def _late(found: Pace, window: int, share: float) -> Late | None:
+def _late(found: Pace, window: int, share: float) -> LateHost | None:
     if found.iterations < (3 if window == RECENT else window) or found.usual_ms is None or len(found.compute) < 3:
         return None
     host = max(found.compute, key=lambda name: found.compute[name])
@@ -191,10 +191,10 @@ def _late(found: Pace, window: int, share: float) -> Late | None:
     if count < share * found.iterations:
         return None
     waits = statistics.median(ms for name, ms in found.wait.items() if name != host)
-    return Late(host, own, others, found.wait[host], waits, count, found.iterations, found.before.get(host))
+    return LateHost(host, own, others, found.wait[host], waits, count, found.iterations, found.before.get(host))
 
 
-def standing(beats: Mapping[RankName, Beat], usual_ms: float | None) -> tuple[RankName, ...]:
+def stalled_ranks(beats: Mapping[RankName, Beat], usual_ms: float | None) -> tuple[RankName, ...]:
     """The living ranks that do not go on: their beat has not changed for longer than `hosts/late.py` allows, and they do not pause.
 
     One that has ended its iteration, or writes a checkpoint, stands only while others wait for it.

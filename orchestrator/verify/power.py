@@ -24,7 +24,7 @@ REPEATABILITY_DB = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class MeterPoint:
     """One side of one port on a circuit's path, at a device with meters. power None: too weak to measure.
 
     alone: no other measured circuit passes here, so the reading is this circuit's own.
@@ -46,7 +46,7 @@ class Reading:
 
     circuit: Circuit
     path: tuple[Setting, ...]
-    points: tuple[Point, ...]
+    points: tuple[MeterPoint, ...]
     expected_db: Db
     """Loss (dB) between the first ingress and the last egress: passes, trunks and deliberate attenuation."""
     meter_db: Db
@@ -149,8 +149,10 @@ async def measure(
             if not (found := power[device]):
                 continue  # the model has no meters
             meters.append(lab.traits_of(device).meter_db)
-            points.append(Point("in", setting.ingress, found.get(_entering(setting.ingress, lab)), users[_sides(setting)[0]] == 1))
-            points.append(Point("out", setting.egress, found.get(setting.egress), users[_sides(setting)[1]] == 1))
+            points.append(
+                MeterPoint("in", setting.ingress, found.get(_entering(setting.ingress, lab)), users[_sides(setting)[0]] == 1)
+            )
+            points.append(MeterPoint("out", setting.egress, found.get(setting.egress), users[_sides(setting)[1]] == 1))
         missing = () if held is None else tuple(s for s in path if s.ingress.device in held and without_attenuation(s) not in there)
         readings.append(Reading(circuit, path, tuple(points), _expected(path, lab), max(meters), missing))
     return tuple(readings)
@@ -210,7 +212,7 @@ def _by_port(readings: Iterable[Reading]) -> Mapping[Port, Mapping[str, Dbm]]:
 
 
 @dataclass(frozen=True, slots=True)
-class Drift:
+class LossDrift:
     """How one circuit's loss changed since it was first measured, over the same path (dB).
 
     repeatability_db: change that reconnection may cause. meter_db: the meters' specified accuracy, +-; a constant bias cancels
@@ -236,7 +238,7 @@ class Drift:
         return abs(self.change_db) > self.repeatability_db + 2 * self.meter_db
 
 
-def drifts(points: Iterable[LightPoint], lab: Lab) -> Iterator[Drift]:
+def drifts(points: Iterable[LightPoint], lab: Lab) -> Iterator[LossDrift]:
     """Group measurements by circuit and path, oldest first."""
     groups: dict[tuple[str, str], list[LightPoint]] = {}
     for point in points:
@@ -245,4 +247,4 @@ def drifts(points: Iterable[LightPoint], lab: Lab) -> Iterator[Drift]:
     for (circuit, path), group in sorted(groups.items()):
         devices = [name for word in path.split() if (name := word.partition(":")[0]) in lab.devices]
         meter = max((lab.traits_of(name).meter_db for name in devices), default=0.0)
-        yield Drift(circuit, path, tuple(group), round(REPEATABILITY_DB * max(len(devices), 1), 2), meter)
+        yield LossDrift(circuit, path, tuple(group), round(REPEATABILITY_DB * max(len(devices), 1), 2), meter)

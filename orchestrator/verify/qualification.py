@@ -140,7 +140,7 @@ async def qualify(hosts: Hosts, lab: Lab, links: Sequence[Link], accept: Accepta
     Raises: Refused, Unreachable, TimedOut - a host could not do its part.
     """
     groups = batches(links)
-    measured = await load(hosts, lab, groups)
+    measured = await measure_under_load(hosts, lab, groups)
     own = {
         d: lab.segment_at[link.a].alone_mbps(link.a.host, link.b.host)
         for link in links
@@ -155,7 +155,7 @@ async def qualify(hosts: Hosts, lab: Lab, links: Sequence[Link], accept: Accepta
             break
         again = [[link] for link in links if doubtful & set(directions(link))]
         groups += again
-        for direction, quality in (await load(hosts, lab, again)).items():
+        for direction, quality in (await measure_under_load(hosts, lab, again)).items():
             measured[direction] = better(measured[direction], quality)
     return compared(measured, reference, accept, len(groups), own)
 
@@ -166,7 +166,7 @@ def better(one: LinkQuality, other: LinkQuality) -> LinkQuality:
     return one if worth[0] >= worth[1] else other
 
 
-async def load(
+async def measure_under_load(
     hosts: Hosts, lab: Lab, groups: Iterable[Sequence[Link]], share: float = LOAD, seconds: float = STEADY_S
 ) -> dict[Direction, LinkQuality]:
     """Measure every direction, one group of links after the other. share, seconds: of the steady traffic, as LOAD and STEADY_S."""

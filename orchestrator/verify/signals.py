@@ -41,7 +41,7 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True)
-class Wire:
+class PlannedLink:
     """A planned link, and what it leads over: a segment of packet switches, or circuits (`a->b`), each with its settings.
 
     switches: the packet switch at each end, as `Segment.switches` names it; empty: the segment is one switch.
@@ -94,7 +94,7 @@ class Signals:
     unlaunched: bool = False
     silent: Mapping[str, str] = field(default_factory=dict)
     bare: frozenset[HostName] = frozenset()
-    wires: tuple[Wire, ...] = ()
+    wires: tuple[PlannedLink, ...] = ()
     carriers: Mapping[HostPort, bool] = field(default_factory=dict)
     lost: Mapping[str, str] = field(default_factory=dict)
     missing: Mapping[str, tuple[str, ...]] = field(default_factory=dict)

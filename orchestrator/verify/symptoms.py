@@ -23,14 +23,14 @@ from orchestrator.verify import carried
 from orchestrator.verify.badlinks import bad
 from orchestrator.verify.bisect import bisected
 from orchestrator.verify.degraded import carriers_of, sides
-from orchestrator.verify.diagnosis import decide, explained, plain, resending, settled
+from orchestrator.verify.diagnosis import at_usual_pace, fault_is_known, is_explained, main_fault, resending
 from orchestrator.verify.forwarding import check_forwarding
 from orchestrator.verify.ladder import PROBE_S
 from orchestrator.verify.pace import pace, suspects
-from orchestrator.verify.qualification import LOAD, Direction, batches, better, directions, load
+from orchestrator.verify.qualification import LOAD, Direction, batches, better, directions, measure_under_load
 from orchestrator.verify.report import LinkQuality
 from orchestrator.verify.rung import rung
-from orchestrator.verify.signals import Signals, Wire
+from orchestrator.verify.signals import PlannedLink, Signals
 
 LOAD_S = 3.0
 """How long (s) hosts are looked at for what uses their processors, and for segments sent again: a link that loses 1 % of 64 kB
@@ -48,7 +48,7 @@ FIRST, MOST = 8, 32
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
+class DiagnosedJob:
     """What is diagnosed. name, on_hosts: of the latest job, also on its hosts; empty if there is none. state: as `JobStatus.state`,
     the store's where its ranks do not say more. usual_ms: of an iteration. moving: a change under way, in words. plan_file,
     avoid, why, unlaunched: as in Signals."""
@@ -68,7 +68,7 @@ class Subject:
     unlaunched: bool = False
 
 
-def wires(subject: Subject, session: Session) -> tuple[Wire, ...]:
+def wires(subject: DiagnosedJob, session: Session) -> tuple[PlannedLink, ...]:
     """The planned links, and what each leads over."""
     found = []
     for link in subject.links:
@@ -76,10 +76,10 @@ def wires(subject: Subject, session: Session) -> tuple[Wire, ...]:
         ends = {link.a, link.b}
         circuits = {str(c): tuple(map(str, c.path)) for c in subject.circuits if {c.transmitter, c.receiver} == ends}
         if segment is None:
-            found.append(Wire(link, "", circuits))
+            found.append(PlannedLink(link, "", circuits))
             continue
         at = {port: switch for switch, ports in segment.switches.items() for port in ports}
-        found.append(Wire(link, segment.name, circuits, (at[link.a], at[link.b])))
+        found.append(PlannedLink(link, segment.name, circuits, (at[link.a], at[link.b])))
     return tuple(found)
 
 
@@ -103,7 +103,7 @@ def job_state(stored: str, beats: Mapping[RankName, Beat]) -> str:
     return "finished" if all(beat.state == "exited" and beat.code == 0 for beat in beats.values()) else "failed"
 
 
-async def look(session: Session, subject: Subject, seen: Observation) -> Signals:
+async def look(session: Session, subject: DiagnosedJob, seen: Observation) -> Signals:
     """What can be read without loading anything: takes GLANCE_S, LOAD_S more where nothing is dark, dead or stopped, and more
     where devices have meters to ask.
     """
@@ -155,8 +155,8 @@ async def look(session: Session, subject: Subject, seen: Observation) -> Signals
         clocks=clocks,
         unread=tuple(unread),
     )
-    known = min((flow.seconds for flow in signals.past.values()), default=0.0) >= LOAD_S and settled(signals)
-    if not ranks or plain(signals) or (known and not resending(loads)):
+    known = min((flow.seconds for flow in signals.past.values()), default=0.0) >= LOAD_S and at_usual_pace(signals)
+    if not ranks or fault_is_known(signals) or (known and not resending(loads)):
         return signals
     loads = await hosts.measure.load(subject.on_hosts, ranks, AGAIN_S if known else LOAD_S)
     beats = await hosts.measure.beats(subject.on_hosts, ranks)
@@ -170,7 +170,7 @@ def with_loads(signals: Signals, loads: Mapping[HostName, Load], session: Sessio
 
 
 async def ends(
-    session: Session, subject: Subject, signals: Signals, answering: Sequence[HostName], rounds: int = 2
+    session: Session, subject: DiagnosedJob, signals: Signals, answering: Sequence[HostName], rounds: int = 2
 ) -> tuple[dict[HostPort, HostPort | None], dict[HostPort, HostPort]]:
     """Whose signed frames arrive at each lit port, None: nobody's in so many rounds; and who should be received there."""
     planned = senders(link for link in subject.links if not session.lab.electrical(link))
@@ -187,7 +187,9 @@ async def ends(
     return received, planned
 
 
-async def crossed(session: Session, subject: Subject, signals: Signals, answering: Sequence[HostName]) -> dict[HostPort, HostPort]:
+async def crossed(
+    session: Session, subject: DiagnosedJob, signals: Signals, answering: Sequence[HostName]
+) -> dict[HostPort, HostPort]:
     """Who is received at ports that should receive another; nothing where that cannot be asked."""
     try:
         received, planned = await ends(session, subject, signals, answering, rounds=1)
@@ -196,14 +198,14 @@ async def crossed(session: Session, subject: Subject, signals: Signals, answerin
     return {p: other for p, other in received.items() if other is not None and p in planned and other != planned[p]}
 
 
-async def ask_ends(session: Session, subject: Subject, signals: Signals, answering: Sequence[HostName]) -> Signals:
+async def ask_ends(session: Session, subject: DiagnosedJob, signals: Signals, answering: Sequence[HostName]) -> Signals:
     """With what arrives at each lit port: signed frames of the host that is planned at its other end, or not."""
     received, planned = await ends(session, subject, signals, answering)
     strangers = {p: other for p, other in received.items() if other is not None and p in planned and other != planned[p]}
     return replace(signals, deaf=frozenset(p for p, other in received.items() if other is None), strangers=strangers)
 
 
-async def measured(
+async def measure_links(
     session: Session, signals: Signals, links: Sequence[Link], beside: bool, known: Mapping[Direction, LinkQuality]
 ) -> dict[Direction, LinkQuality]:
     """`known`, and the traffic of these links; those that are bad are measured again, alone, and their better result counts."""
@@ -211,7 +213,7 @@ async def measured(
     hosts, lab = session.hosts, session.lab
 
     async def burst(groups: Sequence[Sequence[Link]]) -> dict[Direction, LinkQuality]:
-        found = await load(hosts, lab, groups, share, seconds)
+        found = await measure_under_load(hosts, lab, groups, share, seconds)
         for link in (link for group in groups for link in group if lab.electrical(link)):
             own = lab.segment_at[link.a].alone_mbps(link.a.host, link.b.host)
             for d in directions(link):
@@ -226,7 +228,7 @@ async def measured(
 
 
 async def look_closer(
-    session: Session, subject: Subject, signals: Signals, answering: Sequence[HostName], progress: Progress, *, traffic: bool
+    session: Session, subject: DiagnosedJob, signals: Signals, answering: Sequence[HostName], progress: Progress, *, traffic: bool
 ) -> Signals:
     """What explains ranks that stand or are slow: frames on every fibre, then traffic on suspect links, then all pairs of hosts.
 
@@ -237,7 +239,7 @@ async def look_closer(
         signals = await ask_ends(session, subject, signals, answering)
     except TestbedError as error:
         signals = replace(signals, unread=(*signals.unread, f"the ends of the fibres: {error.line}"))
-    if explained(signals):
+    if is_explained(signals):
         return signals
     links = [wire.link for wire in signals.wires if {p.host for p in wire.ports} <= set(answering)]
     order = suspects(pace(signals.beats, signals.usual_ms), [(link.a.host, link.b.host) for link in links])
@@ -251,7 +253,7 @@ async def look_closer(
                 continue
             progress.update("traffic", len(found), 2 * len(chosen), "directions")
             try:
-                found = await measured(session, signals, part, beside, found)
+                found = await measure_links(session, signals, part, beside, found)
             except TestbedError as error:
                 signals = replace(signals, unread=(*signals.unread, f"test traffic: {error.line}"))
                 break
@@ -259,11 +261,11 @@ async def look_closer(
         if (
             not beside
             and len(answering) == len({p.host for wire in signals.wires for p in wire.ports})
-            and not decide(signals).wrong
+            and not main_fault(signals).wrong
         ):
             rates = {d: q.mbps for d, q in found.items()}
             signals = replace(signals, collective=await bisected(hosts, lab, subject.plan, subject.links, rates, progress))
-    if decide(signals).kind == "unknown":
+    if main_fault(signals).kind == "unknown":
         mute = [name for name in lab.hosts if name not in answering]
         pairs = await rung("forwarding", lambda: check_forwarding(hosts, subject.plan, subject.links, lab, mute))
         if not pairs.ok:

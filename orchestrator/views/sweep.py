@@ -171,7 +171,7 @@ def parse_figure(text: str, record: CampaignRecord, values: Sequence[str]) -> Fi
 
 def draw_figure(wanted: FigureRequest, rows: Sequence[Row], record: CampaignRecord, path: Path, cache_dir: Path) -> None:
     """Draw a figure into a file. Raises: Missing - nothing to draw. Usage - no kind of file that can be drawn, or not writable."""
-    from orchestrator.files.atomic import whole
+    from orchestrator.files.atomic import atomic_write
     from orchestrator.views.report.figures import one_figure, prepare, style
 
     if path.suffix not in KINDS:
@@ -222,7 +222,7 @@ def draw_figure(wanted: FigureRequest, rows: Sequence[Row], record: CampaignReco
         if wanted.by:
             figure.legend(title=wanted.by, loc="outside upper left", ncols=4)
     try:
-        with style(), whole(path) as fresh:
+        with style(), atomic_write(path) as fresh:
             figure.savefig(fresh, format=path.suffix[1:], dpi=200, facecolor="white")
     except OSError as error:
         raise Usage(f"{path}: {reason(error)}") from error

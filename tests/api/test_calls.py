@@ -239,7 +239,7 @@ def test_what_down_leaves_to_be_repaired_is_an_error(lab: Lab, monkeypatch: pyte
 def test_a_plan_is_read_before_the_emulated_lab_is_started(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[Path] = []
     monkeypatch.setattr("orchestrator.emulated.is_running", lambda inventory: False)
-    monkeypatch.setattr("orchestrator.emulated.start", lambda inventory, timeout_s: started.append(inventory))
+    monkeypatch.setattr("orchestrator.emulated.start_emulated_lab", lambda inventory, timeout_s: started.append(inventory))
     with pytest.raises(BadFile, match=r"links\[0\].b: host gpu99"):
         lab.up({"schema": "testbed.plan/1", "name": "x", "links": [{"a": "gpu01", "b": "gpu99"}]})
     assert not started

@@ -18,7 +18,7 @@ from optical_testbed import BadFile, Designed, Infeasible, Lab, Missing, Rows
 from optical_testbed.plans import source
 from optics import LinkKind
 from optics.plan import Acceptance, Avoid, Plan, TransitionPolicy, WantedLink
-from orchestrator.plan.edges import json_schema
+from orchestrator.plan.edges import plan_schema
 from orchestrator.plan.reader import read_plan
 from orchestrator.plan.written import document_of
 from orchestrator.session import PlanText, load_lab, load_plan
@@ -45,7 +45,7 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
 def test_a_plan_is_written_as_it_was_read(path: Path) -> None:
     plan = read_plan(path.read_text(), path.name, lab_of("emulated"))
     written = document_of(plan)
-    jsonschema.validate(written, json_schema())
+    jsonschema.validate(written, plan_schema())
     again = read_plan(json.dumps(written), "again", lab_of("emulated"))
     assert dataclasses.replace(again, sha256=plan.sha256) == plan
 

@@ -25,7 +25,7 @@ from orchestrator.session import Session
 from orchestrator.store.store import Store
 from orchestrator.telemetry.journal import Journal
 from orchestrator.telemetry.progress import Lines, Silent
-from orchestrator.telemetry.reader import read as read_journal
+from orchestrator.telemetry.reader import read_points
 from orchestrator.telemetry.recorder import Recorder
 from tests.change.glasslab import SWITCH, Glass, Robot, hosts_yml, read
 from tests.drills.bench import LINK_S, PATIENCE_S, opened, plan_text
@@ -63,7 +63,7 @@ async def test_every_move_of_a_robot_is_shown_and_journalled(store: Store, tmp_p
         await switch(context, transition({"rome1": frozenset()}, WANTED, {}))
     assert [(name, done, total) for name, done, total, _ in told.said] == [("switch", n, 3) for n in range(4)]
     assert told.said[1][3] == "rome1 move 2 of 3, 2 min 00 s of device time (2.0 s here, x60) left"
-    moves = [p for p in read_journal(tmp_path) if p.measurement == "phase" and p.tags["phase"] == "move"]
+    moves = [p for p in read_points(tmp_path) if p.measurement == "phase" and p.tags["phase"] == "move"]
     assert [p.fields["detail"] for p in moves] == [f"{n} of 3: move {n}" for n in (1, 2, 3)]
     assert "on_progress" not in vars(robot) or robot.on_progress is Robot.on_progress, "no callback is left once the change is over"
     assert {(p.name, p.phase, p.time_scale) for p in context.recorder.parts} == {

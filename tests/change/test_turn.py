@@ -28,7 +28,7 @@ from orchestrator.jobs.iterations import last_before, turned_at
 from orchestrator.jobs.record import spec_of
 from orchestrator.plan.reader import read_plan
 from orchestrator.store.store import Store
-from orchestrator.telemetry import MEASUREMENTS, Silent, read
+from orchestrator.telemetry import MEASUREMENTS, Silent, read_points
 from orchestrator.telemetry.recorder import Recorder
 from orchestrator.verbs.job import _pause
 from tests.change.fleet import SLICE, plan_text, ring
@@ -72,7 +72,7 @@ async def test_the_same_job_goes_on_with_other_rings_and_its_record_follows(benc
     ]
     assert (report.turn.mode, report.turn.after, report.turn.worst_rank_ms, report.turn.note) == ("ride", 10, 7.0, "")
     assert report.job.run == first.run and not report.notes
-    points = [p for p in read(bench.folder / report.run) if p.measurement.startswith("turn")]
+    points = [p for p in read_points(bench.folder / report.run) if p.measurement.startswith("turn")]
     assert [p.measurement for p in points] == ["turn", *["turn_rank"] * 4]
     for point in points:
         assert set(point.tags) == set(MEASUREMENTS[point.measurement].tags)

@@ -46,7 +46,7 @@ def inventory(tmp_path: Path) -> Iterator[Path]:
     )
     (folder / "emulator.yml").write_text("hosts: false\n")
     yield folder
-    labproc.stop(folder)
+    labproc.stop_emulated_lab(folder)
 
 
 def test_a_lab_is_started_asked_and_stopped(cli: Any, inventory: Path) -> None:
@@ -184,45 +184,45 @@ def test_only_up_starts_the_lab(cli: Any, inventory: Path) -> None:
 
 
 def test_a_lab_that_was_killed_is_not_running_and_starts_again(inventory: Path) -> None:
-    first = labproc.start(inventory)
+    first = labproc.start_emulated_lab(inventory)
     os.kill(first.pid, signal.SIGKILL)
     assert Daemon(first.pid, process_mark(first.pid)).gone(5.0)
-    assert not labproc.is_running(inventory) and labproc.stop(inventory) is False
-    again = labproc.start(inventory)
+    assert not labproc.is_running(inventory) and labproc.stop_emulated_lab(inventory) is False
+    again = labproc.start_emulated_lab(inventory)
     assert not again.already and again.pid != first.pid
 
 
 def test_a_lab_that_hangs_is_killed_by_stop(inventory: Path) -> None:
-    started = labproc.start(inventory)
+    started = labproc.start_emulated_lab(inventory)
     os.kill(started.pid, signal.SIGSTOP)
     with pytest.raises(TimedOut, match="no answer to 'status' within 0 s"):
         labproc.ask(inventory, "status", 0.2)
     began = time.monotonic()
-    assert labproc.stop(inventory, 0.3) is True
+    assert labproc.stop_emulated_lab(inventory, 0.3) is True
     assert Daemon(started.pid, process_mark(started.pid)).gone(0.1) and time.monotonic() - began < 10
 
 
 def test_a_taken_port_is_named(inventory: Path) -> None:
     port = int((inventory / "devices.yml").read_text().rsplit(":", 1)[1].split('"')[0])
     with socket.create_server(("127.0.0.1", port)), pytest.raises(Locked, match=f"127.0.0.1:{port}"):
-        labproc.start(inventory)
+        labproc.start_emulated_lab(inventory)
 
 
 def test_a_wrong_inventory_is_named_with_its_file(inventory: Path) -> None:
     (inventory / "devices.yml").write_text("devices: {ocs1: {driver: polatis-scpi, address: nowhere}}\n")
     with pytest.raises(BadFile, match=r"devices\.yml"):
-        labproc.start(inventory)
+        labproc.start_emulated_lab(inventory)
     with pytest.raises(BadFile, match=r"no such directory"):
         labproc.state_dir(inventory / "elsewhere")
 
 
 def test_hardware_is_not_started(tmp_path: Path) -> None:
     with pytest.raises(Missing, match="not an emulated lab"):
-        labproc.start(tmp_path)
+        labproc.start_emulated_lab(tmp_path)
 
 
 def test_what_the_lab_refuses_is_an_error_in_its_words(inventory: Path) -> None:
-    labproc.start(inventory)
+    labproc.start_emulated_lab(inventory)
     with pytest.raises(TestbedError, match="no device ocs9"):
         labproc.ask(inventory, "settle", device="ocs9", s=1)
 

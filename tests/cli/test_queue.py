@@ -18,8 +18,8 @@ from orchestrator.settings import load
 from orchestrator.store.audit import Who
 from orchestrator.store.keys import key_of
 from orchestrator.store.locks import Locks
-from orchestrator.store.queue import claim, get, move, serve
-from orchestrator.store.scope import WHOLE, reach
+from orchestrator.store.queue import change_job_state, claim, get, serve
+from orchestrator.store.scope import WHOLE, reachable_scope
 from orchestrator.store.store import Store
 from orchestrator.store.tagouts import Tagouts
 from orchestrator.telemetry.progress import Silent
@@ -140,7 +140,7 @@ def test_hosts_of_others_reserved_tagged_out_or_locked_are_left_alone_and_named(
     key, store = key_of(acts.lab), command.store
     link = Link(HostPort("gpu01", 1), HostPort("gpu02", 1))
     store.set_current(f"{key}/bob", "r", plan_name="two", plan_sha="", plan_text="", up=UpState((link,)), generation=1)
-    Locks(store, key, Who("eve", "eve")).take("reservation", reach(acts.lab, ["gpu03"]), "demo")
+    Locks(store, key, Who("eve", "eve")).take("reservation", reachable_scope(acts.lab, ["gpu03"]), "demo")
     Tagouts(store, key, Who("joe", "joe")).set("f-gpu04-p1", "hands in rack")
     [row] = queue_view(command).rows
     assert row.why.startswith(
@@ -165,7 +165,7 @@ def test_a_running_job_of_the_queue_keeps_its_hosts_and_its_own_plan_is_not_anot
     assert {end for one in plan["links"] for end in (one["a"], one["b"])} == set(hosts)
     who = Who(job.owner, job.user)
     starting = claim(store, who, job, hosts, json.dumps(plan))
-    assert starting and not acts.is_up(starting) and move(store, who, starting, "running")
+    assert starting and not acts.is_up(starting) and change_job_state(store, who, starting, "running")
     link = Link(HostPort("gpu01", 1), HostPort("gpu02", 1))
     store.set_current(job.key, "r", plan_name="vgg16-1", plan_sha="", plan_text="", up=UpState((link,)), generation=1)
     assert acts.is_up(starting) and not acts.out([starting])

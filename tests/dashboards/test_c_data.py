@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.telemetry import MEASUREMENTS
-from orchestrator.telemetry.reader import read
+from orchestrator.telemetry.reader import read_points
 from tests.dashboards import synthetic
 from tests.dashboards.grafana import QUERIES, Asked, expanded
 from tests.dashboards.server import Influx
@@ -61,7 +61,7 @@ def test_a_misspelt_field_is_noticed(influx: Influx, imagined: str) -> None:
 def test_the_imagined_runs_have_every_declared_field(tmp_path: Path) -> None:
     seen: dict[str, set[str]] = {}
     for run_dir in synthetic.write(tmp_path):
-        for point in read(run_dir):
+        for point in read_points(run_dir):
             seen.setdefault(point.measurement, set()).update(point.fields)
     assert seen == {name: set(known.fields) for name, known in MEASUREMENTS.items()}
 

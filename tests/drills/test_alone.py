@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.telemetry.reader import read
+from orchestrator.telemetry.reader import read_points
 from tests.drills.bench import opened, plan_text
 from tests.drills.device_faults import HERE, HOSTS
 
@@ -36,6 +36,6 @@ async def test_a_change_talks_to_the_lab_alone_and_every_point_is_in_its_own_jou
             monkeypatch.setenv(name, "http://127.0.0.1:9/")
         report = await bench.up(plan_text("here", HERE))
         assert called == {server.port for server in bench.servers.values()}
-        points = list(read(Path(report.journal).parent))
+        points = list(read_points(Path(report.journal).parent))
         assert {phase.name for phase in report.phases} <= {p.tags["phase"] for p in points if p.measurement == "phase"}
         assert {p.tags["device"] for p in points if p.measurement == "reconfig_device"} == set(bench.servers)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.telemetry.reader import read
+from orchestrator.telemetry.reader import read_points
 from tests.dashboards.grafana import QUERIES, Asked, expanded
 from tests.dashboards.server import Influx, running_influx
 from tests.end_to_end.conftest import Lab, ring
@@ -39,7 +39,7 @@ def test_two_real_reconfigurations_show_wherever_something_was_recorded(lab: Lab
     times = []
     for run_dir in {Path(report["journal"]).parent for report in reports}:
         influx.load("real", run_dir)
-        for point in read(run_dir):
+        for point in read_points(run_dir):
             recorded[point.measurement] |= set(point.fields)
             times.append(point.time_ns // 1_000_000)
     empty, asked = [], 0

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.telemetry.reader import read
+from orchestrator.telemetry.reader import read_points
 from tests.end_to_end.conftest import ROOT, Lab
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(300), pytest.mark.skipif(os.geteuid() != 0, reason="namespaces need root")]
@@ -68,7 +68,7 @@ def test_two_plans_move_wavelengths_and_each_host_hears_the_planned_one_alone(ro
     light = roadm.testbed("devices", "power", "--history").must()
     assert len(light["circuits"]) == 8 and all(c["loss_db"] and not c["lost"] for c in light["circuits"])
     assert {h["circuit"] for h in light["history"]} == {c["circuit"] for c in light["circuits"]}
-    points = list(read(Path(second["journal"]).parent))
+    points = list(read_points(Path(second["journal"]).parent))
     assert {p.tags["device"] for p in points if p.measurement == "optical"} == {"wss1"}
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from orchestrator.processes import Daemon
-from orchestrator.telemetry import read
+from orchestrator.telemetry import read_points
 from tests.drills.job_truth import Job
 from tests.end_to_end.conftest import Lab
 from tests.kit.waiting import until
@@ -78,7 +78,7 @@ def test_a_cache_answers_and_its_hits_are_recorded(small: Lab) -> None:
     started = lab.up(plan(lab, "store", ["cache"], workload="retrieve", **args)).must()["job"]
     summary = finished(lab, Job(lab, "store"))
     assert summary["requests"] == 6 * 4 * 100 and 0.3 < summary["hits"] / summary["requests"] < 1
-    recorded = [point for point in read(lab.folder / "state" / "runs" / started["run"]) if point.measurement == "requests"]
+    recorded = [point for point in read_points(lab.folder / "state" / "runs" / started["run"]) if point.measurement == "requests"]
     assert sum(int(point.fields["hits"]) for point in recorded) == summary["hits"]
     lab.testbed("down", "--yes").must()
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.telemetry import MEASUREMENTS, Point, influxd, read
+from orchestrator.telemetry import MEASUREMENTS, Point, influxd, read_points
 from orchestrator.telemetry.influx import Influx
 from orchestrator.telemetry.influx_api import InfluxTarget
 from tests.end_to_end.conftest import Lab, ring
@@ -24,7 +24,7 @@ JOB = {"name": "small", "workload": "train", "ranks": RANKS, "rings": [RANKS], "
 
 def written(reports: list[dict[str, object]]) -> list[Point]:
     """Every point of these runs."""
-    return [point for report in reports for point in read(Path(str(report["journal"])).parent)]
+    return [point for report in reports for point in read_points(Path(str(report["journal"])).parent)]
 
 
 @pytest.mark.long

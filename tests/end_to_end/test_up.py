@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.telemetry.reader import read
+from orchestrator.telemetry.reader import read_points
 from tests.end_to_end.conftest import Lab, ring
 from tests.kit.waiting import until
 
@@ -46,7 +46,7 @@ def test_the_order_is_stage_drain_break_make_link_commit_verify(lab: Lab) -> Non
     order = ["observe", "plan", "stage", "drain", "switch", "link", "verify"]
     assert [p["name"] for p in report["phases"] if p["name"] in order] == order
     assert all(end[a] <= begin[b] + 1e-3 for a, b in pairwise(order))
-    points = list(read(Path(report["journal"]).parent))
+    points = list(read_points(Path(report["journal"]).parent))
     device = [p for p in points if p.measurement == "reconfig_device"]
     assert {p.tags["device"] for p in device} == {"ocs1", "ocs3"}
     phases = [p for p in points if p.measurement == "phase"]

@@ -14,7 +14,7 @@ import yaml
 from emulators.inventory.config import read_config
 from optics import BadFile
 from orchestrator.experiments.files.scenario.documents import differing_fields, undeclared
-from orchestrator.experiments.files.scenario.edges import json_schema
+from orchestrator.experiments.files.scenario.edges import scenario_schema
 from orchestrator.experiments.files.scenario.reader import read_scenario
 from orchestrator.experiments.files.scenario.values import Scenario
 from orchestrator.experiments.scenario.lab import prepare_lab
@@ -195,13 +195,13 @@ def test_a_plan_that_nothing_was_added_to_keeps_its_text_so_that_errors_have_its
 
 def test_the_committed_schema_is_the_one_the_program_uses() -> None:
     committed = json.loads((ROOT / "docs" / "reference" / "scenario.schema.json").read_text())
-    assert committed == json_schema(), "write it again: testbed schema scenario > docs/reference/scenario.schema.json"
+    assert committed == scenario_schema(), "write it again: testbed schema scenario > docs/reference/scenario.schema.json"
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.parent.name)
 def test_a_shipped_scenario_is_named_like_its_folder_fits_the_schema_and_has_its_page(path: Any) -> None:
     document = yaml.safe_load(path.read_text())
-    jsonschema.validate(document, json_schema(), cls=jsonschema.Draft202012Validator)
+    jsonschema.validate(document, scenario_schema(), cls=jsonschema.Draft202012Validator)
     found = read_scenario(path.read_text(), str(path), lambda word: (path.parent / word).read_text())
     assert found.name == path.parent.name and found.lab is not None
     page = (path.parent / "README.md").read_text()

@@ -320,7 +320,7 @@ def devices_trial(monkeypatch: pytest.MonkeyPatch, refuses: bool = False) -> tup
 
     monkeypatch.setattr(onlab, "generated_lab", lab_of)
     monkeypatch.setattr(onlab.emulated, "ask", ask)
-    monkeypatch.setattr(onlab, "opened", lambda lab, name: Device(name, refuses))
+    monkeypatch.setattr(onlab, "open_driver", lambda lab, name: Device(name, refuses))
     torus = (ROOT / "examples" / "torus-3x4.json").read_text()
     fault = {"at": "ocs1", "kind": "slow-reply", "seconds": 1.0}
     files = {"plan": {"name": "ring", "text": PLAN}, "then": {"name": "torus", "text": torus}}

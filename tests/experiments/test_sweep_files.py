@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from optics import BadFile
-from orchestrator.experiments.files.sweep.edges import json_schema
+from orchestrator.experiments.files.sweep.edges import sweep_schema
 from orchestrator.experiments.files.sweep.reader import read_campaign
 from orchestrator.experiments.files.sweep.values import Campaign
 from tests.house.repository import ROOT
@@ -176,4 +176,4 @@ def test_the_examples_are_campaigns(path: Path) -> None:
 
 def test_the_committed_schema_is_the_one_the_program_uses() -> None:
     committed = (ROOT / "docs" / "reference" / "sweep.schema.json").read_text()
-    assert json.loads(committed) == json_schema(), "write it again: testbed schema sweep > docs/reference/sweep.schema.json"
+    assert json.loads(committed) == sweep_schema(), "write it again: testbed schema sweep > docs/reference/sweep.schema.json"

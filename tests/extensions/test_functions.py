@@ -32,7 +32,7 @@ from orchestrator.processes import Daemon
 from orchestrator.session import Session
 from orchestrator.store.records import JobRecord
 from orchestrator.store.store import Store
-from orchestrator.telemetry import read
+from orchestrator.telemetry import read_points
 from tests.jobs.test_jobs import KEY, Bench, Ranks
 from tests.kit.jobs import spec
 from tests.workloads.packetswitch import Switch, switch
@@ -117,7 +117,7 @@ async def test_what_the_switch_counted_is_in_the_status_and_the_journal_while_it
     assert record is not None
     [lent] = (await place.jobs.status(record)).attached["functions"]
     assert {"segment": "ideal", "state": "leased", "size": 8, "total": 16, "packets_in": 0}.items() <= lent.items()
-    points = [each for each in read(place.folder / record.run) if each.measurement == "function"]
+    points = [each for each in read_points(place.folder / record.run) if each.measurement == "function"]
     assert points and points[-1].tags["function"] == "aggregate" and points[-1].fields["size"] == 8
     lease = leases_of(given(record))[0]
     place.at.ask(op="release", allocation=lease.allocation, token=lease.token)

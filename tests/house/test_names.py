@@ -30,10 +30,10 @@ from orchestrator.services.schedule.points import record_host, record_turn
 from orchestrator.store.light import light_history
 from orchestrator.store.records import StallPoint
 from orchestrator.store.store import Store
-from orchestrator.telemetry import MEASUREMENTS, Journal, Silent, read
+from orchestrator.telemetry import MEASUREMENTS, Journal, Silent, read_points
 from orchestrator.telemetry.recorder import Recorder
 from orchestrator.telemetry.reference import rewrite_tables
-from orchestrator.verify.power import Point, Reading, keep
+from orchestrator.verify.power import MeterPoint, Reading, keep
 from orchestrator.verify.report import PairSample, Rung
 from tests.house.repository import ROOT
 from tests.kit.labs import lab_of
@@ -161,13 +161,13 @@ def test_what_the_engine_records_is_declared_and_what_is_declared_is_recorded(tm
         record_host(journal, "round", HostEvent("gpu01", "slot", at, seen_by_host))
         way = goal.circuits[0]
         ends = (("in", way.path[0].ingress, 0.0), ("out", way.path[0].egress, -1.5))
-        reading = Reading(way, way.path, tuple(Point(*end, alone=True) for end in ends), 1.5, 1.0)
+        reading = Reading(way, way.path, tuple(MeterPoint(*end, alone=True) for end in ends), 1.5, 1.0)
         with Store(tmp_path / "store.sqlite3", durable=False) as store:
             keep([reading], store, "lab", "2026-11-21-0001", journal)
             assert [p.loss_db for p in light_history(store, "lab")] == [1.5]
     trouble: list[str] = []
     seen: dict[str, set[str]] = defaultdict(set)
-    for point in read(tmp_path, trouble=trouble):
+    for point in read_points(tmp_path, trouble=trouble):
         assert set(point.tags) == set(MEASUREMENTS[point.measurement].tags)
         assert set(point.fields) <= set(MEASUREMENTS[point.measurement].fields)
         seen[point.measurement] |= set(point.fields)

@@ -64,7 +64,7 @@ from orchestrator.plan.edges import (
     TrafficEdge,
     TransferEdge,
     TransitionEdge,
-    json_schema,
+    plan_schema,
 )
 from orchestrator.plan.job_env import ALLOWED
 from orchestrator.plan.reader import read_plan
@@ -179,7 +179,7 @@ def test_the_plan_page_lists_the_variables_a_plan_may_set_with_their_values() ->
 
 def test_the_committed_schema_is_the_one_the_program_uses() -> None:
     committed = (DOCS / "reference" / "plan.schema.json").read_text()
-    assert json.loads(committed) == json_schema(), "write it again: testbed schema plan > docs/reference/plan.schema.json"
+    assert json.loads(committed) == plan_schema(), "write it again: testbed schema plan > docs/reference/plan.schema.json"
 
 
 PLANS = {

@@ -13,7 +13,7 @@ from orchestrator.hosts import Beat, ClockReading, RankTimes
 from orchestrator.jobs import beats as job_beats
 from orchestrator.jobs.beats import collect_heartbeats, kept
 from orchestrator.session import Session
-from orchestrator.telemetry import read
+from orchestrator.telemetry import read_points
 from tests.hosts.parts import OwnParts
 
 RANKS = ("gpu01/0", "gpu01/1", "gpu02")
@@ -48,7 +48,7 @@ async def home(hosts: Ranks, run_dir: Path) -> list[Beat]:
 
 
 def points(run_dir: Path) -> list[tuple[str, int]]:
-    return [(p.tags["rank"], int(p.fields["iter"])) for p in read(run_dir, only=["rank"])]
+    return [(p.tags["rank"], int(p.fields["iter"])) for p in read_points(run_dir, only=["rank"])]
 
 
 async def test_each_iteration_of_each_rank_stands_in_the_journal_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,7 +76,7 @@ async def test_the_last_iterations_of_a_job_that_ends_come_home_at_once(tmp_path
 
 async def test_what_is_not_known_of_an_iteration_is_not_in_the_journal(tmp_path: Path) -> None:
     await home(Ranks(ahead_ns=7_000_000), tmp_path)
-    found = {p.tags["rank"]: p for p in read(tmp_path, only=["rank"])}
+    found = {p.tags["rank"]: p for p in read_points(tmp_path, only=["rank"])}
     assert set(found["gpu01/1"].fields) == {"iter", "iter_ms"}
     assert found["gpu02"].fields == {"iter": 3, "iter_ms": 100.0, "compute_ms": 90.0, "exposed_ms": 10.0, "wait_ms": 5.0}
     assert found["gpu02"].time_ns == 3 * 10**9 - 7_000_000, "at our time, though the host's clock is ahead"

@@ -18,7 +18,7 @@ from orchestrator.jobs.follow import append
 from orchestrator.jobs.iterations import collect_iterations, saves, sent, whole_bytes
 from orchestrator.session import Session
 from orchestrator.store.records import JobRecord
-from orchestrator.telemetry import read
+from orchestrator.telemetry import read_points
 from tests.hosts.parts import OwnParts
 from tests.kit.jobs import spec
 
@@ -52,7 +52,7 @@ async def test_iterations_stand_in_the_journal_at_our_time_though_the_hosts_cloc
     ):  # asked within 2 ms: not to be told apart
         session = cast(Session, SimpleNamespace(hosts=Rank0(1, ahead_ns), lab=lab))
         await collect_iterations(session, "mlp.1", record, tmp_path / run)
-        assert [p.time_ns for p in read(tmp_path / run)] == [n * 10**9 - moved_ns for n in range(1, 51)]
+        assert [p.time_ns for p in read_points(tmp_path / run)] == [n * 10**9 - moved_ns for n in range(1, 51)]
 
 
 async def test_what_was_sent_for_an_exchange_is_in_the_journal_and_no_exchange_is_no_collective(
@@ -67,10 +67,10 @@ async def test_what_was_sent_for_an_exchange_is_in_the_journal_and_no_exchange_i
     session = cast(Session, SimpleNamespace(hosts=Rank0(1), lab=lab))
     record = cast(JobRecord, SimpleNamespace(name="mlp", run="2026-11-21-0001", spec=spec("gpu01")))
     await collect_iterations(session, "mlp.1", record, tmp_path)
-    (found,) = (p for p in read(tmp_path) if p.measurement == "collective")
+    (found,) = (p for p in read_points(tmp_path) if p.measurement == "collective")
     assert (found.fields["iter"], found.fields["size_bytes"], found.fields["wire_bytes"]) == (2, 4000, 1500)
     assert (found.fields["resent_bytes"], found.fields["lost_share"]) == (90, 0.01)
-    (asked,) = (p for p in read(tmp_path) if p.measurement == "requests")
+    (asked,) = (p for p in read_points(tmp_path) if p.measurement == "requests")
     assert asked.fields == {"iter": 2} | {
         key: together[key] for key in ("requests", "hits", "asked_bytes", "found_ms", "found_p99_ms")
     }
@@ -104,7 +104,7 @@ async def test_a_record_that_is_none_is_left_out_and_counted_and_the_others_of_i
     monkeypatch.setattr(f"{__name__}.TEXT", "".join(json.dumps(line) + "\n" for line in lines))
     found = await collect_iterations(*home(Rank0(1)), tmp_path)
     assert [r["iter"] for r in found] == [1, 3] and (found.bad, found.why) == (1, why)
-    assert [p.fields["iter"] for p in read(tmp_path)] == [1, 3]
+    assert [p.fields["iter"] for p in read_points(tmp_path)] == [1, 3]
 
 
 async def test_a_whole_number_with_a_fraction_of_zero_is_one_and_another_is_no_figure(
@@ -114,7 +114,7 @@ async def test_a_whole_number_with_a_fraction_of_zero_is_one_and_another_is_no_f
     monkeypatch.setattr(f"{__name__}.TEXT", json.dumps(odd) + "\n")
     found = await collect_iterations(*home(Rank0(1)), tmp_path)
     assert (found, found.bad) == ([{"iter": 2, "iter_ms": 7, "t_wall_ns": 2 * 10**9, "bytes": 4000, "algbw_gbps": 1.0}], 0)
-    step, summed = read(tmp_path)
+    step, summed = read_points(tmp_path)
     assert step.fields["iter"] == summed.fields["iter"] == 2 and summed.fields["size_bytes"] == 4000
     assert "wire_bytes" not in summed.fields
 
@@ -145,7 +145,7 @@ async def test_bytes_that_are_no_text_and_lines_too_long_cost_no_record_beside_t
     hosts = Written(b"\n".join([*lines[:3], odd, *lines[3:]]) + b"\n")
     found = await collect_iterations(*home(hosts), tmp_path)
     assert [r["iter"] for r in found] == [1, 2, 3, 4, 5, 6, 7] and found.bad == 1
-    assert [p.fields["iter"] for p in read(tmp_path)] == [1, 2, 3, 4, 5, 6, 7]
+    assert [p.fields["iter"] for p in read_points(tmp_path)] == [1, 2, 3, 4, 5, 6, 7]
 
 
 async def test_what_a_job_put_in_the_place_of_its_records_ends_no_verb_and_is_told(tmp_path: Path) -> None:

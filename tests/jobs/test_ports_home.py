@@ -14,7 +14,7 @@ from optics import Unreachable
 from orchestrator.hosts import ClockReading, Tail
 from orchestrator.jobs.ports import fetch_samples
 from orchestrator.session import Session
-from orchestrator.telemetry import Journal, read
+from orchestrator.telemetry import Journal, read_points
 from tests.hosts.parts import OwnParts
 
 PIECE = 3
@@ -56,7 +56,7 @@ async def home(hosts: Kept, run_dir: Path, since: float, *, ended: bool = False)
     run_dir.mkdir(exist_ok=True)
     session = cast(Session, SimpleNamespace(hosts=hosts, lab=SimpleNamespace(name="lab")))
     await fetch_samples(session, "mlp.1", run_dir.name, run_dir, list(hosts.lines), since, ended=ended)
-    points = [p for p in read(run_dir) if p.measurement == "port"]
+    points = [p for p in read_points(run_dir) if p.measurement == "port"]
     return sorted((p.tags["host"], p.tags["port"], p.time_ns // 10**6, int(p.fields["tx_bytes"])) for p in points)
 
 

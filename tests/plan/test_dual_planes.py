@@ -23,7 +23,7 @@ from orchestrator.plan.reader import read_plan
 from orchestrator.plan.target import target
 from orchestrator.session import Session
 from orchestrator.verify.degraded import packet_switches
-from orchestrator.verify.symptoms import Subject, wires
+from orchestrator.verify.symptoms import DiagnosedJob, wires
 from planner.model.demand import Demand, Group
 from planner.model.workload import Workload
 from planner.topology.methods import Wanted as WantedDesign
@@ -105,7 +105,7 @@ def test_a_leaf_switch_whose_ports_are_all_dark_is_named_instead_of_its_cables(l
 
 def test_a_diagnosis_is_told_the_leaf_switch_at_both_ends_of_a_link(lab: Lab) -> None:
     plane = lab.segments["plane2"]
-    subject = Subject(Plan("both", ()), plane.links(["gpu01", "gpu02", "gpu03"]), ())
+    subject = DiagnosedJob(Plan("both", ()), plane.links(["gpu01", "gpu02", "gpu03"]), ())
     found = wires(subject, cast(Session, SimpleNamespace(lab=lab)))
     near, far = ("rack 1 of plane2", "rack 1 of plane2"), ("rack 1 of plane2", "rack 2 of plane2")
     assert [(wire.segment, wire.switches) for wire in found] == [("plane2", near), ("plane2", far), ("plane2", far)]

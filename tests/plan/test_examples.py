@@ -15,7 +15,7 @@ from optics import BadFile
 from orchestrator.fabric.circuits import circuits, over_budget
 from orchestrator.inventory.lab import Lab, Secret, read_lab
 from orchestrator.inventory.yaml_reader import read_yaml
-from orchestrator.plan.edges import json_schema
+from orchestrator.plan.edges import plan_schema
 from orchestrator.plan.ports import assign_ports
 from orchestrator.plan.reader import read_plan
 from tests.kit.labs import lab_of
@@ -27,14 +27,14 @@ EXAMPLES = sorted((ROOT / "examples").glob("*.json"))
 
 def test_the_committed_schema_is_the_one_the_program_uses() -> None:
     committed = json.loads((ROOT / "docs" / "reference" / "plan.schema.json").read_text())
-    assert committed == json_schema(), "write it again: testbed schema plan > docs/reference/plan.schema.json"
+    assert committed == plan_schema(), "write it again: testbed schema plan > docs/reference/plan.schema.json"
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_an_example_is_named_like_its_file_fits_the_schema_and_needs_no_warning(path: Path, lab: Lab) -> None:
     text = path.read_text()
     document = json.loads(text)
-    jsonschema.validate(document, json_schema(), cls=jsonschema.Draft202012Validator)
+    jsonschema.validate(document, plan_schema(), cls=jsonschema.Draft202012Validator)
     assert (path.parent / document["$schema"]).resolve() == ROOT / "docs" / "reference" / "plan.schema.json"
     plan = read_plan(text, path.name, lab)
     assert plan.name == path.stem and plan.description and not plan.warnings and plan.job

@@ -17,7 +17,7 @@ from orchestrator.plan.design.placement import _chosen_hosts
 from orchestrator.plan.reader import read_plan
 from orchestrator.plan.target import target
 from orchestrator.store.ownership import used_otherwise
-from orchestrator.store.scope import reach
+from orchestrator.store.scope import reachable_scope
 from tests.oracles.walk import walk
 from tests.properties.labs import macs
 from tests.properties.switches import switched_lab
@@ -126,7 +126,7 @@ def test_facts_of_a_slice_are_those_of_its_host_and_a_host_without_slices_has_no
 
 
 def test_locks_of_two_slices_do_not_meet_and_that_of_the_host_meets_both(lab: Lab) -> None:
-    a, b, whole = (reach(lab, [name]) for name in ("gpu01/a", "gpu01/b", "gpu01"))
+    a, b, whole = (reachable_scope(lab, [name]) for name in ("gpu01/a", "gpu01/b", "gpu01"))
     assert not a.overlaps(b) and a.overlaps(whole) and b.overlaps(whole)
 
 

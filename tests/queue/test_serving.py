@@ -16,7 +16,7 @@ from orchestrator.queue.acts import NOT_STOPPED, decided
 from orchestrator.queue.onlab import able
 from orchestrator.queue.serving import TRIES
 from orchestrator.store.audit import Who, audit
-from orchestrator.store.queue import QueuedJob, add, claim, drop, move, note, queued
+from orchestrator.store.queue import QueuedJob, add, change_job_state, claim, drop, note_obstacle, queued
 from orchestrator.store.store import Store
 from tests.house.repository import ROOT
 from tests.queue.floor import ANN, HOSTS, LAB, Floor, Points, queue, serve, serving, until
@@ -160,13 +160,13 @@ def test_hosts_that_do_not_come_back_are_not_waited_for(store: Store, floor: Flo
     stuck, other = (queue(store, 2, preemptible=True) for _ in range(2))
     for job, hosts in ((stuck, HOSTS[:2]), (other, HOSTS[2:])):
         claimed = claim(store, ANN, job, hosts, "[]")
-        assert claimed and move(store, ANN, claimed, "running")
+        assert claimed and change_job_state(store, ANN, claimed, "running")
     queue(store, 2)
     latest = {job.number: job for job in queued(store, LAB)}
     assert decided(floor, latest.values(), {"ann"}).stops == {2: 3}
-    stopping = move(store, ANN, latest[1], "stopping", next="waiting", detail="stopped for 3 (job of ann)")
+    stopping = change_job_state(store, ANN, latest[1], "stopping", next="waiting", detail="stopped for 3 (job of ann)")
     assert stopping and not decided(floor, queued(store, LAB), {"ann"}).stops, "its hosts will be free"
-    note(store, stopping, f"stopped for 3 (job of ann){NOT_STOPPED}gpu01 does not answer")
+    note_obstacle(store, stopping, f"stopped for 3 (job of ann){NOT_STOPPED}gpu01 does not answer")
     assert not decided(floor, queued(store, LAB), {"ann"}).stops, "it is tried again"
     monkeypatch.setattr(acts, "STUCK_S", 0.0)
     assert decided(floor, queued(store, LAB), {"ann"}).stops == {2: 3}
@@ -176,7 +176,7 @@ async def test_jobs_of_a_user_who_does_not_serve_the_queue_hold_nobody_up(store:
     bob = Who("bob", "bob")
     runs, waits = (add(store, LAB, bob, name="job", text="", method="ring", count=2, for_s=600, preemptible=True) for _ in range(2))
     claimed = claim(store, bob, runs, HOSTS[:2], "[]")
-    assert claimed and move(store, bob, claimed, "running")
+    assert claimed and change_job_state(store, bob, claimed, "running")
     queue(store, 4)
     late = queue(store, 2)
     work = asyncio.ensure_future(serving(store, floor).serve())

@@ -8,7 +8,7 @@ from itertools import combinations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.store.lock_queue import LIVE, Lock, blockers, settle
+from orchestrator.store.lock_queue import LIVE, Lock, blockers, settle_locks
 from orchestrator.store.scope import WHOLE, Scope
 
 
@@ -57,21 +57,21 @@ def queues(draw: st.DrawFn) -> list[Lock]:
 
 @given(queues(), st.sets(st.integers(0, 6)))
 def test_two_locks_that_meet_are_never_active_together(queue: list[Lock], dead: set[int]) -> None:
-    live, _ = settle(queue, 0.0, nobody)
+    live, _ = settle_locks(queue, 0.0, nobody)
     for now in range(1, 60, 5):
-        live, _ = settle(live, float(now), lambda one, now=now: now > 20 and one.seq in dead)  # type: ignore[misc]
+        live, _ = settle_locks(live, float(now), lambda one, now=now: now > 20 and one.seq in dead)  # type: ignore[misc]
         active = [one for one in live if one.state == "active"]
         assert not [pair for pair in combinations(active, 2) if pair[0].meets(pair[1])]
 
 
 @given(queues(), st.lists(st.integers(1, 80), max_size=6))
 def test_looking_seldom_or_often_comes_to_the_same(queue: list[Lock], looks: list[int]) -> None:
-    start, _ = settle(queue, 0.0, nobody)
-    seldom, once = settle(start, 80.0, nobody)
+    start, _ = settle_locks(queue, 0.0, nobody)
+    seldom, once = settle_locks(start, 80.0, nobody)
     often = start
     changes: dict[str, Lock] = {}
     for now in [*sorted(looks), 80]:
-        often, changed = settle(often, float(now), nobody)
+        often, changed = settle_locks(often, float(now), nobody)
         changes |= {one.id: one for one in changed}
     assert often == seldom
     assert {one.id: one for one in once} == changes
@@ -79,11 +79,11 @@ def test_looking_seldom_or_often_comes_to_the_same(queue: list[Lock], looks: lis
 
 @given(queues())
 def test_everybody_gets_his_turn_once_the_others_end(queue: list[Lock]) -> None:
-    live, changed = settle(queue, 0.0, nobody)
+    live, changed = settle_locks(queue, 0.0, nobody)
     had = {one.id for one in changed}
     for now in range(1, 200, 10):
         # whoever runs has ended by the next look
-        live, changed = settle(live, float(now), lambda one: one.state == "active")
+        live, changed = settle_locks(live, float(now), lambda one: one.state == "active")
         had |= {one.id for one in changed if one.state in ("active", "expired")}
     assert had == {one.id for one in queue}
     assert not live
@@ -91,13 +91,13 @@ def test_everybody_gets_his_turn_once_the_others_end(queue: list[Lock]) -> None:
 
 def test_a_reservation_expires_and_the_next_begins_at_that_time() -> None:
     held = lock(1, "ann", state="active", expires=10.0)
-    live, changed = settle([held, lock(2, "bob")], 14.0, nobody)
+    live, changed = settle_locks([held, lock(2, "bob")], 14.0, nobody)
     assert [(one.owner, one.state, one.since, one.expires) for one in live] == [("bob", "active", 10.0, 20.0)]
     assert [(one.id, one.state, one.ended) for one in changed] == [("l1", "expired", 10.0), ("l2", "active", None)]
 
 
 def test_a_reservation_nobody_looked_at_has_its_time_and_is_over() -> None:
-    live, changed = settle([lock(1, "ann", state="active", expires=10.0), lock(2, "bob")], 25.0, nobody)
+    live, changed = settle_locks([lock(1, "ann", state="active", expires=10.0), lock(2, "bob")], 25.0, nobody)
     assert live == []
     assert [(one.id, one.state, one.since, one.ended) for one in changed] == [
         ("l1", "expired", 0.0, 10.0),
@@ -107,12 +107,12 @@ def test_a_reservation_nobody_looked_at_has_its_time_and_is_over() -> None:
 
 def test_a_run_ends_with_its_process_and_a_waiting_one_too() -> None:
     locks = [run(1, "ann", "a", state="active"), run(2, "bob", "a"), run(3, "cid", "a")]
-    live, _ = settle(locks, 5.0, lambda one: one.seq < 3)
+    live, _ = settle_locks(locks, 5.0, lambda one: one.seq < 3)
     assert [(one.owner, one.state, one.since) for one in live] == [("cid", "active", 5.0)]
 
 
 def test_a_reservation_does_not_end_with_the_process_that_made_it() -> None:
-    live, changed = settle([lock(1, "ann", state="active", expires=99.0)], 5.0, lambda one: True)
+    live, changed = settle_locks([lock(1, "ann", state="active", expires=99.0)], 5.0, lambda one: True)
     assert len(live) == 1 and not changed
 
 
@@ -139,10 +139,10 @@ def test_who_waits_for_my_reservation_does_not_keep_me_out_of_it() -> None:
 
 def test_who_follows_a_certain_lock_waits_for_it_and_keeps_nobody_waiting_meanwhile() -> None:
     first, follows = lock(1, "ann", "a", state="active", expires=10.0), lock(2, "bob", "b", after="l1")
-    live, _ = settle([first, follows], 5.0, nobody)
+    live, _ = settle_locks([first, follows], 5.0, nobody)
     assert [one.state for one in live] == ["active", "waiting"]
     assert blockers(run(3, "cid", "b"), live) == []
-    live, _ = settle(live, 10.0, nobody)
+    live, _ = settle_locks(live, 10.0, nobody)
     assert [(one.owner, one.state) for one in live] == [("bob", "active")]
 
 

@@ -12,7 +12,7 @@ from optics.errors import Interlock, Locked, Missing
 from orchestrator.fabric.up_state import UpState
 from orchestrator.store import queue
 from orchestrator.store.audit import Who, audit
-from orchestrator.store.queue import QueuedJob, add, claim, drop, keeps, move, queued, serve, served
+from orchestrator.store.queue import QueuedJob, add, change_job_state, claim, drop, keeps, queued, serve, served
 from orchestrator.store.store import Store
 
 LAB, ANN, BOB = "lab", Who("ann", "ann"), Who("bob", "bob")
@@ -33,10 +33,10 @@ def test_a_job_goes_from_state_to_state_and_gives_its_hosts_back(store: Store) -
     assert (job.number, job.slice, job.state, job.left_s, job.preemptible) == (1, "ann.q1", "waiting", 60, True)
     starting = claim(store, ANN, job, ("gpu01", "gpu02"), "plan")
     assert starting and (starting.generation, starting.hosts, starting.plan_text) == (1, ("gpu01", "gpu02"), "plan")
-    running = move(store, ANN, starting, "running")
-    stopping = running and move(store, ANN, running, "stopping", next="waiting", detail="for 2")
+    running = change_job_state(store, ANN, starting, "running")
+    stopping = running and change_job_state(store, ANN, running, "stopping", next="waiting", detail="for 2")
     assert stopping and stopping.hosts == ("gpu01", "gpu02") and 0 < stopping.used_s < 60 and stopping.left_s < 60
-    again = move(store, ANN, stopping, "waiting", done=12)
+    again = change_job_state(store, ANN, stopping, "waiting", done=12)
     assert again and (again.hosts, again.done, again.generation) == ((), 12, 1)
     assert [line.what for line in audit(store, LAB)][::-1] == [
         "queued", "queue: starting", "queue: running", "queue: stopping", "queue: waiting"
@@ -47,9 +47,9 @@ def test_who_knows_an_old_state_changes_nothing(store: Store) -> None:
     job = added(store)
     starting = claim(store, ANN, job, ("gpu01", "gpu02"), "plan")
     assert starting and claim(store, ANN, job, ("gpu03", "gpu04"), "plan") is None
-    waits = move(store, ANN, starting, "waiting")
+    waits = change_job_state(store, ANN, starting, "waiting")
     assert waits and claim(store, ANN, waits, ("gpu01", "gpu02"), "plan")
-    assert move(store, ANN, starting, "running") is None, "the same state, of an earlier time"
+    assert change_job_state(store, ANN, starting, "running") is None, "the same state, of an earlier time"
 
 
 def test_two_jobs_never_get_the_same_host(store: Store) -> None:
@@ -82,7 +82,11 @@ def test_what_is_dropped_is_stopped_first_and_only_by_its_owner(store: Store) ->
 
 def test_a_job_that_is_stopped_for_another_and_then_dropped_does_not_wait_again(store: Store) -> None:
     job = claim(store, ANN, added(store), ("gpu01", "gpu02"), "plan")
-    assert job and (job := move(store, ANN, job, "running")) and (job := move(store, ANN, job, "stopping", next="waiting"))
+    assert (
+        job
+        and (job := change_job_state(store, ANN, job, "running"))
+        and (job := change_job_state(store, ANN, job, "stopping", next="waiting"))
+    )
     assert drop(store, LAB, ANN, job.number).next == "done"
 
 
@@ -117,7 +121,7 @@ def test_a_user_can_serve_the_queue_from_another_machine_once_the_first_has_ende
 
 def test_a_job_that_cannot_be_stopped_everywhere_gives_the_other_hosts_back(store: Store) -> None:
     job = claim(store, ANN, added(store), ("gpu01", "gpu02"), "plan")
-    stopping = job and move(store, ANN, job, "stopping", next="done")
+    stopping = job and change_job_state(store, ANN, job, "stopping", next="done")
     assert stopping
     keeps(store, stopping, ["gpu02"])
     assert claim(store, BOB, added(store, BOB), ("gpu02", "gpu03"), "plan") is None
@@ -132,7 +136,7 @@ def test_the_slice_of_a_job_is_one_that_nobody_uses(store: Store) -> None:
 
 def test_a_wall_clock_that_is_set_gives_and_takes_no_time(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     job = claim(store, ANN, added(store), ("gpu01", "gpu02"), "plan")
-    assert job and move(store, ANN, job, "running")
+    assert job and change_job_state(store, ANN, job, "running")
     now = time.time()
     monkeypatch.setattr(queue.time, "time", lambda: now + 7200)
     [job] = queued(store, LAB)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from optics import CrossConnect, Port, Usage
-from orchestrator.store.scope import WHOLE, Scope, of_settings, ranges, reach, read_scope, scope_of_data
+from orchestrator.store.scope import WHOLE, Scope, of_settings, ranges, reachable_scope, read_scope, scope_of_data
 from tests.change.glasslab import joined, roadm, select
 
 HOSTS = [f"gpu{n:02d}" for n in range(1, 4)]
@@ -67,14 +67,14 @@ def test_a_scope_is_written_in_few_words() -> None:
 
 
 def test_a_host_stands_for_the_ports_its_fibres_reach() -> None:
-    found = reach(joined(4), ["gpu01", "gpu02"])
+    found = reachable_scope(joined(4), ["gpu01", "gpu02"])
     assert found.ports == {Port("west", "1"), Port("west", "101"), Port("east", "2"), Port("east", "102")}
-    assert not found.overlaps(reach(joined(4), ["gpu03", "gpu04"]))
+    assert not found.overlaps(reachable_scope(joined(4), ["gpu03", "gpu04"]))
 
 
 @pytest.mark.parametrize("lab", [roadm(), select()])
 def test_a_wavelength_selective_device_is_locked_whole(lab: object) -> None:
-    one, other = reach(lab, ["gpu01"]), reach(lab, ["gpu02"])  # type: ignore[arg-type]
+    one, other = reachable_scope(lab, ["gpu01"]), reachable_scope(lab, ["gpu02"])  # type: ignore[arg-type]
     assert one.devices == {"wss1"} and not one.ports
     assert one.overlaps(other)
 

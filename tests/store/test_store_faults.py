@@ -146,10 +146,10 @@ def test_a_whole_store_has_no_findings_and_examining_writes_nothing(tmp_path: Pa
     path = tmp_path / "testbed.sqlite3"
     with Store(path, durable=False) as store:
         store.new_run("up", "lab")
-        found = rescue.examine(path)  # while somebody else uses it
+        found = rescue.check_store_file(path)  # while somebody else uses it
         assert found.findings == () and found.rows["runs"] == 1
     before = path.read_bytes()
-    rescue.examine(path)
+    rescue.check_store_file(path)
     assert path.read_bytes() == before
 
 
@@ -158,7 +158,7 @@ def test_what_can_be_read_of_a_damaged_store_is_kept_and_so_is_the_damaged_file(
     damaged(path)
     path.chmod(0o600)
     was = path.read_bytes()
-    found = rescue.examine(path)
+    found = rescue.check_store_file(path)
     assert found.findings and found.rows["runs"] is None
     rescued = rescue.rescue(path)
     assert rescued.kept.read_bytes() == was and stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -167,7 +167,7 @@ def test_what_can_be_read_of_a_damaged_store_is_kept_and_so_is_the_damaged_file(
     assert "plan-150" in lost and len(lost) < 15, "no more is lost than what stood on the page"
     assert {"plan-0", "plan-299"} <= left and rescued.rows["runs"] == len(left)
     assert any("runs may be missing" in line for line in rescued.losses)
-    assert rescue.examine(path).findings == ()
+    assert rescue.check_store_file(path).findings == ()
     with Store(path, durable=False) as store:
         assert store.new_run("up", "lab").id.endswith("-0301")
     assert sorted(p.name for p in tmp_path.iterdir()) == sorted([path.name, rescued.kept.name])
@@ -206,7 +206,7 @@ def test_a_store_in_use_is_not_exchanged_under_the_hands_of_who_uses_it(tmp_path
 def test_of_a_file_without_a_readable_page_nothing_is_made_and_it_stays(tmp_path: Path) -> None:
     path = tmp_path / "testbed.sqlite3"
     path.write_bytes(b"these are notes, not a database\n" * 200)
-    assert rescue.examine(path).findings == ("file is not a database",)
+    assert rescue.check_store_file(path).findings == ("file is not a database",)
     with pytest.raises(StoreFailed, match="nothing in it can be read; it was not touched"):
         rescue.rescue(path)
     assert [p.name for p in tmp_path.iterdir()] == [path.name]

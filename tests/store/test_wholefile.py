@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.files.atomic import probe, whole, write_whole
+from orchestrator.files.atomic import atomic_write, probe, write_whole
 from tests.disk import room_for
 
 
@@ -23,7 +23,7 @@ def test_a_file_that_cannot_be_finished_leaves_the_old_one_and_nothing_else(tmp_
     probe(path)
     with pytest.raises(NotADirectoryError):
         probe(path / "below")
-    with pytest.raises(KeyboardInterrupt), whole(path) as fresh:
+    with pytest.raises(KeyboardInterrupt), atomic_write(path) as fresh:
         fresh.write_text("half")
         raise KeyboardInterrupt
     assert path.read_text() == "old" and names(tmp_path) == ["page.html"]

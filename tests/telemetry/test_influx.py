@@ -161,7 +161,7 @@ Sink(InfluxTarget({target.url!r}, {target.db!r}), Path({str(tmp_path)!r})).run()
             finally:
                 process.kill()
     # as if it had died between the write and the note
-    tail.store(run, target.key, replace(tail.stored_mark(run, target.key, target.name), offset=0))
+    tail.store_mark(run, target.key, replace(tail.stored_mark(run, target.key, target.name), offset=0))
     drained(target, tmp_path)
     assert held(target) == (60_000, sum(range(60_000)))
 
@@ -318,7 +318,7 @@ def test_a_full_disk_where_the_notes_are_costs_a_repetition_and_no_point(
 
     fill(tmp_path / "runs" / "r", 5)
     with monkeypatch.context() as patch:
-        patch.setattr(tail, "store", full)
+        patch.setattr(tail, "store_mark", full)
         assert drained(target, tmp_path).state.points == 5
     assert drained(target, tmp_path).state.points == 5  # again, onto themselves
     assert held(target) == (5, 10)

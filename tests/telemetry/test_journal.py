@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from optics.errors import StoreFailed
-from orchestrator.telemetry import MEASUREMENTS, Journal, read
+from orchestrator.telemetry import MEASUREMENTS, Journal, read_points
 from orchestrator.telemetry.lineprotocol import EMPTY_TAG, INT_MAX, INT_MIN, integer, number, parse, tag, text
 from orchestrator.telemetry.names import COMMON_TAGS
 from orchestrator.telemetry.reader import part_files
@@ -42,7 +42,7 @@ class SteppedClock:
 
 
 def one(run_dir: Path) -> Any:
-    (point,) = read(run_dir)
+    (point,) = read_points(run_dir)
     return point
 
 
@@ -129,7 +129,7 @@ def test_samples_written_at_once_are_the_points_written_one_by_one(tmp_path: Pat
             for *values, at in rows if run == "each" else ():
                 journal.point("port", PORT, dict(zip(names, values, strict=True)), at)
             assert journal.points == 3
-        found.append([(p.time_ns, p.tags, p.fields) for p in read(tmp_path / run)])
+        found.append([(p.time_ns, p.tags, p.fields) for p in read_points(tmp_path / run)])
     assert found[0] == found[1] and [fields["rx_bytes"] for _, _, fields in found[0]] == [5, 6, 7]
     assert len({at for at, _, _ in found[0]}) == 3, "two of one nanosecond would overwrite each other"
     with Journal(tmp_path / "wrong", "r", "lab") as journal, pytest.raises(ValueError, match="rx_byte: not declared integers"):
@@ -152,7 +152,7 @@ def test_a_point_that_is_not_as_declared_is_refused(
 ) -> None:
     with Journal(tmp_path, "r", "emulated") as journal, pytest.raises(ValueError, match=words):
         journal.point(name, tags, fields)
-    assert list(read(tmp_path)) == []
+    assert list(read_points(tmp_path)) == []
 
 
 def test_two_points_of_one_series_never_share_a_nanosecond(tmp_path: Path) -> None:
@@ -162,7 +162,7 @@ def test_two_points_of_one_series_never_share_a_nanosecond(tmp_path: Path) -> No
         for at in (1000, 1000, 1001, 999, 1000):
             journal.point("port", PORT, {"rx_bytes": at}, at)
         journal.point("port", other, {"rx_bytes": 1}, 1000)
-    times = [p.time_ns - journal.anchor_ns for p in read(tmp_path)]
+    times = [p.time_ns - journal.anchor_ns for p in read_points(tmp_path)]
     assert times[:5] == [1000, 1001, 1002, 999, 1003]
     assert times[5] == 1000
 
@@ -186,7 +186,7 @@ def test_a_stepped_wall_clock_bends_neither_durations_nor_order(tmp_path: Path) 
         journal.phase("switch", began, journal.now_ns())
         clock.pass_ns(4_000_000)
         journal.phase("link", began + 31_000_000, journal.now_ns())
-    switch, link = read(tmp_path)
+    switch, link = read_points(tmp_path)
     assert switch.fields["duration_ns"] == 31_000_000 and switch.fields["duration_ms"] == 31.0
     assert link.fields["duration_ns"] == 4_000_000
     assert link.time_ns - switch.time_ns == 31_000_000
@@ -221,11 +221,11 @@ def test_a_torn_last_line_is_skipped_then_cut_off(tmp_path: Path, keep: int) -> 
     whole = path.read_bytes()
     path.write_bytes(whole[:-keep])
     trouble: list[str] = []
-    assert [p.fields["rx_bytes"] for p in read(tmp_path, trouble=trouble)] == [0, 1]
+    assert [p.fields["rx_bytes"] for p in read_points(tmp_path, trouble=trouble)] == [0, 1]
     assert trouble == ["000.lp:3: torn last line"]
     with Journal(tmp_path, "r", "emulated") as journal:
         journal.point("port", PORT, {"rx_bytes": 9})
-    assert [p.fields["rx_bytes"] for p in read(tmp_path)] == [0, 1, 9]
+    assert [p.fields["rx_bytes"] for p in read_points(tmp_path)] == [0, 1, 9]
 
 
 def test_garbage_inside_a_part_is_named_and_skipped(tmp_path: Path) -> None:
@@ -234,7 +234,7 @@ def test_garbage_inside_a_part_is_named_and_skipped(tmp_path: Path) -> None:
     path = part_files(tmp_path)[0]
     path.write_bytes(b"\xff\xfe nonsense\n" + path.read_bytes())
     trouble: list[str] = []
-    assert len(list(read(tmp_path, trouble=trouble))) == 1
+    assert len(list(read_points(tmp_path, trouble=trouble))) == 1
     assert trouble[0].startswith("000.lp:1: ")
 
 
@@ -257,7 +257,7 @@ def test_a_line_that_a_disk_spoilt_and_that_still_parses_is_named_and_skipped(tm
     assert spoilt in path.read_text()
     path.write_text(path.read_text().replace(spoilt, why, 1))
     trouble: list[str] = []
-    assert [p.tags["subject"] for p in read(tmp_path, trouble=trouble)] == ["ocs1"]
+    assert [p.tags["subject"] for p in read_points(tmp_path, trouble=trouble)] == ["ocs1"]
     assert len(trouble) == 1 and trouble[0].startswith("000.lp:1: ")
 
 
@@ -267,10 +267,10 @@ def test_full_parts_are_compressed_and_read_in_order(tmp_path: Path) -> None:
             journal.point("port", PORT, {"rx_bytes": n})
     names = [p.name for p in part_files(tmp_path)]
     assert len(names) > 2 and names[0] == "000.lp.gz" and names[-1].endswith(".lp")
-    assert [p.fields["rx_bytes"] for p in read(tmp_path)] == list(range(5000))
+    assert [p.fields["rx_bytes"] for p in read_points(tmp_path)] == list(range(5000))
     with Journal(tmp_path, "r", "emulated") as journal:
         journal.point("port", PORT, {"rx_bytes": 5000})
-    assert [p.fields["rx_bytes"] for p in read(tmp_path)] == list(range(5001))
+    assert [p.fields["rx_bytes"] for p in read_points(tmp_path)] == list(range(5001))
 
 
 def test_a_part_caught_between_compressing_and_removing_counts_once(tmp_path: Path) -> None:
@@ -279,14 +279,14 @@ def test_a_part_caught_between_compressing_and_removing_counts_once(tmp_path: Pa
     (part,) = part_files(tmp_path)
     part.with_name("000.lp.gz").write_bytes(gzip.compress(part.read_bytes()))
     part.with_name("001.lp.tmp").write_bytes(b"half of a part being compressed")
-    assert len(list(read(tmp_path))) == 1
+    assert len(list(read_points(tmp_path))) == 1
 
 
 def test_the_reader_picks_measurements_by_name(tmp_path: Path) -> None:
     with Journal(tmp_path, "r", "emulated") as journal:
         journal.point("port", PORT, {"rx_bytes": 1})
         journal.phase("switch", 1, 2)
-    assert [p.measurement for p in read(tmp_path, ("phase",))] == ["phase"]
+    assert [p.measurement for p in read_points(tmp_path, ("phase",))] == ["phase"]
 
 
 def test_every_event_told_before_a_kill_is_in_the_file(tmp_path: Path) -> None:
@@ -309,7 +309,7 @@ while True:
             writer.send_signal(signal.SIGKILL)
     writer.stdout.close()
     writer.wait()
-    assert len(list(read(tmp_path))) >= told >= 300
+    assert len(list(read_points(tmp_path))) >= told >= 300
 
 
 def test_a_journal_may_be_closed_twice(tmp_path: Path) -> None:
@@ -357,7 +357,7 @@ def test_a_full_disk_stops_no_run_and_loses_no_point_when_there_is_room_again(tm
         journal.flush()
         assert journal.trouble == "" and "nothing was lost" in said[1]
     trouble: list[str] = []
-    assert [p.fields["rx_bytes"] for p in read(tmp_path, trouble=trouble)] == list(range(100)) and not trouble
+    assert [p.fields["rx_bytes"] for p in read_points(tmp_path, trouble=trouble)] == list(range(100)) and not trouble
 
 
 def test_a_journal_that_cannot_be_begun_says_where_and_why_before_anything_is_changed(tmp_path: Path) -> None:
@@ -387,6 +387,6 @@ def test_a_disk_that_stays_full_is_told_with_how_many_points_it_cost(tmp_path: P
                 journal.flush()
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    kept = [p.fields["rx_bytes"] for p in read(tmp_path)]
+    kept = [p.fields["rx_bytes"] for p in read_points(tmp_path)]
     assert kept == list(range(len(kept))) and 0 < len(kept) < 100
     assert said[-1].endswith(f"{100 - len(kept)} points of the journal are lost: File too large") and journal.trouble == said[-1]

@@ -31,7 +31,7 @@ from orchestrator.change.impact import Impact
 from orchestrator.change.port_counters import sampled_ports
 from orchestrator.hosts import SAMPLE, AtDown, ClockReading, HostEvent, Hosts, PortCounters, counter_samples
 from orchestrator.settings import load
-from orchestrator.telemetry import Journal, Point, read
+from orchestrator.telemetry import Journal, Point, read_points
 from tests.hosts.parts import OwnParts
 
 ONE, TWO = HostPort("gpu01", 1), HostPort("gpu02", 1)
@@ -78,7 +78,7 @@ class FakeHosts(OwnParts):
 
 
 def told(run_dir: Path, name: str) -> list[Point]:
-    return list(read(run_dir, [name]))
+    return list(read_points(run_dir, [name]))
 
 
 # --- samples

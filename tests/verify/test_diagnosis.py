@@ -12,11 +12,11 @@ import pytest
 from optics import HostName, HostPort, Link
 from optics.ranks import RankName
 from orchestrator.hosts.api import Beat, ClockReading, Flow, Load, Process, RankLoad, RankTimes
-from orchestrator.verify.diagnosis import decide, open_question, resending, verdicts
+from orchestrator.verify.diagnosis import main_fault, open_question, resending, verdicts
 from orchestrator.verify.pace import pace, suspects
 from orchestrator.verify.qualification import Direction
 from orchestrator.verify.report import LinkQuality
-from orchestrator.verify.signals import KINDS, Signals, Verdict, Wire
+from orchestrator.verify.signals import KINDS, PlannedLink, Signals, Verdict
 
 HOSTS: tuple[HostName, ...] = tuple(f"gpu{n:02d}" for n in range(1, 7))
 RANKS: tuple[RankName, ...] = HOSTS
@@ -27,10 +27,10 @@ def port(n: int, number: int = 1) -> HostPort:
     return HostPort(f"gpu{n:02d}", number)
 
 
-def wire(n: int) -> Wire:
+def wire(n: int) -> PlannedLink:
     """Link n of the ring: from port 1 of host n to port 2 of the next one, over ocs1."""
     a, b = port(n), port(n % 6 + 1, 2)
-    return Wire(Link(a, b), circuits={f"{a}->{b}": (f"ocs1:{n}->{20 + n}",), f"{b}->{a}": (f"ocs1:{10 + n}->{30 + n}",)})
+    return PlannedLink(Link(a, b), circuits={f"{a}->{b}": (f"ocs1:{n}->{20 + n}",), f"{b}->{a}": (f"ocs1:{10 + n}->{30 + n}",)})
 
 
 WIRES = tuple(wire(n) for n in range(1, 7))
@@ -136,10 +136,10 @@ def without_host(n: int, signals: Signals = HEALTHY) -> Signals:
 CUT = {**LIT, port(3): False, port(4, 2): False}
 LATE = beats(times({"gpu05": 260.0}, slow_from=34))
 ENDED = dict.fromkeys(RANKS, "exited")
-SEGMENT = tuple(Wire(Link(port(a, 3), port(b, 3)), "rack1") for a in range(1, 4) for b in range(a + 1, 4))
+SEGMENT = tuple(PlannedLink(Link(port(a, 3), port(b, 3)), "rack1") for a in range(1, 4) for b in range(a + 1, 4))
 SEGMENT_LIT = {**LIT, **{p: True for w in SEGMENT for p in w.ports}}
 PLANE = tuple(
-    Wire(Link(port(a, 3), port(b, 3)), "plane1", switches=(f"rack {1 + (a > 3)} of plane1", f"rack {1 + (b > 3)} of plane1"))
+    PlannedLink(Link(port(a, 3), port(b, 3)), "plane1", switches=(f"rack {1 + (a > 3)} of plane1", f"rack {1 + (b > 3)} of plane1"))
     for a in range(1, 7)
     for b in range(a + 1, 7)
 )
@@ -379,7 +379,7 @@ FAULTS: dict[str, tuple[Signals, str, str]] = {
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_is_named_with_its_component_and_evidence_in_numbers(name: str) -> None:
     signals, kind, component = FAULTS[name]
-    verdict = decide(signals)
+    verdict = main_fault(signals)
     assert (verdict.kind, verdict.component) == (kind, component), verdict
     assert verdict.kind in KINDS and 0.5 <= verdict.confidence <= 1 and verdict.next_command.startswith("testbed ")
     assert any(c.isdigit() for line in verdict.evidence for c in line)
@@ -415,7 +415,7 @@ CANNOT: dict[str, Signals] = {
 
 @pytest.mark.parametrize("name", CANNOT)
 def test_what_cannot_be_told_is_not_guessed(name: str) -> None:
-    verdict = decide(CANNOT[name])
+    verdict = main_fault(CANNOT[name])
     assert (verdict.kind, verdict.component, verdict.confidence) == ("unknown", "", 0.0), verdict
     assert verdict.evidence and verdict.next_command
 
@@ -455,18 +455,18 @@ FINE: dict[str, Signals] = {
 
 @pytest.mark.parametrize("name", FINE)
 def test_where_nothing_is_wrong_nothing_is_named(name: str) -> None:
-    assert decide(FINE[name]).kind == "none", decide(FINE[name])
+    assert main_fault(FINE[name]).kind == "none", main_fault(FINE[name])
 
 
 def test_the_next_command_moves_the_link_of_the_plan_that_is_up_and_keeps_what_is_avoided_already() -> None:
     signals, _, _ = FAULTS["a link with light carries nothing"]
-    up = decide(but(signals, plan_file="'/runs of/plan.json'", avoid=("gpu01:p1", "gpu04:p2"))).next_command
+    up = main_fault(but(signals, plan_file="'/runs of/plan.json'", avoid=("gpu01:p1", "gpu04:p2"))).next_command
     assert up == "testbed up --topology '/runs of/plan.json' --avoid gpu01:p1 --avoid gpu04:p2"
 
 
 def test_a_port_at_a_packet_switch_cannot_be_avoided() -> None:
     one = but(HEALTHY, wires=(*WIRES, *PLANE), carriers={**PLANE_LIT, port(2, 3): False}, plan_file="plan.json")
-    assert decide(one).next_command == "testbed verify --rung link --rung identity"
+    assert main_fault(one).next_command == "testbed verify --rung link --rung identity"
 
 
 def test_noise_alone_names_nobody() -> None:
@@ -476,7 +476,7 @@ def test_noise_alone_names_nobody() -> None:
         measured = {d: clean(d, 240 * noise.uniform(0.75, 1.0), noise.randrange(3) / 1000) for d in quality()}
         loads = {h: load(h, noise.uniform(0, 0.3)) for h in HOSTS}
         age = {r: noise.uniform(0, 1.5) for r in RANKS}
-        verdict = decide(but(HEALTHY, beats=beats(rows, age_s=age), quality=measured, beside=True, loads=loads))
+        verdict = main_fault(but(HEALTHY, beats=beats(rows, age_s=age), quality=measured, beside=True, loads=loads))
         wrong += [verdict] if verdict.wrong else []
     assert wrong == []
 
@@ -485,7 +485,7 @@ def test_a_late_host_is_found_in_the_same_noise() -> None:
     noise, found = random.Random(17), 0
     for _ in range(50):
         rows = times({"gpu05": 320.0}, slow_from=36, noise=noise)
-        found += decide(but(HEALTHY, beats=beats(rows))).component == "host gpu05"
+        found += main_fault(but(HEALTHY, beats=beats(rows))).component == "host gpu05"
     assert found >= 45
 
 
@@ -495,7 +495,7 @@ def test_a_host_whose_tcp_sends_again_what_others_need_not_is_looked_at_closer()
 
     assert not open_question(HEALTHY) and not open_question(sent({})) and not open_question(sent(dict.fromkeys(HOSTS, 60)))
     assert open_question(sent({"gpu03": 14})) and resending(sent({"gpu03": 14}).loads) == ("gpu03",)
-    assert decide(sent({"gpu03": 14})).kind == "none", "segments sent again alone are no fault of any link"
+    assert main_fault(sent({"gpu03": 14})).kind == "none", "segments sent again alone are no fault of any link"
 
 
 def test_two_faults_at_once_are_both_named_the_deeper_first() -> None:

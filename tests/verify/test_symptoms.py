@@ -21,12 +21,12 @@ from orchestrator.store.keys import key_of, slice_of
 from orchestrator.store.options import RunOptions, UpOptions
 from orchestrator.store.store import Store
 from orchestrator.telemetry.progress import Silent
-from orchestrator.verbs.diagnose import subject, usual
+from orchestrator.verbs.diagnose import subject, usual_since_turn_ms
 from orchestrator.verify.bisect import slow_hosts
 from orchestrator.verify.carried import carried
 from orchestrator.verify.qualification import Direction
-from orchestrator.verify.signals import Wire
-from orchestrator.verify.symptoms import GLANCE_S, LOAD_S, Subject, job_state, look, missing
+from orchestrator.verify.signals import PlannedLink
+from orchestrator.verify.symptoms import GLANCE_S, LOAD_S, DiagnosedJob, job_state, look, missing
 from tests.properties.labs import lab
 
 HOSTS = tuple(f"gpu{n:02d}" for n in range(1, 13))
@@ -58,10 +58,10 @@ def test_what_is_usual_is_taken_since_the_latest_turn_and_before_the_latest_iter
     def records(ms: float, count: int) -> list[dict[str, float]]:
         return [{"iter_ms": ms} for _ in range(count)]
 
-    assert usual(records(100, 40)) == 100
-    assert usual([*records(100, 40), {"iter_ms": 50.0, "move": 2}, *records(50, 40)]) == 50
-    assert usual([*records(100, 40), *records(900, 20)]) == 100
-    assert usual(records(100, 25)) is None
+    assert usual_since_turn_ms(records(100, 40)) == 100
+    assert usual_since_turn_ms([*records(100, 40), {"iter_ms": 50.0, "move": 2}, *records(50, 40)]) == 50
+    assert usual_since_turn_ms([*records(100, 40), *records(900, 20)]) == 100
+    assert usual_since_turn_ms(records(100, 25)) is None
 
 
 def test_an_agent_that_answers_with_nonsense_is_no_load() -> None:
@@ -149,7 +149,7 @@ def test_processors_are_looked_at_for_long_only_where_nothing_is_dark_dead_or_st
     hellos = {host: SimpleNamespace(installed=host != bare, ports={}) for host in (*ranks, "gpu11")}
     seen: Any = SimpleNamespace(hellos=hellos, errors={}, settings={})
     plan: Any = None
-    subject = Subject(plan, (), (), "job", "job", "running", ranks)
+    subject = DiagnosedJob(plan, (), (), "job", "job", "running", ranks)
     signals = asyncio.run(look(session, subject, seen))
     assert asked == looks and signals.state == "running" and signals.beats["gpu02"].state == ended
     assert signals.bare == frozenset({bare} & {*ranks}), "a host without an agent, if the job or the plan uses it"
@@ -162,6 +162,6 @@ def test_only_what_goes_over_one_link_and_ends_there_is_counted_for_it() -> None
     flow = Flow(there.lane_address(0), there.port_address(1), 1, 1.0, 10, 0.1, 5, 0)
     further = replace(flow, to=third.lane_address(0))
     elsewhere = replace(flow, via=third.port_address(1))
-    wires = (Wire(Link(a, b)),)
+    wires = (PlannedLink(Link(a, b)),)
     assert carried({"gpu01": (further, elsewhere, flow)}, wires, here) == {Direction(a, b): flow}
-    assert carried({"gpu01": (replace(flow, port=None),)}, (Wire(Link(a, b), "plane1"),), here) == {}
+    assert carried({"gpu01": (replace(flow, port=None),)}, (PlannedLink(Link(a, b), "plane1"),), here) == {}

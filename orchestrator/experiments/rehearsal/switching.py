@@ -13,7 +13,7 @@ from orchestrator.inventory.lab import Lab
 from orchestrator.settings import Settings
 from orchestrator.store.keys import key_of
 from orchestrator.store.store import Store
-from orchestrator.telemetry.reader import read
+from orchestrator.telemetry.reader import read_points
 
 RUNS, SAMPLES = 60, 9
 """The latest runs of the lab whose journals are read, and the latest measurements of each device that count."""
@@ -52,7 +52,7 @@ def switching(lab: Lab, store: Store, settings: Settings, changes: Mapping[Devic
     for run in store.history(key_of(lab), RUNS):
         if run.status != "ok":
             continue
-        for point in read(settings.run_dir(run.id), ("reconfig_device",)):
+        for point in read_points(settings.run_dir(run.id), ("reconfig_device",)):
             name, fields = point.tags["device"], point.fields
             if name not in lab.devices or point.tags["model"] != lab.devices[name].driver or fields.get("error"):
                 continue

@@ -53,7 +53,7 @@ def _read(path: Path) -> tuple[str, Mapping[str, Any]]:
     return text, found
 
 
-def resumed(record: ComparisonRecord, watchdog_s: float) -> Scenario:
+def resumed_scenario(record: ComparisonRecord, watchdog_s: float) -> Scenario:
     """The scenario of a comparison that was stopped, from its record. Raises: BadFile - its plans are gone."""
     arms = {letter: Arm(letter, {"": Setup(_plan(record, letter))}, None, watchdog_s) for letter in record.data["arms"]}
     data = record.data

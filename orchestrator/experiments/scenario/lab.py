@@ -23,7 +23,7 @@ def prepare_lab(folder: Path, wanted: WantedLab) -> Path:
     """
     inventory = folder / "inventory"
     if emulated.is_emulated(inventory):
-        emulated.stop(inventory)
+        emulated.stop_emulated_lab(inventory)
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True, mode=0o700)
     ports = ["--ring"] if wanted.ring else ["--ports", wanted.ports]

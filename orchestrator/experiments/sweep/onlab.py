@@ -28,8 +28,8 @@ from orchestrator import emulated
 from orchestrator.experiments.files.scenario.values import WantedLab
 from orchestrator.experiments.scenario import lab as generated
 from orchestrator.files.trust import SHARED
-from orchestrator.processes import locked
-from orchestrator.session import PlanText, load_lab, load_plan, opened
+from orchestrator.processes import file_lock
+from orchestrator.session import PlanText, load_lab, load_plan, open_driver
 from orchestrator.settings import load, private_dir, variable
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def change_of_devices(task: Mapping[str, Any]) -> Values:
 
 async def _changed(task: Mapping[str, Any], inventory: Path) -> Values:
     lab = load_lab(inventory)
-    devices = {name: opened(lab, name) for name in lab.devices}
+    devices = {name: open_driver(lab, name) for name in lab.devices}
     try:
         plans = [task["files"][name] for name in ("plan", "then") if name in task["files"]]
         values: Values = {}
@@ -281,7 +281,7 @@ def own_folder() -> Iterator[Path]:
     """An empty folder that no other trial of this machine uses, removed at the end."""
     place = private_dir(_labs(load()))
     for number in range(SLOTS):
-        with locked(place / f"{number}.lock") as own:
+        with file_lock(place / f"{number}.lock") as own:
             if own:
                 folder = place / str(number)
                 for trouble in _cleared(folder):
@@ -301,7 +301,7 @@ def _labs(settings: Settings) -> Path:
 def clear_left(settings: Settings) -> Iterator[str]:
     """Remove what killed trials of this machine left; yield what could not be stopped, a line each."""
     for path in sorted(_labs(settings).glob("*.lock")):
-        with locked(path) as own:
+        with file_lock(path) as own:
             if own:
                 yield from _cleared(path.with_suffix(""))
 

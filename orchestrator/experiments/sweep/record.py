@@ -16,7 +16,7 @@ from orchestrator.experiments.files.sweep.values import Campaign, Trial
 from orchestrator.experiments.sweep.trial import Outcome
 from orchestrator.files.atomic import write_whole
 from orchestrator.files.trust import believed, require_own
-from orchestrator.processes import locked
+from orchestrator.processes import file_lock
 from orchestrator.results import Json
 from orchestrator.settings import Settings, private_dir
 
@@ -138,7 +138,7 @@ def _require_own(folder: Path) -> None:
 @contextmanager
 def campaign_lock(settings: Settings, name: str) -> Iterator[None]:
     """Keep other commands from running the same campaign. Raises: Locked - one does."""
-    with locked(private_dir(sweeps(settings)) / f"{name}.lock") as own:
+    with file_lock(private_dir(sweeps(settings)) / f"{name}.lock") as own:
         if not own:
             raise Locked(f"campaign {name} is being run by another command", hint="testbed sweep show")
         yield

@@ -9,7 +9,7 @@ from typing import Any
 from optics.errors import Missing, first_line
 from orchestrator.experiments.files.sweep.values import CHANCE
 from orchestrator.experiments.sweep.record import DATABASE, PARQUET, CampaignRecord
-from orchestrator.files.atomic import whole
+from orchestrator.files.atomic import atomic_write
 
 OWN = {
     "key": "VARCHAR",
@@ -41,7 +41,7 @@ def write_tables(record: CampaignRecord) -> None:
     columns = {**OWN, **{_free(name, OWN): kind for name, kind in parameters.items()}, **dict.fromkeys(named.values(), "DOUBLE")}
     final = record.folder / PARQUET
     try:
-        with whole(final) as fresh:
+        with atomic_write(final) as fresh:
             lines = fresh.with_suffix(".jsonl")
             try:
                 lines.write_text("".join(json.dumps(_row(each, named)) + "\n" for each in results), encoding="utf-8")
@@ -51,7 +51,7 @@ def write_tables(record: CampaignRecord) -> None:
                     )
             finally:
                 lines.unlink(missing_ok=True)
-        with whole(record.folder / DATABASE) as fresh:
+        with atomic_write(record.folder / DATABASE) as fresh:
             fresh.unlink()
             with duckdb.connect(str(fresh), config={"storage_compatibility_version": "v1.1.0"}) as database:  # for older shells
                 place = str(final).replace("'", "''")

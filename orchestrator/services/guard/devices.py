@@ -12,13 +12,13 @@ from optics import DeviceName, Setting, TestbedError
 from optics.words import short, sort_key
 from orchestrator.fabric.lightpath import Held, among
 from orchestrator.inventory.lab import Lab
-from orchestrator.session import opened
+from orchestrator.session import open_driver
 
 
 @asynccontextmanager
 async def connected(lab: Lab, names: Collection[DeviceName]) -> AsyncIterator[Mapping[DeviceName, CircuitSwitch]]:
     """Drivers for one reading: many devices allow few sessions, and an `up` needs them."""
-    devices = {name: opened(lab, name) for name in names}
+    devices = {name: open_driver(lab, name) for name in names}
     try:
         yield devices
     finally:

@@ -37,7 +37,7 @@ from orchestrator.store.confirmations import Confirmations
 from orchestrator.store.keys import key_of, slice_of
 from orchestrator.store.locks import locks_of
 from orchestrator.store.records import CurrentPlan
-from orchestrator.store.scope import reach
+from orchestrator.store.scope import reachable_scope
 from orchestrator.store.verbs import MOVERS
 from orchestrator.verify.degraded import sides
 
@@ -286,7 +286,7 @@ class Guard:
         """The run that changes the owner's part of the lab, or waits to, empty if none does. movers: count the owner's own, too."""
         if self.watched is None:
             return "no plan is up"
-        scope, this = reach(self.lab, self.watched.hosts), (socket.gethostname(), os.getpid())
+        scope, this = reachable_scope(self.lab, self.watched.hosts), (socket.gethostname(), os.getpid())
         there = [x for x in self.locks.listed() if movers or x.owner != self.locks.who.owner or x.role not in MOVERS]
         there = [x for x in there if x.kind == "run" and (x.host, x.pid) != this]
         if words := next((str(x) for x in there if x.scope.overlaps(scope)), ""):

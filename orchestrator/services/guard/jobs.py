@@ -32,12 +32,12 @@ from orchestrator.services.guard.policy import (
     HANG_LEAST_S,
     PROGRAM_LEAST_S,
     Action,
-    Attempt,
     Budget,
+    PastRecovery,
     RankEnd,
     Sight,
     backoff_s,
-    decide,
+    decide_recovery,
     hang_s,
 )
 from orchestrator.services.guard.recover import evict, restart, usable
@@ -132,12 +132,12 @@ class JobWatch:
         sight = await self.sight(record, attached)
         if any(not one.outcome for one in recoveries(store, self.slice)):
             close_left(store, self.slice, self.locks.who)
-        past = [Attempt(one.job, one.hosts, one.age_s, one.idle_s, one.outcome) for one in recoveries(store, self.slice)]
+        past = [PastRecovery(one.job, one.hosts, one.age_s, one.idle_s, one.outcome) for one in recoveries(store, self.slice)]
         tags = Tagouts(store, lab_of(self.slice), self.locks.who).listed()
         # `up` installs the agent there
         bare = {name for name, hello in self.session.hosts.channels.hellos.items() if not hello.installed}
         spares = usable(plan, self.session.lab, attached | bare, tags) if plan.schedule is None else ()  # as `rewritten` refuses
-        action, by = decide(sight, past, self.budget, spares), None
+        action, by = decide_recovery(sight, past, self.budget, spares), None
         # One that follows a job which has lost its first rank takes that for the job's end.
         self.halted = halting if action.kind == "none" else self.halted | halting
         if action.kind == "evict":

@@ -106,7 +106,7 @@ class Sight:
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class PastRecovery:
     """An earlier recovery. hosts: those whose ranks were lost. age_s: since it began; idle_s: since it ended (0: it goes on).
 
     outcome: ok, failed, died (the guard did, or was killed), or empty while it goes on.
@@ -147,7 +147,7 @@ def backoff_s(attempts: int) -> float:
     return min(FIRST_BACKOFF_S * 2.0 ** (attempts - 1), LAST_BACKOFF_S) if attempts else 0.0
 
 
-def in_a_row(past: Sequence[Attempt]) -> int:
+def in_a_row(past: Sequence[PastRecovery]) -> int:
     """How many attempts, up to now, followed each other with no calm between them beyond the prescribed pause."""
     row, before = 0, 0.0
     for attempt in sorted(past, key=lambda one: -one.age_s):
@@ -203,7 +203,7 @@ def _listed(ends: Mapping[RankName, RankEnd]) -> str:
     return ", ".join(first) + (f" and {len(ends) - 4} more" if len(ends) > 4 else "")
 
 
-def decide(sight: Sight, past: Sequence[Attempt], budget: Budget, spares: Collection[HostName]) -> Action:
+def decide_recovery(sight: Sight, past: Sequence[PastRecovery], budget: Budget, spares: Collection[HostName]) -> Action:
     """What to do about the job. past: earlier recoveries on this part of the lab. spares: hosts that could replace one now."""
     found = fault(sight)
     if found is None:

@@ -33,7 +33,7 @@ from orchestrator.store.options import RunOptions, UpOptions
 from orchestrator.store.ownership import taken_hosts
 from orchestrator.store.records import CurrentPlan, JobRecord
 from orchestrator.store.recoveries import Begun
-from orchestrator.store.scope import reach
+from orchestrator.store.scope import reachable_scope
 from orchestrator.store.store import Store
 from orchestrator.store.tagouts import Tagout, Tagouts
 from orchestrator.telemetry import environment
@@ -55,7 +55,7 @@ async def restart(jobs: Jobs, command: Command, record: JobRecord, why: str, beg
     job = launched(record, lab)
     current = store.current(jobs.slice)
     turner = own_turner(lab, settings, store)
-    async with holding(lab, command, reach(lab, job.needed), "job restart", record.name, within=turner) as lock:
+    async with holding(lab, command, reachable_scope(lab, job.needed), "job restart", record.name, within=turner) as lock:
         now = store.latest_job(jobs.slice)
         if now is None or now.id != record.id or now.state in FINISHED:
             raise Locked(f"job {record.name} was stopped or launched again meanwhile", hint="testbed job status")
@@ -186,7 +186,7 @@ def with_spares(text: str, plan: Plan, spares: Sequence[HostName], lab: Lab, sto
 
 def tagged_out(host: HostName, lab: Lab, tags: Iterable[Tagout]) -> list[str]:
     """The tag-outs at a host, its fibres or the device ports they end at, in words."""
-    there = reach(lab, [host])
+    there = reachable_scope(lab, [host])
     ports = frozenset(port for port in (*lab.fibres, *lab.segment_at) if port.host == host)
     return [f"{host}: {words}" for words in tagged(Moves(there.ports, ports, (), ()), tags, lab)]
 

@@ -27,7 +27,7 @@ from orchestrator.store.locks import Locks
 from orchestrator.store.options import RunOptions
 from orchestrator.store.records import CurrentPlan
 from orchestrator.store.run import Run
-from orchestrator.store.scope import reach
+from orchestrator.store.scope import reachable_scope
 from orchestrator.store.store import Store
 from orchestrator.telemetry.journal import Journal
 from orchestrator.telemetry.progress import Silent
@@ -99,7 +99,7 @@ class Rerouter:
         """
         began_ns = time.monotonic_ns()
         hosts = self.session.hosts
-        scope, plan = reach(self.lab, watched.hosts), watched.current.plan_name
+        scope, plan = reachable_scope(self.lab, watched.hosts), watched.current.plan_name
         async with holding(self.lab, replace(self.command, progress=Silent()), scope, GUARD, plan) as held:
             current = self.store.current(self.slice)
             if current is None or (current.run, current.generation) != (watched.current.run, watched.current.generation):

@@ -44,7 +44,7 @@ from orchestrator.store.confirmations import Confirmations
 from orchestrator.store.keys import key_of, owner_of, slice_of
 from orchestrator.store.locks import who
 from orchestrator.store.records import CurrentPlan
-from orchestrator.store.scope import Scope, reach
+from orchestrator.store.scope import Scope, reachable_scope
 from orchestrator.store.tagouts import Tagouts
 from orchestrator.telemetry.journal import Journal
 from orchestrator.telemetry.progress import Silent
@@ -120,7 +120,7 @@ async def turn(command: Command, *, notify: Notify, options: TurnOptions) -> Tur
 async def _running(command: Command, lab: Lab, plan: Plan) -> AsyncIterator[Context]:
     """Take the lock, record the run, keep its journal, open the lab."""
     settings, store = command.settings, command.store
-    scope = reach(lab, plan.hosts) | Scope(owners=frozenset({owner_of(slice_of(lab, settings))}))
+    scope = reachable_scope(lab, plan.hosts) | Scope(owners=frozenset({owner_of(slice_of(lab, settings))}))
     async with holding(lab, command, scope, "turn", plan.name) as lock:
         waiting = Confirmations(store, slice_of(lab, settings), who(settings)).pending()
         if waiting is not None:
@@ -234,7 +234,7 @@ async def _launched(turner: Turner, job: Job, command: Command) -> None:
     words = f"{NOT_LAUNCHED}: the turner ended meanwhile"
     try:
         own = context.lock.lock if context.lock is not None else None
-        async with holding(lab, command, reach(lab, job.hosts), "job launch", within=own):
+        async with holding(lab, command, reachable_scope(lab, job.hosts), "job launch", within=own):
             status = await context.jobs.ensure(context.run.id, job, context.recorder, changed=True, launch=True)
         assert status is not None
         words = f"{status.name}: {status.state}"

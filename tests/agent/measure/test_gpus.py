@@ -17,7 +17,7 @@ import pytest
 
 from orchestrator.change.port_counters import record_gpus
 from orchestrator.hosts import HostEvent
-from orchestrator.telemetry import MEASUREMENTS, Journal, read
+from orchestrator.telemetry import MEASUREMENTS, Journal, read_points
 from tests.agent.space import AGENT, ENV, Peer, Space, facts
 
 LIBRARY = """
@@ -78,7 +78,7 @@ def test_every_reading_of_every_gpu_reaches_the_journal_and_what_one_does_not_gi
     said = json.loads(look(ENV | {"LD_LIBRARY_PATH": str(library)}))
     with Journal(tmp_path, "r", "lab") as journal:
         record_gpus(journal, HostEvent("gpu01", "gpus", journal.now_ns(), said))
-    first, second = read(tmp_path)
+    first, second = read_points(tmp_path)
     assert set(first.fields) == set(MEASUREMENTS["gpu"].fields)
     assert (first.fields["util"], first.fields["power_w"], first.fields["mem_bytes"]) == (93.0, 412.5, 60 << 30)
     assert (first.fields["nvlink_tx_bytes"], first.fields["nvlink_rx_bytes"]) == (7 << 10, 9 << 10)

@@ -24,7 +24,7 @@ from orchestrator.jobs.record import spec_of
 from orchestrator.jobs.report import JobStatus
 from orchestrator.session import Session
 from orchestrator.store.store import Store
-from orchestrator.telemetry.reader import read as read_journal
+from orchestrator.telemetry.reader import read_points
 from orchestrator.verbs import job as job_verbs
 from tests.change.glasslab import SWITCH, hosts_yml, read
 
@@ -217,7 +217,7 @@ async def test_verdicts_are_brought_home_once_and_counted(bench: Bench, tmp_path
     bench.text = bench.text[:-20] + line(3, 1, 3)
     found = await bench.look(tmp_path / "run")
     assert found is not None and (found["iterations"], found["equal"], found["checkpoint"]) == (3, 2, 3)
-    points = [point for point in read_journal(tmp_path / "run") if point.measurement == "shadow"]
+    points = [point for point in read_points(tmp_path / "run") if point.measurement == "shadow"]
     assert [point.fields["iter"] for point in points] == [1, 2, 3] and points[0].tags["job"] == "mlp"
     assert (points[0].fields["host"], points[0].fields["taps"]) == ("gpu04", "gpu01 gpu02")
     bench.text += line(4, 0, 3).replace("4,", "4.5,", 1) + line(4, 0, 3).replace(": 4}", ": 9.99e18}")

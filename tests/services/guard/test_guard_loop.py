@@ -30,7 +30,7 @@ from orchestrator.store.confirmations import Awaited, Confirmations
 from orchestrator.store.generations import generation_owners, next_generation
 from orchestrator.store.keys import key_of, slice_of
 from orchestrator.store.locks import hold, locks_of, who
-from orchestrator.store.scope import Scope, reach
+from orchestrator.store.scope import Scope, reachable_scope
 from orchestrator.store.store import Store
 from orchestrator.telemetry.progress import Silent
 from tests.change.glasslab import Glass
@@ -138,7 +138,7 @@ class Bench:
         glass = Glass(HERE)
         for device, held in settings_of(circuits(LINKS, HERE)).items():
             glass.devices[device].held = held
-        monkeypatch.setattr(devices, "opened", lambda lab, name: glass.devices[name])
+        monkeypatch.setattr(devices, "open_driver", lambda lab, name: glass.devices[name])
         self.run = self.store.new_run("up", self.key, plan_name="ring", user=self.settings.user, owner=self.settings.owner)
         self.run.finish("ok")
         while next_generation(self.store, self.key, self.settings.owner, self.run.id) < PLANNED:
@@ -215,7 +215,7 @@ def test_routes_move_off_a_dead_link_and_back_and_both_moves_are_runs_with_their
 
 def test_while_another_run_holds_the_lab_the_guard_stands_back_and_then_takes_up_its_plan(bench: Bench) -> None:
     async def story() -> None:
-        scope = reach(HERE, HERE.hosts)
+        scope = reachable_scope(HERE, HERE.hosts)
         async with holding(HERE, Command(Silent(), bench.store, bench.settings), scope, "up", "other"):
             newest = bench.store.history(limit=1)[0].id
             bench.hosts.light(LINKS[2], False)
@@ -361,7 +361,7 @@ def test_while_a_change_waits_to_be_confirmed_the_hosts_are_left_to_count_down(b
     bench.hosts.pending = set(HERE.hosts)
     run, hosts, due_ns = bench.run.id, tuple(HERE.hosts), boot_clock_ns() + 60 * 10**9
     waits = Awaited(run, bench.slice, run, "ring", "", PLANNED, hosts, (), 60.0, "here", boot_id(), due_ns, time.time() + 60)
-    kept.begin(waits, reach(HERE, HERE.hosts))
+    kept.begin(waits, reachable_scope(HERE, HERE.hosts))
 
     async def story() -> None:
         await bench.until(lambda: bench.events("standing back"))
@@ -402,7 +402,7 @@ def test_a_command_that_waits_goes_before_the_guard(bench: Bench, monkeypatch: p
         await bench.until(lambda: bench.events("failed"))
         locks, theirs = locks_of(HERE, bench.settings, bench.store), Scope(owners=frozenset({"bob"}))
         async with hold(locks, theirs, "up theirs"):
-            waits = locks.take("run", reach(HERE, HERE.hosts) | theirs, "up mine", queue=True)
+            waits = locks.take("run", reachable_scope(HERE, HERE.hosts) | theirs, "up mine", queue=True)
             assert waits.state == "waiting"
             with bench.store.transaction() as db:  # both are of other processes
                 db.execute("UPDATE locks SET pid=1, process='', host='elsewhere'")

@@ -37,7 +37,7 @@ from orchestrator.store.keys import key_of, slice_of
 from orchestrator.store.locks import locks_of
 from orchestrator.store.options import RunOptions
 from orchestrator.store.recoveries import recoveries
-from orchestrator.store.scope import reach
+from orchestrator.store.scope import reachable_scope
 from orchestrator.store.store import Store
 from orchestrator.store.tagouts import Tagouts
 from orchestrator.telemetry.progress import Silent
@@ -177,7 +177,7 @@ async def test_never_more_than_the_budget_and_it_says_so_once(bench: Bench) -> N
 async def test_a_person_who_stops_the_job_or_holds_the_lab_is_not_worked_against(bench: Bench) -> None:
     await bench.launch()
     bench.end(gpu02="killed")
-    async with holding(HERE, bench.command, reach(HERE, HERE.hosts), "up", "other"):
+    async with holding(HERE, bench.command, reachable_scope(HERE, HERE.hosts), "up", "other"):
         bench.busy = "up other"
         assert await bench.look() == ""
         bench.busy = ""  # it took the lab between the look and the action
@@ -763,7 +763,7 @@ async def test_a_job_is_restarted_while_slots_turn_for_over_those_that_rest_not_
     await bench.launch()
     bench.end(gpu02="killed")
     bench.hosts.fenced = 0
-    async with holding(HERE, bench.command, reach(HERE, FOUR), "turn", "ring") as lock:
+    async with holding(HERE, bench.command, reachable_scope(HERE, FOUR), "turn", "ring") as lock:
         run = bench.store.new_run("turn", bench.key, user=bench.settings.user, owner=bench.settings.owner)
         lock.bind(run)
         assert await bench.look() == "restart"

@@ -17,12 +17,12 @@ from orchestrator.services.guard.policy import (
     MOST_RESTARTS,
     SILENT_S,
     Action,
-    Attempt,
     Budget,
+    PastRecovery,
     RankEnd,
     Sight,
     backoff_s,
-    decide,
+    decide_recovery,
     fault,
     hang_s,
     in_a_row,
@@ -42,12 +42,12 @@ ENDS = (
 )
 RANKS = ("gpu01", "gpu02", "gpu03")
 THREE = Budget(3, 3600.0)
-GOES_ON = Attempt(7, (), 5.0, 0.0, "")
-DONE = Attempt(7, ("gpu02",), 900.0, 880.0, "ok")
-EARLIER = Attempt(6, ("gpu02",), 900.0, 880.0, "ok")
-FAILED = Attempt(7, (), 4.0, 2.0, "failed")
-ENDLESS = Attempt(7, (), 4000.0, 3990.0, "")
-OLD = Attempt(1, (), 4000.0, 3990.0, "ok")
+GOES_ON = PastRecovery(7, (), 5.0, 0.0, "")
+DONE = PastRecovery(7, ("gpu02",), 900.0, 880.0, "ok")
+EARLIER = PastRecovery(6, ("gpu02",), 900.0, 880.0, "ok")
+FAILED = PastRecovery(7, (), 4.0, 2.0, "failed")
+ENDLESS = PastRecovery(7, (), 4000.0, 3990.0, "")
+OLD = PastRecovery(1, (), 4000.0, 3990.0, "ok")
 PASTS = (
     (),
     (EARLIER,),
@@ -67,7 +67,7 @@ def sight(*ends: RankEnd, recorded: str = "running", still_s: float = 0.0, silen
     return Sight(7, recorded, dict(zip(RANKS, ends, strict=True)), still_s, 0.1, silent, **more)  # type: ignore[arg-type]
 
 
-def every() -> list[tuple[Sight, tuple[Attempt, ...], Budget, tuple[str, ...]]]:
+def every() -> list[tuple[Sight, tuple[PastRecovery, ...], Budget, tuple[str, ...]]]:
     states = [
         sight(*ends, recorded=recorded, still_s=still_s, silent_s=silent_s)
         for ends in product(ENDS, repeat=3)
@@ -84,7 +84,7 @@ def every() -> list[tuple[Sight, tuple[Attempt, ...], Budget, tuple[str, ...]]]:
 def test_over_everything_it_may_see_it_acts_only_within_its_rules() -> None:
     acted = set()
     for state, past, budget, spares in every():
-        action = decide(state, past, budget, spares)
+        action = decide_recovery(state, past, budget, spares)
         recent = [one for one in past if one.age_s < budget.per_s]
         acts = action.kind in ("restart", "evict")
         acted.add(action.kind)
@@ -121,7 +121,9 @@ def test_a_rank_that_ended_from_outside_or_lost_a_peer_is_a_fault_and_a_mistake_
         assert found is not None and found.kind == "lost"
     elif codes:
         assert (
-            found is not None and found.kind == "own" and decide(sight(*ends, RankEnd("running")), (), THREE, ()).kind == "report"
+            found is not None
+            and found.kind == "own"
+            and decide_recovery(sight(*ends, RankEnd("running")), (), THREE, ()).kind == "report"
         )
     else:
         assert found is None
@@ -148,7 +150,7 @@ def test_all_hosts_silent_is_no_fault_of_a_job() -> None:
 
 
 def test_a_job_that_no_host_knows_is_left_alone_and_told_of() -> None:
-    action = decide(sight(*[RankEnd("absent")] * 3), (), THREE, ())
+    action = decide_recovery(sight(*[RankEnd("absent")] * 3), (), THREE, ())
     assert (action.kind, action.hosts) == ("report", ()) and "gpu01, gpu02, gpu03: none knows of it" in action.why
 
 
@@ -160,19 +162,19 @@ def test_a_rank_is_lost_if_its_exit_code_is_that_of_a_signal(code: int, lost: bo
 def test_a_host_whose_ranks_were_lost_twice_before_is_replaced_where_there_is_a_spare() -> None:
     state = sight(RankEnd("running"), RankEnd("killed"), RankEnd("exited", 75))
     once, twice = (EARLIER,), (EARLIER, EARLIER)
-    assert decide(state, once, THREE, ("gpu11",)) == Action("restart", "gpu02: killed", ("gpu02",))
-    action = decide(state, twice, THREE, ("gpu11",))
+    assert decide_recovery(state, once, THREE, ("gpu11",)) == Action("restart", "gpu02: killed", ("gpu02",))
+    action = decide_recovery(state, twice, THREE, ("gpu11",))
     assert (action.kind, action.hosts) == ("evict", ("gpu02",)) and "third time" in action.why
-    assert decide(state, twice, THREE, ()).kind == "restart"
+    assert decide_recovery(state, twice, THREE, ()).kind == "restart"
 
 
 def test_a_dead_host_is_waited_for_then_replaced_and_without_a_spare_named() -> None:
     early = sight(RankEnd("exited", 75), RankEnd("silent"), RankEnd("exited", 75), silent_s=4.0)
     late = sight(RankEnd("exited", 75), RankEnd("silent"), RankEnd("exited", 75), silent_s=SILENT_S)
-    waits = decide(early, (), THREE, ("gpu11",))
+    waits = decide_recovery(early, (), THREE, ("gpu11",))
     assert waits.kind == "wait" and waits.after_s == SILENT_S - 4.0
-    assert decide(late, (), THREE, ("gpu11",)).kind == "evict"
-    without = decide(late, (), THREE, ())
+    assert decide_recovery(late, (), THREE, ("gpu11",)).kind == "evict"
+    without = decide_recovery(late, (), THREE, ())
     assert without.kind == "report" and "no usable spares for 1 host" in without.why and "gpu02 answers again" in without.why
 
 
@@ -186,7 +188,9 @@ def test_pauses_grow_in_a_row_of_attempts_and_a_job_that_ran_ends_the_row() -> N
 
     def waits(*attempts: tuple[float, float]) -> float:
         """After attempts that began and ended so long ago (s), newest first."""
-        return decide(state, [Attempt(n, (), age, idle, "failed") for n, (age, idle) in enumerate(attempts)], many, ()).after_s
+        return decide_recovery(
+            state, [PastRecovery(n, (), age, idle, "failed") for n, (age, idle) in enumerate(attempts)], many, ()
+        ).after_s
 
     assert waits() == 0.0 and waits((5.0, 4.0)) == FIRST_BACKOFF_S - 4.0
     assert waits((5.0, 4.0), (17.0, 16.0)) == 20.0 - 4.0, "11 s between two that were 10 s apart by order"
@@ -204,11 +208,11 @@ def test_whatever_happens_no_period_has_more_attempts_than_the_budget(seed: int)
     now, job, began = 0.0, 1, list[tuple[float, float, int, str]]()
     for _ in range(400):
         now += dice.expovariate(1 / 5.0)
-        past = [Attempt(j, (), now - at, now - end, how) for at, end, j, how in began]
+        past = [PastRecovery(j, (), now - at, now - end, how) for at, end, j, how in began]
         state = Sight(
             job, "running", {"gpu01": dice.choice(ENDS), "gpu02": dice.choice(ENDS)}, 0.0, 0.1, {"gpu01": 99, "gpu02": 99}
         )
-        if decide(state, past, budget, dice.choice([(), ("gpu11",)])).kind in ("restart", "evict"):
+        if decide_recovery(state, past, budget, dice.choice([(), ("gpu11",)])).kind in ("restart", "evict"):
             how = dice.choice(["ok", "failed", "died"])
             began.append((now, now + 1.0, job, how))
             now, job = now + 1.0, job + (how == "ok")

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from orchestrator.cli import report as report_command
-from orchestrator.telemetry import Journal, read
+from orchestrator.telemetry import Journal, read_points
 from orchestrator.views.report.figures import Drawing, breakdown, draw_topology
 from orchestrator.views.report.ledger import Answer, number_text
 from orchestrator.views.report.questions import Reconfiguration
@@ -456,9 +456,9 @@ def test_of_counters_sampled_for_hours_only_those_near_a_move_are_read(typed: Ty
         tags = {"host": "gpu01", "port": "p1", "layer": "nic"}
         journal.point("port", tags, {"tx_bytes": 10**12}, lab.clock.now_ns + 3600 * 10**9)
     folder = lab.settings.run_dir(run)
-    times = [point.time_ns for point in read(folder, ("port",))]
-    assert [p.time_ns for p in read(folder, ("port",), near=[(times[0], times[0] + 10**8)])] == times[:16]
-    assert len([*read(folder, ("port",), near=[])]) == 0
+    times = [point.time_ns for point in read_points(folder, ("port",))]
+    assert [p.time_ns for p in read_points(folder, ("port",), near=[(times[0], times[0] + 10**8)])] == times[:16]
+    assert len([*read_points(folder, ("port",), near=[])]) == 0
     page, _ = report(typed, run)
     assert page.numbers["answers"]["throughput"] == before and recomputed(typed, page) > 100
 
@@ -468,7 +468,7 @@ def test_what_some_ports_sent_is_not_told_as_what_all_sent(typed: Typed, lab: La
     (whole,) = report(typed, run)[0].numbers["answers"]["throughput"]["rows"]
     part = lab.settings.run_dir(run) / "telemetry" / "000.lp"
     lines = part.read_text().splitlines(keepends=True)
-    t0 = next(p.time_ns for p in read(part.parent.parent, ("reconfig",)))
+    t0 = next(p.time_ns for p in read_points(part.parent.parent, ("reconfig",)))
     kept = [n for n in lines if not (n.startswith("port,") and "host=gpu03" in n and int(n.split()[-1]) < t0)]
     assert len(kept) < len(lines)
     part.write_text("".join(kept))

@@ -167,7 +167,7 @@ class ScenarioEdge(Edge):
     compare: Annotated[list[CompareEdge], Field(min_length=1, max_length=64)]
 
 
-def json_schema() -> dict[str, Any]:
+def scenario_schema() -> dict[str, Any]:
     """The JSON Schema (2020-12) of a scenario file, as committed in docs/reference/scenario.schema.json."""
     schema = ScenarioEdge.model_json_schema(by_alias=True)
     for part in [schema, *schema.get("$defs", {}).values()]:

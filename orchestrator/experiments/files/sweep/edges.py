@@ -109,7 +109,7 @@ class SweepEdge(Edge):
     ] = 1800.0
 
 
-def json_schema() -> dict[str, Any]:
+def sweep_schema() -> dict[str, Any]:
     """The JSON Schema (2020-12) of a campaign file, as committed in docs/reference/sweep.schema.json."""
     schema = SweepEdge.model_json_schema(by_alias=True)
     for kind, model in OF_KIND.items():
