@@ -108,10 +108,4 @@ class PlannedFunctions(Planned[tuple[Function, ...]]):
         )
 
 
-def functions_of(job: Job) -> tuple[Function, ...]:
-    """Those that a job uses."""
-    found: tuple[Function, ...] = job.attached.get(PlannedFunctions.key, ())
-    return found
-
-
 PLANNED = PlannedFunctions()

@@ -9,7 +9,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -94,6 +94,18 @@ class Lab:
 
     def writes(self) -> dict[str, int]:
         return dict(self.ask("writes")["writes"])
+
+    @contextmanager
+    def settling(self, seconds: float) -> Iterator[None]:
+        """Every device needs so long for a change, meanwhile."""
+        devices = self.writes()
+        try:
+            for device in devices:
+                self.ask("settle", device=device, s=seconds)
+            yield
+        finally:
+            for device in devices:
+                self.ask("settle", device=device, s=0.05)
 
     def glass(self) -> dict[str, set[tuple[str, str]]]:
         return {name: {(a, b) for a, b in pairs} for name, pairs in self.ask("glass")["glass"].items()}

@@ -60,19 +60,13 @@ def test_an_interrupted_change_is_rolled_back_and_recorded(lab: Lab, places: dic
         if event == Event("phase", "switch") and seen.count("switch") == 1:
             raise KeyboardInterrupt  # as by Ctrl-C in this thread
 
-    devices = lab.writes()
-    try:
-        for device in devices:
-            lab.ask("settle", device=device, s=3.0)  # the devices are still at work when the interrupt reaches the engine
-        with optical_testbed.Lab.open(**places, progress=interrupt) as script:
-            with pytest.raises(KeyboardInterrupt, match="rolled back, everything is as before") as caught:
-                script.up(content("pair", ring((1, 2))))
-            assert isinstance(caught.value.__cause__, optical_testbed.Interrupted)
-            assert script.runs(1)[0].status == "rolled-back"
-            assert not script.status().plan
-    finally:
-        for device in devices:
-            lab.ask("settle", device=device, s=0.05)
+    # the devices are still at work when the interrupt reaches the engine
+    with lab.settling(3.0), optical_testbed.Lab.open(**places, progress=interrupt) as script:
+        with pytest.raises(KeyboardInterrupt, match="rolled back, everything is as before") as caught:
+            script.up(content("pair", ring((1, 2))))
+        assert isinstance(caught.value.__cause__, optical_testbed.Interrupted)
+        assert script.runs(1)[0].status == "rolled-back"
+        assert not script.status().plan
     assert not any(lab.glass().values())
 
 

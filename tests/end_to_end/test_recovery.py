@@ -18,16 +18,11 @@ def stopped(lab: Lab, number: signal.Signals, settle_s: float = 3.0) -> tuple[An
     """Bring a second plan up, and send the signal when its first command has reached a device."""
     plan = lab.plan("moved", [*ring((1, 2))[1:], ("gpu01:p3", "gpu02:p3")])
     before = lab.writes()
-    for device in before:
-        lab.ask("settle", device=device, s=settle_s)
-    try:
+    with lab.settling(settle_s):
         process = lab.command("up", "--topology", plan)
         until(lambda: lab.writes() != before or process.poll() is not None)
         process.send_signal(number)
         out, err = process.communicate(timeout=100)
-    finally:
-        for device in before:
-            lab.ask("settle", device=device, s=0.05)
     import json
 
     return (Answer(process.returncode, json.loads(out), err) if out else None), before

@@ -258,18 +258,13 @@ def test_after_kill_9_of_up_the_next_up_converges(lab: Lab, moment: str) -> None
 def test_a_device_that_settles_while_the_next_up_stages_holds_nobody_up(lab: Lab) -> None:
     plan = lab.plan("ring", ring((1, 2)))
     before = lab.writes()
-    for device in before:
-        lab.ask("settle", device=device, s=2.0)
-    try:
+    with lab.settling(2.0):
         process = lab.command("up", "--topology", plan)
         until(lambda: lab.writes() != before)
         time.sleep(0.3)
         process.send_signal(signal.SIGKILL)
         process.communicate(timeout=60)
         assert lab.up(plan).must()["pairs_ok"] == 30
-    finally:
-        for device in before:
-            lab.ask("settle", device=device, s=0.05)
 
 
 def test_dry_run_and_plan_write_nothing(lab: Lab) -> None:

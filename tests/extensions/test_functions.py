@@ -18,7 +18,7 @@ from drivers.functions import FunctionSwitch
 from extensions.switch_functions import leases
 from extensions.switch_functions import operator as functions
 from extensions.switch_functions.operator import keeper_of, leases_of, wanted
-from extensions.switch_functions.plan import Function, functions_of
+from extensions.switch_functions.plan import PLANNED, Function
 from extensions.switch_functions.view import VIEW
 from optics import HostPort, Infeasible, Interlock, Missing, Refused, Unreachable
 from optics.plan import Job
@@ -170,7 +170,7 @@ async def test_slots_are_given_back_however_a_job_ends(place: Place, monkeypatch
 async def test_a_switch_without_room_or_of_another_segment_refuses_before_anything_moves(place: Place) -> None:
     await check_attachments(None, place.lab, None)
     await check_attachments(ADDS, place.lab, None)
-    taken = await functions.take(functions_of(ADDS), ADDS, place.lab, "r1")
+    taken = await functions.take(ADDS.attached[PLANNED.key], ADDS, place.lab, "r1")
     place.store.add_job(KEY, "r1", "mlp", spec(given={"functions": functions._given(taken)}))
     place.at.ask(op="allocate", function="aggregate", job="b", workers=["10.0.0.1"], slots=1, lease_s=60)
     with pytest.raises(Infeasible, match="segment ideal: aggregate for mlp needs 8 slots; 7 are free, and no job more") as refused:
@@ -200,7 +200,7 @@ async def test_a_relaunch_by_an_inventory_without_its_switch_is_refused_and_noth
         ({"ideal": replace(segment, ports=ports)}, "segment ideal: gpu02 of job mlp is not at it, by what is in fibres.yml"),
     ):
         with pytest.raises(Missing) as refused:
-            await functions.take(functions_of(ADDS), ADDS, replace(place.lab, segments=segments), "r1")
+            await functions.take(ADDS.attached[PLANNED.key], ADDS, replace(place.lab, segments=segments), "r1")
         assert str(refused.value) == said and place.left_s == []
 
 
@@ -216,7 +216,7 @@ def test_a_job_asks_for_its_part_and_for_no_more_than_a_buffer_holds(place: Plac
 
 
 async def test_nobody_renews_a_lease_that_a_silent_switch_could_not_take_back(place: Place) -> None:
-    (taken,) = await functions.take(functions_of(ADDS), ADDS, place.lab, "r1")
+    (taken,) = await functions.take(ADDS.attached[PLANNED.key], ADDS, place.lab, "r1")
     keeper = functions.keep([taken])
     assert keeper.alive
     with socket.create_server(("127.0.0.1", 0)) as gone:
@@ -233,7 +233,7 @@ def test_a_paused_job_keeps_its_lease() -> None:
 
 async def test_a_lease_is_renewed_until_it_is_over(place: Place) -> None:
     async def ended(work: Awaitable[Any] | None, **times: float) -> str:
-        (taken,) = await functions.take(functions_of(ADDS), ADDS, place.lab, "r1")
+        (taken,) = await functions.take(ADDS.attached[PLANNED.key], ADDS, place.lab, "r1")
         renewing = asyncio.ensure_future(leases.renew(taken, every_s=0.01, **times))
         await asyncio.sleep(0.05)
         if work is not None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from emulators.generate.command import main
-from extensions.switch_functions.plan import Function, functions_of
+from extensions.switch_functions.plan import PLANNED, Function
 from optics import BadFile
 from optics.plan import Plan
 from orchestrator.extensions import job_of
@@ -38,7 +38,7 @@ def read(lab: Lab, *segments: dict[str, Any], ranks: list[str] = HOSTS, args: di
 
 def test_a_function_belongs_to_the_job_and_is_written_again(lab: Lab) -> None:
     plan = read(lab, {"name": "ideal", "functions": ["aggregate"]})
-    assert plan.job is not None and functions_of(plan.job) == (Function("ideal", "aggregate"),)
+    assert plan.job is not None and plan.job.attached[PLANNED.key] == (Function("ideal", "aggregate"),)
     assert plan.segments == ("ideal",)
     document = json.loads(json.dumps(document_of(plan)))
     assert document["segments"][0]["functions"] == ["aggregate"] and "functions" not in document["job"]
