@@ -19,6 +19,7 @@ import typer
 from optics.errors import HandsNeeded, Missing, TestbedError, Unreachable
 from optics.errors import Usage as Usage  # of every verb
 from optics.plain import printable
+from orchestrator.cli.listing import COMMON_OPTIONS
 from orchestrator.cli.tones import coloured
 from orchestrator.extensions import verbs as verbs_of_extensions
 from orchestrator.verbs.invoke import GRACE_S, bounded, invoked, start_lab
@@ -256,18 +257,16 @@ def _inventories(incomplete: str) -> list[str]:
 Inventory = Annotated[
     str | None,
     typer.Option(
-        "--inventory", "-i", metavar="DIR", help="Lab to use, a directory.", show_default=False, autocompletion=_inventories
+        "--inventory", "-i", metavar="DIR", help=COMMON_OPTIONS["inventory"][1], show_default=False, autocompletion=_inventories
     ),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object, errors too.")]
-NoColor = Annotated[bool, typer.Option("--no-color", help="No colours (also: NO_COLOR, or not a terminal).")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
-Timeout = Annotated[
-    str | None, typer.Option("--timeout", metavar="TIME", help="Longest time it may take: 90s, 2m.", show_default=False)
-]
+AsJson = Annotated[bool, typer.Option("--json", help=COMMON_OPTIONS["json"][1])]
+NoColor = Annotated[bool, typer.Option("--no-color", help=COMMON_OPTIONS["no_color"][1])]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help=COMMON_OPTIONS["yes"][1])]
+Timeout = Annotated[str | None, typer.Option("--timeout", metavar="TIME", help=COMMON_OPTIONS["timeout"][1], show_default=False)]
 Owner = Annotated[
     str | None,
-    typer.Option("--as", metavar="OWNER", help="Whose part of the lab to work on: a user, a project.", show_default=False),
+    typer.Option("--as", metavar="OWNER", help=COMMON_OPTIONS["owner"][1], show_default=False),
 ]
 
 COMMON: Mapping[str, tuple[Any, Any]] = {

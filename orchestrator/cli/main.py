@@ -17,7 +17,8 @@ from typer.main import get_command
 from optics.errors import BadFile, HandsNeeded, TestbedError
 from optics.plain import did_you_mean, indented, json_safe, printable
 from orchestrator.cli.call import API, COMMON, AsJson, Inventory, NoColor, Owner, Result, Timeout, Yes
-from orchestrator.cli.listing import VERBS, Listing
+from orchestrator.cli.groups import Root
+from orchestrator.cli.listing import VERBS
 from orchestrator.cli.tones import coloured
 
 EXIT_CODES = {
@@ -39,22 +40,6 @@ COMPLETING = "_TESTBED_COMPLETE"
 LOST_OUTPUT = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 """Errors of writing to stdout or stderr when the disk or device behind it is full or fails."""
 TAKE_A_VALUE = ("--inventory", "-i", "--timeout", "--as")
-
-_HELP = """Run a reconfigurable optical GPU cluster: plan a topology, switch circuits, set host routes, train.
-
-\b
-Examples:
-  testbed up -t examples/topoopt-12.json    bring up a plan and run its job
-  testbed plan -t examples/torus-3x4.json   show what would change
-  testbed status                            show the state of the lab
-  testbed show last                         show how long each phase took
-  testbed down                              take down your circuits
-
-\b
-Exit codes: 0 done, 1 unexpected, 2 usage, 3 bad plan or inventory, 4 locked,
-5 unreachable, 6 rolled back, 7 manual repair needed, 8 differences, 9 interlock,
-130 interrupted.
-"""
 
 
 def named(argv: Sequence[str]) -> str:
@@ -78,11 +63,11 @@ def app(only: str | None = None) -> typer.Typer:
     """
     from importlib import import_module
 
-    modules = [] if only == "" else [module for module, verbs in VERBS.items() if only in verbs] or list(VERBS)
+    modules = {} if only == "" else {VERBS[only][0]: None} if only in VERBS else {module: None for module, _ in VERBS.values()}
     # Rich help costs about 100 ms per start; plain help is the same text.
-    root = typer.Typer(name="testbed", help=_HELP, rich_markup_mode=None, pretty_exceptions_enable=False, no_args_is_help=False)
+    root = typer.Typer(name="testbed", rich_markup_mode=None, pretty_exceptions_enable=False, no_args_is_help=False)
 
-    @root.callback(cls=None if modules else Listing, invoke_without_command=True, help=_HELP)
+    @root.callback(cls=Root, invoke_without_command=True)
     def options(
         ctx: typer.Context,
         inventory: Inventory = None,
