@@ -1,4 +1,4 @@
-"""Files and versions of the installation: `testbed examples`, `schema` and `version`."""
+"""Files and versions of the installation: `testbed examples` and `testbed --version`."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import typer
 
 from optics.errors import TestbedError
 from orchestrator.cli.call import Call, Result, Usage, verb
+from orchestrator.cli.groups import Listed, family
 
 SCENARIO = "scenario.yaml"
 _KINDS = (".json", ".py", ".yaml", ".yml", ".md", ".svg", ".toml", ".ipynb", ".txt")
@@ -82,10 +83,10 @@ def _copy(files: Mapping[Path, Path], to: Path) -> None:
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, target)
     except OSError as error:
-        raise Usage(f"{to}: {error.strerror}", hint="choose another directory: testbed examples --copy DIR") from error
+        raise Usage(f"{to}: {error.strerror}", hint="choose another directory: testbed examples copy DIR") from error
 
 
-app = typer.Typer()
+app = family("examples", Listed)
 
 
 class Schema(StrEnum):
@@ -99,33 +100,39 @@ class Schema(StrEnum):
 
 @verb(
     app,
-    "examples",
-    "List the installed examples, or copy them into a directory.",
-    examples="testbed examples\ntestbed examples --copy trial\ncd trial && testbed up --topology examples/ring-12.json",
-    more="Plans and workloads for the default lab, scenarios (`testbed reproduce`), campaigns (`testbed sweep`), a driver.",
+    "list",
+    "List the installed examples.",
+    examples="testbed examples list",
+    more="Plans and workloads for the default lab, scenarios and campaigns of `testbed experiment`, a driver.",
 )
-def examples(
-    call: Call,
-    copy: Annotated[Path | None, typer.Option("--copy", metavar="DIR", help="Copy them into this new or empty directory.")] = None,
-) -> Result:
+def list_(call: Call) -> Result:
     shipped = _shipped()
-    if copy is not None:
-        _copy(shipped, copy)
-        files = [str(name) for name in shipped]
-        hint = f"cd {copy} && testbed up --topology examples/topoopt-12.json"
-        return Result({"folder": str(copy), "files": [*files]}, f"Copied {len(files)} files to {copy}", hint=hint)
     plans = [name for name in shipped if name.suffix == ".json" and name.parent.name == "examples"]
     found = [str(name) for name in shipped if name in plans or name.suffix in (".ipynb", ".yaml", ".yml")]
-    hint = "testbed examples --copy DIR"
+    hint = "testbed examples copy DIR"
     return Result({"folder": str(examples_home() / "examples"), "files": [*found]}, "\n".join(found), hint=hint)
+
+
+@verb(
+    app,
+    "copy",
+    "Copy the examples into a new or empty directory.",
+    examples="testbed examples copy trial\ncd trial && testbed up --topology examples/ring-12.json",
+)
+def copy(call: Call, to: Annotated[Path, typer.Argument(metavar="DIR", help="The directory.")]) -> Result:
+    shipped = _shipped()
+    _copy(shipped, to)
+    files = [str(name) for name in shipped]
+    hint = f"cd {to} && testbed up --topology examples/topoopt-12.json"
+    return Result({"folder": str(to), "files": [*files]}, f"Copied {len(files)} files to {to}", hint=hint)
 
 
 @verb(
     app,
     "schema",
     "Print the JSON Schema of a file format, or of what --json prints.",
-    examples="testbed schema plan > plan.schema.json\ntestbed schema scenario > scenario.schema.json\n"
-    "testbed schema data > data.schema.json\ntestbed schema data job status      of the data of one verb",
+    examples="testbed examples schema plan > plan.schema.json\ntestbed examples schema scenario > scenario.schema.json\n"
+    "testbed examples schema data > data.schema.json\ntestbed examples schema data job status      of the data of one verb",
 )
 def schema(
     call: Call,
@@ -140,7 +147,7 @@ def schema(
     if what is Schema.data:
         found = cast(dict[str, Json], _data_schema(call, " ".join(verb or ())))
     elif verb:
-        raise Usage(f"schema: {what.value} has no schema of a verb", hint="testbed schema data status")
+        raise Usage(f"examples schema: {what.value} has no schema of a verb", hint="testbed examples schema data status")
     else:
         of_file = {Schema.plan: plan_schema, Schema.scenario: scenario_schema, Schema.sweep: sweep_schema}
         found = cast(dict[str, Json], of_file[what]())
@@ -155,12 +162,15 @@ def _data_schema(call: Call, verb: str) -> dict[str, object]:
 
     whole = json_schema()
     if verb and verb not in (known := data()):
-        raise Usage(f"schema: there is no verb {verb}{did_you_mean(verb, known)}", hint="testbed schema data: those of all verbs")
+        raise Usage(
+            f"examples schema: there is no verb {verb}{did_you_mean(verb, known)}",
+            hint="testbed examples schema data: those of all verbs",
+        )
     return schema_of(verb, whole) if verb else whole
 
 
-@verb(app, "version", "Print the versions of testbed and its dependencies.", examples="testbed version --json")
-def version(call: Call) -> Result:
+def versions() -> Result:
+    """What `testbed --version` prints."""
     import platform
     from importlib.metadata import PackageNotFoundError
     from importlib.metadata import version as installed

@@ -49,7 +49,7 @@ def test_a_mark_chooses_the_driver(device: Opened, emulated_lab: Lab) -> None:
 def test_the_command_line_answers_parsed_json_and_raises_what_it_refuses(testbed: CommandLine) -> None:
     assert testbed("lab", "status")["running"]
     with pytest.raises(CommandFailed, match="E-MISSING") as caught:
-        testbed("driver", "conform", "polatis-scpi", "--device", "ocs9")
+        testbed("devices", "driver", "conform", "polatis-scpi", "--device", "ocs9")
     assert caught.value.code == 2
 
 

@@ -78,7 +78,7 @@ def test_a_reason_forges_no_row_of_lock_tagout_status_or_doctor(command: Any, tm
             Locks(store, key, eve).take("reservation", WHOLE, FORGED, for_s=600)
             made = Tagouts(store, key, eve).set("ocs1", FORGED)
         verbs = (("lock",), ("lock", "audit"), ("tagout",), ("tagout", "remove", made.id), ("status",), ("doctor",))
-        for words in (*verbs, ("lock", "--for", "1m", "--reason", "x")):
+        for words in (*verbs, ("lock", "reserve", "--for", "1m", "--reason", "x")):
             _, out, err = command("polatis-scpi", port, *words)
             assert "busy" in out + err, (words, out, err)
             plain(out + err)
@@ -86,7 +86,7 @@ def test_a_reason_forges_no_row_of_lock_tagout_status_or_doctor(command: Any, tm
             assert json.loads(out)
 
 
-@pytest.mark.parametrize("words", [("lock", "--for", "1m"), ("tagout", "ocs1"), ("unlock", "abc", "--steal")])
+@pytest.mark.parametrize("words", [("lock", "reserve", "--for", "1m"), ("tagout", "ocs1"), ("lock", "release", "abc", "--steal")])
 def test_a_reason_of_several_lines_is_refused(command: Any, words: tuple[str, ...]) -> None:
     code, _, err = command("polatis-scpi", 1, *words, "--reason", FORGED)
     assert code == 2 and "one line" in err, err

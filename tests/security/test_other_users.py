@@ -468,7 +468,7 @@ def test_no_program_that_we_start_takes_modules_from_the_current_directory(
     for module in ("json", "argparse", "typer", "yaml"):
         stranger('printf %s "$2" > "$1"', shared / f"{module}.py", f"open({str(shared / 'MARK')!r}, 'w').close()")
     monkeypatch.chdir(shared)
-    started = background.spawn(load(env={}, cwd=tmp_path), ["version"], tmp_path / "said")
+    started = background.spawn(load(env={}, cwd=tmp_path), ["--version"], tmp_path / "said")
     assert started.wait(60) == 0, (tmp_path / "said").read_text()
     made_labs._generate(tmp_path / "lab", tmp_path / "state", ["dicon-scpi"], None)
     assert not (shared / "MARK").exists()
