@@ -432,7 +432,8 @@ def test_completion_knows_verbs_and_runs(cli: Any, shell: str) -> None:
             [sys.executable, "-m", "orchestrator.cli.main"], env=env, capture_output=True, text=True, check=False
         ).stdout
 
-    assert "experiment" in complete("expe") and "show" in complete("run", "sh")
+    assert "experiment" in complete("expe")
+    assert "show" in complete("run", "sh"), "its verbs, and not the arguments of `run list`"
     assert run in complete("run", "show", run[:4])
 
 

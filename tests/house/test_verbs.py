@@ -9,10 +9,12 @@ import pytest
 from typer.main import get_command
 
 from optics.errors import Usage
-from orchestrator.cli.groups import SCREEN
+from orchestrator.cli.groups import SCREEN, Family
 from orchestrator.cli.listing import GROUPS, VERBS, help_text
 from orchestrator.cli.main import app, run
 from orchestrator.cli.moved import MOVED, refuse_moved
+from orchestrator.cli.reference import rewrite_tables
+from tests.house.repository import ROOT
 from tests.house.test_commands import leaves
 
 MOST_VERBS = 24
@@ -76,3 +78,31 @@ def test_the_help_of_a_verb_fits_on_a_screen_and_names_the_command_that_shows_al
     whole = capsys.readouterr().out
     assert all(max(param.opts, key=len) in whole for param in command_of(list(path)).params if param.opts[0].startswith("-"))
     assert text == whole or text.rstrip().endswith(f"more options: testbed {' '.join(path)} --help --all")
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        (["run"], ["run", "list"]),
+        (["lock", "--json"], ["lock", "list", "--json"]),
+        (["run", "--limit", "5"], ["run", "list", "--limit", "5"]),
+        (["devices", "--inventory", "lab", "power"], ["devices", "power", "--inventory", "lab"]),
+        (["job", "queue"], ["job", "queue", "list"]),
+        (["experiment", "sweep", "--check", "x.yaml"], ["experiment", "sweep", "run", "--check", "x.yaml"]),
+        (["experiment", "sweep", "show"], ["experiment", "sweep", "show"]),
+        (["run", "shwo"], ["run", "shwo"]),
+        (["run", "--help"], ["run", "--help"]),
+    ],
+)
+def test_a_family_lists_where_no_verb_of_it_is_named_and_options_may_come_before_the_verb(
+    typed: list[str], meant: list[str]
+) -> None:
+    family, path = WHOLE, list[str]()
+    while typed and typed[0] in getattr(family, "commands", ()):
+        family, path, typed = family.commands[typed[0]], [*path, typed[0]], typed[1:]
+    assert [*path, *(family.ordered(typed) if isinstance(family, Family) else typed)] == meant
+
+
+def test_the_page_of_the_command_line_lists_its_verbs() -> None:
+    page = (ROOT / "docs" / "reference" / "cli.md").read_text()
+    assert page == rewrite_tables(page), "run: python -m orchestrator.cli.reference docs/reference/cli.md"
