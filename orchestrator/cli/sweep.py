@@ -198,7 +198,9 @@ def show(
     from orchestrator.views.sweep import draw_figure, parse_figure, rows_of, sweep_table
 
     if out is not None and figure is None:
-        raise Usage("sweep show: --out is of --figure", hint="testbed experiment sweep show --figure x=ports,y=iteration_ms")
+        raise Usage(
+            "experiment sweep show: --out is of --figure", hint="testbed experiment sweep show --figure x=ports,y=iteration_ms"
+        )
     found = record.find_campaign(call.settings, name)
     results = list(found.results())
     states = {state: sum(each["state"] == state for each in results) for state in ("done", "failed")}
