@@ -20,11 +20,11 @@ def tables() -> str:
         own = ", ".join(f"`{tag}`" for tag in m.tags[len(COMMON_TAGS) :])
         about = f"{m.what[0].upper()}{m.what[1:]}. Tags: {own}. Rate: {m.rate}."
         lines += [f"### {m.name}", "", *wrap(about, 120, break_on_hyphens=False), ""]
-        lines += ["| field | type | meaning |", "|---|---|---|", *rows(m.fields), ""]
+        lines += ["| field | type | meaning |", "|---|---|---|", *_rows(m.fields), ""]
     return "\n".join(lines)
 
 
-def rows(fields: Mapping[str, Field]) -> Iterator[str]:
+def _rows(fields: Mapping[str, Field]) -> Iterator[str]:
     """A row for each field; one for a duration that is there in milliseconds and in nanoseconds."""
     for name, field in fields.items():
         stem, _, unit = name.rpartition("_")
