@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from typer import Typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from orchestrator.cli.listing import COMMON_OPTIONS, VERBS, help_text
 
@@ -77,7 +77,7 @@ class Verb(TyperCommand):
         text = super().get_help(ctx)
         if len(text.splitlines()) <= SCREEN or (ctx.find_root().obj or {}).get(ALL):
             return text
-        options = [param for param in self.params if param.param_type_name == "option"]
+        options = [param for param in self.params if isinstance(param, TyperOption)]
         common = [param for param in options if param.name in COMMON_OPTIONS]
         rest = [param for param in reversed(options) if param.name not in COMMON_OPTIONS]
         left_out = 0

@@ -97,7 +97,8 @@ def test_the_help_of_a_verb_fits_on_a_screen_and_names_the_command_that_shows_al
 def test_a_family_lists_where_no_verb_of_it_is_named_and_options_may_come_before_the_verb(
     typed: list[str], meant: list[str]
 ) -> None:
-    family, path = WHOLE, list[str]()
+    family: Any = WHOLE
+    path: list[str] = []
     while typed and typed[0] in getattr(family, "commands", ()):
         family, path, typed = family.commands[typed[0]], [*path, typed[0]], typed[1:]
     assert [*path, *(family.ordered(typed) if isinstance(family, Family) else typed)] == meant
