@@ -9,6 +9,8 @@ from typer import Typer
 from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from orchestrator.cli.listing import COMMON_OPTIONS, VERBS, help_text
+from orchestrator.cli.moved import refuse_moved
+from orchestrator.cli.pages import with_pages
 
 TAKE_A_VALUE = ("--inventory", "-i", "--timeout", "--as")
 """The options of all verbs that are followed by a value."""
@@ -35,8 +37,6 @@ class Root(TyperGroup):
         formatter.write(help_text())
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        from orchestrator.cli.moved import refuse_moved
-
         refuse_moved(args)
         return super().resolve_command(ctx, args)
 
@@ -69,8 +69,6 @@ class Verb(TyperCommand):
     """A verb. Where its help is longer than a screen, the last options, and those of all verbs, show with `--help --all`."""
 
     def get_help(self, ctx: Any) -> str:
-        from orchestrator.cli.installed import with_pages
-
         return with_pages(self._on_a_screen(ctx))
 
     def _on_a_screen(self, ctx: Any) -> str:

@@ -19,6 +19,7 @@ from optics.plain import did_you_mean, indented, json_safe, printable
 from orchestrator.cli.call import API, AsJson, Inventory, NoColor, Owner, Result, Timeout, Version, Yes
 from orchestrator.cli.groups import ALL, Root, first_word
 from orchestrator.cli.listing import VERBS
+from orchestrator.cli.pages import with_pages
 from orchestrator.cli.tones import coloured
 
 EXIT_CODES = {
@@ -195,8 +196,6 @@ def _show(result: Result, as_json: bool) -> None:
     if result.text:
         text = coloured(result.text)
         print(text if result.verbatim else _fitted(text, sys.stdout), flush=True)
-    from orchestrator.cli.installed import with_pages
-
     if result.message:
         mark = "" if result.ok else f"{result.code} "
         said = with_pages(result.message)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from orchestrator.cli.call import Usage
+from optics.errors import Usage
 
 MOVED: Mapping[str, str] = {
     "prewire": "plan --prewire",

@@ -223,14 +223,14 @@ def test_a_file_that_is_not_there_is_told_without_numbers_of_the_system(cli: Any
 
 def test_a_hint_names_a_page_where_it_is_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from optical_testbed_home import HOME
-    from orchestrator.cli import installed
+    from orchestrator.cli import pages
 
-    monkeypatch.setattr(installed, "examples_home", lambda: tmp_path / "share")
+    monkeypatch.setattr(pages, "examples_home", lambda: tmp_path / "share")
     monkeypatch.chdir(tmp_path)
-    assert installed.with_pages("see docs/how-to/grafana.md") == "see docs/how-to/grafana.md", "no pages are installed"
+    assert pages.with_pages("see docs/how-to/grafana.md") == "see docs/how-to/grafana.md", "no pages are installed"
     (tmp_path / "share" / "docs" / "how-to").mkdir(parents=True)
-    assert installed.with_pages("see docs/how-to/grafana.md, x") == f"see {tmp_path}/share/docs/how-to/grafana.md, x"
-    assert installed.with_pages("see extensions/shadow/README.md") == f"see {HOME}/extensions/shadow/README.md", "a mechanism's"
+    assert pages.with_pages("see docs/how-to/grafana.md, x") == f"see {tmp_path}/share/docs/how-to/grafana.md, x"
+    assert pages.with_pages("see extensions/shadow/README.md") == f"see {HOME}/extensions/shadow/README.md", "a mechanism's"
     (tmp_path / "docs" / "how-to").mkdir(parents=True)
     (tmp_path / "docs" / "how-to" / "grafana.md").touch()
-    assert installed.with_pages("see docs/how-to/grafana.md") == "see docs/how-to/grafana.md", "it is below this directory"
+    assert pages.with_pages("see docs/how-to/grafana.md") == "see docs/how-to/grafana.md", "it is below this directory"
