@@ -54,7 +54,7 @@ def test_the_command_line_answers_parsed_json_and_raises_what_it_refuses(testbed
 
 
 def test_of_some_checks_no_row_of_the_support_matrix_is_made() -> None:
-    done = run("-m", "orchestrator.cli.main", "driver", "conform", "polatis-scpi", "--only", "says-who-it-is", cwd=ROOT)
+    done = run("-m", "orchestrator.cli.main", "devices", "driver", "conform", "polatis-scpi", "--only", "says-who-it-is", cwd=ROOT)
     assert done.returncode == 0 and "confirmed" in done.stdout and "promises kept" not in done.stdout, done.stdout
 
 

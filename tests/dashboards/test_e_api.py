@@ -334,7 +334,7 @@ def test_provision_writes_what_grafana_reads(tmp_path: Path) -> None:
     import yaml
 
     out = tmp_path / "out"
-    command = [sys.executable, "-m", "orchestrator.cli.main", "grafana", "provision", "--out", out, "--json"]
+    command = [sys.executable, "-m", "orchestrator.cli.main", "telemetry", "grafana", "provision", "--out", out, "--json"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     names = {str(Path(file).relative_to(out)) for file in json.loads(done.stdout)["data"]["files"]}
     assert names == {

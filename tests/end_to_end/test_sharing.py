@@ -436,7 +436,7 @@ def test_two_users_share_a_lab_through_one_store(lab: Lab, users: Users) -> None
 @pytest.mark.long
 def test_a_store_is_opened_by_its_group_alone(lab: Lab, users: Users) -> None:
     users.testbed("ann", "run", "list").must()
-    outside = users.testbed("eve", "history")
+    outside = users.testbed("eve", "run", "list")
     assert outside.exit_code == 2 and "only members of group optics may" in outside.envelope["message"]
     users.store.chmod(0o2777)
     everybody = users.testbed("ann", "run", "list")
@@ -469,7 +469,7 @@ def test_a_store_that_others_may_write_is_refused_unless_it_is_declared_shared(t
 
     def history() -> Answer:
         env = os.environ | {"TESTBED_DATA_DIR": str(data), "TESTBED_INVENTORY": str(ROOT / "inventory" / "emulated")}
-        done = subprocess.run([TESTBED, "history", "--json"], env=env, capture_output=True, text=True, cwd=ROOT)
+        done = subprocess.run([TESTBED, "run", "list", "--json"], env=env, capture_output=True, text=True, cwd=ROOT)
         return Answer(done.returncode, json.loads(done.stdout), done.stderr)
 
     data.chmod(0o770)

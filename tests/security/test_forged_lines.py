@@ -71,7 +71,7 @@ def test_a_refusal_with_colours_is_shown_without(driver: str, command: Any) -> N
 
 def test_a_reason_forges_no_row_of_lock_tagout_status_or_doctor(command: Any, tmp_path: Path) -> None:
     with speaker(b"no\r\n") as (port, _):
-        command("polatis-scpi", port, "history")
+        command("polatis-scpi", port, "run", "list")
         (tmp_path / "data").chmod(0o700)
         with Store(tmp_path / "data" / "testbed.sqlite3") as store:
             key, eve = key_of(load_lab(tmp_path / "lab")), Who("eve\x1b[31m", "eve\nroot")

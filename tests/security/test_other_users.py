@@ -361,7 +361,7 @@ def test_the_draft_of_a_file_is_not_written_through_somebody_elses_link(shared: 
 
 
 def test_an_inventory_that_everybody_may_write_is_told_by_status_and_doctor(command: Any, tmp_path: Path) -> None:
-    command("polatis-scpi", 1, "history")
+    command("polatis-scpi", 1, "run", "list")
     lab = tmp_path / "lab"
     for loose, words in ((lab / "devices.yml", "devices.yml"), (lab, str(lab))):
         before = stat.S_IMODE(loose.stat().st_mode)

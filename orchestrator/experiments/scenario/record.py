@@ -99,7 +99,7 @@ def again(settings: Settings, word: str, kind: str = "compare") -> ComparisonRec
         what, hint = ("comparison", "A.json B.json") if kind == "compare" else ("record", "NAME")
         raise Missing(
             f"there is no {what} {word!r}" + (f"; the latest are {', '.join(there)}" if there else ""),
-            hint=f"testbed {kind} {hint}",
+            hint=f"testbed experiment {kind} {hint}",
         )
     return ComparisonRecord(path.parent, read_record(path))
 
