@@ -129,7 +129,7 @@ def measured(folder: Path) -> dict[str, Arm]:
         "TESTBED_LOCK_DIR": str(folder / "locks"),
     }
     with watched(state / "scenarios" / SCENARIO.name / "state" / "control.sock") as glass:
-        work(["reproduce", SCENARIO.name], env, BUDGET_S["scenario"])
+        work(["experiment", "reproduce", SCENARIO.name], env, BUDGET_S["scenario"])
     (kept,) = (json.loads(file.read_text()) for file in (state / "campaigns").glob("*/campaign.json"))
     warm_up, iterations = kept["warm_up"], kept["iterations"]
     arms = {name: Arm() for name in kept["arms"]}

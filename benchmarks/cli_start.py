@@ -1,6 +1,6 @@
 """How long `testbed --help` takes from start to end of the process, median of 21, compared with a bare `import typer`.
 
-Side figures: the interpreter alone, `ansible --version`, and a second verb (`testbed history` on an empty store).
+Side figures: the interpreter alone, `ansible --version`, and a second verb (`testbed run list` on an empty store).
 
     python benchmarks/cli_start.py [--against PATH]
 PATH: another checkout, whose command takes its turns with this one's.
@@ -52,7 +52,7 @@ def main() -> int:
         bare_ms, peer_ms, history_ms, *helps_ms = times_ms(
             [python, "-c", "pass"],
             [python, "-c", "import typer"],
-            [str(programs(ROOT) / "testbed"), "history"],
+            [str(programs(ROOT) / "testbed"), "run", "list"],
             *([str(programs(tree) / "testbed"), "--help"] for tree in trees),
             env=env,
             rounds=ROUNDS,
@@ -67,7 +67,7 @@ def main() -> int:
     print(
         f"  of which Python itself {bare:.1f} ms, import typer {peer - bare:.1f} ms, the program {values[ROOT.name] - peer:.1f} ms"
     )
-    print(f"testbed history   median {statistics.median(history_ms):6.1f} ms")
+    print(f"testbed run list   median {statistics.median(history_ms):6.1f} ms")
     print(f"ansible --version median {statistics.median(ansible_ms):6.1f} ms")
     print(f"heavy imports     {', '.join(heavy) or 'none'}")
     return verdict(

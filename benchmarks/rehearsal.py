@@ -56,7 +56,7 @@ def one_lab(name: str, count: int, options: tuple[str, ...]) -> tuple[list[float
         for number in range(EARLIER, EARLIER + count):
             plan = ring(lab, number, ports)
             before = lab.ask("writes")["writes"]
-            seen = lab.call("rehearse", "--topology", plan)
+            seen = lab.call("plan", "--rehearse", "--topology", plan)
             written += sum(lab.ask("writes")["writes"].values()) - sum(before.values())
             made = lab.call("up", "--topology", plan)
             took_s = max(p["begin_s"] + p["seconds"] for p in made["phases"])

@@ -1,4 +1,4 @@
-"""How long `testbed report all` takes, from the command to the page, over 1000 runs of 12 hosts with one reconfiguration each.
+"""How long `testbed experiment report all` takes, from the command to the page, over 1000 runs of 12 hosts.
 
 The runs are written through the real store and journal, each with what a run of `examples/topoopt-12.json` writes (circuits, phases
 of devices and hosts, light, verification, port counters at 10 Hz for two seconds, forty iterations): 1.2 million points. One run's
@@ -154,7 +154,7 @@ def fill(runs: int) -> int:
 def timed(*words: str) -> tuple[float, Path]:
     """Seconds of one command, and the page it wrote."""
     began = time.perf_counter()
-    command = [sys.executable, "-m", "orchestrator.cli.main", "report", *words, "--json"]
+    command = [sys.executable, "-m", "orchestrator.cli.main", "experiment", "report", *words, "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     took = time.perf_counter() - began
     return took, Path(json.loads(done.stdout)["data"]["file"])

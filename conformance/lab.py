@@ -103,7 +103,7 @@ def generate(out: Path, state: Path, drivers: Sequence[str], hosts: int | None) 
         _python("-m", "emulators.generate", *words, *(["--hosts", str(hosts)] if hosts else []))
     except Missing as error:
         said = str(error).rpartition("error: ")[2]
-        raise Missing(f"no lab of {' and '.join(drivers)}: {said}", hint="testbed driver list") from None
+        raise Missing(f"no lab of {' and '.join(drivers)}: {said}", hint="testbed devices driver list") from None
 
 
 def _write(folder: Path, drivers: tuple[str, ...], emulated: Mapping[str, Mapping[str, object]]) -> dict[str, DeviceConfig]:

@@ -62,7 +62,7 @@ def read_transcript(path: Path) -> Transcript:
         if len(text) > MAX_CHARACTERS:
             raise OSError(f"larger than {MAX_CHARACTERS / 1e6:g} million characters, the most that is read")
     except (OSError, UnicodeDecodeError) as error:
-        raise BadFile([f"{path}: {reason(error)}"], hint="a transcript is made by: testbed driver record") from error
+        raise BadFile([f"{path}: {reason(error)}"], hint="a transcript is made by: testbed devices driver record") from error
     return transcript_of(text, path)
 
 

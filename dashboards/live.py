@@ -136,7 +136,7 @@ def turn_cost(w: int, h: int, last: int = 12) -> barchart.Panel:
         "What a turn cost",
         f"How long the running job stood in each of the last {last} turns, newest first, from turn: dark is the devices' own "
         "switching, commit the hosts' routes, boundary the rest until the first iteration on the new rings ended. Far more than "
-        "twice the dark time: look at the slow iterations in `testbed report`.",
+        "twice the dark time: look at the slow iterations in `testbed experiment report`.",
         "ms",
         table(f'SELECT "reconfig_id", {columns} FROM "turn" WHERE {done} ORDER BY time DESC LIMIT {last}'),
         w=w,

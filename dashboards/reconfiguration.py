@@ -69,7 +69,7 @@ def worst() -> table.Panel:
             table.Panel(),
             "The ten slowest",
             "The reconfigurations that took longest, from reconfig. The run leads to this page for that run "
-            "alone; `testbed show RUN` "
+            "alone; `testbed run show RUN` "
             "draws its waterfall.",
             "ms",
             influx.table(f'SELECT top("total_ms", 10) AS "total_ms", {columns} FROM "reconfig" WHERE {HERE} AND {JOB}'),

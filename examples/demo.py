@@ -61,17 +61,17 @@ def demo() -> None:
         if status["iteration_ms"] is None:
             raise Failed("job status: the job made no iterations; testbed job logs says why")
         speeds.append((Path(plan).stem, status["iteration_ms"]))
-        run("show", "last")
+        run("run", "show", "last")
     print("\nIteration time of the same job, which ran through the second change:")
     widest = max(ms for _, ms in speeds)
     for name, ms in speeds:
         print(f"  {name:<18} {ms:7.1f} ms  {'█' * max(1, round(40 * ms / widest))}")
-    history = ask("history")["runs"]
+    history = ask("run", "list")["runs"]
     print("\nRecorded (plan, journal in line protocol, Ansible's output, iterations):")
     for r in history[:2]:
-        print(f"  {r['id']}  {r['plan_name']}  {ask('show', str(r['id']))['journal']}")
+        print(f"  {r['id']}  {r['plan_name']}  {ask('run', 'show', str(r['id']))['journal']}")
     print("\nThe second change on one page, before and after; open it in a browser:")
-    run("report", str(history[0]["id"]))
+    run("experiment", "report", str(history[0]["id"]))
 
 
 def main() -> int:

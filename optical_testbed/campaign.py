@@ -72,7 +72,7 @@ class Campaign:
 
         token = SHOW.set(_shown(progress))
         try:
-            again = f"testbed sweep {self._file} --resume"
+            again = f"testbed experiment sweep {self._file} --resume"
             carried_out(self._settings, self._campaign, Events(), on, workers, resume=resume, again=again)
         finally:
             SHOW.reset(token)

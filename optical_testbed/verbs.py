@@ -313,7 +313,7 @@ def _one_of(what: str, value: str) -> str:
 async def runs(lab: Opened, limit: int = 20, tag: str = "") -> tuple[RunRecord, ...]:
     """Return the latest runs, newest first: who changed what, when, with which result.
 
-    limit: at most this many. tag: only runs with this tag (`testbed note RUN --tag TAG`).
+    limit: at most this many. tag: only runs with this tag (`testbed run note RUN --tag TAG`).
     """
     from orchestrator.store.notes import runs_with_tags
     from orchestrator.store.store import Store

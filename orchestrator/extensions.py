@@ -23,8 +23,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from optics.errors import StoreFailed
-
 if TYPE_CHECKING:
     from optics.plan import Job
 
@@ -64,6 +62,7 @@ def folders(package: str) -> dict[str, Path]:
 
 def job_of(data: Mapping[str, Any]) -> Job:
     """The job that `data` (`to_json` of one) describes. Raises: StoreFailed - it has an attachment that no extension knows."""
+    from optics.errors import StoreFailed
     from optics.plan import Job  # takes 20 ms, which a list of the verbs need not wait for
 
     job, known = Job.of(data), {each.key: each for each in extension_parts("plan", "PLANNED")}

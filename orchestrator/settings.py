@@ -371,5 +371,5 @@ def _user() -> str:
 
 
 def campaigns(settings: Settings) -> Path:
-    """Where `testbed compare` keeps its campaigns, a directory each."""
+    """Where `testbed experiment compare` keeps its campaigns, a directory each."""
     return settings.state_dir / "campaigns"

@@ -9,7 +9,7 @@ from typing import Any
 
 import jsonschema
 
-from orchestrator.cli.main import TAKE_A_VALUE
+from orchestrator.cli.groups import TAKE_A_VALUE
 from tests.house.repository import ROOT
 
 PAGE = ROOT / "docs" / "reference" / "data.schema.json"
@@ -46,7 +46,8 @@ def verb_of(argv: Sequence[str]) -> str:
         elif not word.startswith("-"):
             words.append(word)
     known = published()["$defs"]
-    return next((name for end in (3, 2, 1) if (name := "-".join(words[:end])) in known and len(words) >= end), "")
+    named = ("-".join([*words[:end], *more]) for end in (3, 2, 1) for more in ((), ("list",)) if len(words) >= end)
+    return "version" if "--version" in argv else next((name for name in named if name in known), "")
 
 
 def fits(argv: Sequence[str], body: dict[str, Any]) -> None:

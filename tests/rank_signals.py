@@ -19,4 +19,6 @@ def send(env: Mapping[str, str], host: str, what: signal.Signals) -> None:
     Raises: CalledProcessError - there is none.
     """
     testbed = Path(sys.executable).with_name("testbed")
-    subprocess.run([testbed, "exec", host, "--", "python3", "-c", _SEND, str(int(what))], env=env, check=True, capture_output=True)
+    subprocess.run(
+        [testbed, "host", "exec", host, "--", "python3", "-c", _SEND, str(int(what))], env=env, check=True, capture_output=True
+    )

@@ -1,4 +1,4 @@
-"""`prewire`: slow devices make, in the dark, what the next plan needs, so that the change itself only switches."""
+"""`plan --prewire`: slow devices make, in the dark, what the next plan needs, so that the change itself only switches."""
 
 from __future__ import annotations
 

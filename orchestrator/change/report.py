@@ -40,7 +40,7 @@ class EqualiseReport:
 
 @dataclass(frozen=True, slots=True)
 class PrewireReport(DiffCounts):
-    """What `prewire` did. diff: what slow devices made and removed in the dark; waiting: what they can do only with the change.
+    """What prewiring did. diff: what slow devices made and removed in the dark; waiting: what they can do only with the change.
 
     flips: settings that `up` then still changes on other devices.
     """

@@ -19,6 +19,8 @@ import typer
 from optics.errors import HandsNeeded, Missing, TestbedError, Unreachable
 from optics.errors import Usage as Usage  # of every verb
 from optics.plain import printable
+from orchestrator.cli.groups import Verb
+from orchestrator.cli.listing import COMMON_OPTIONS
 from orchestrator.cli.tones import coloured
 from orchestrator.extensions import verbs as verbs_of_extensions
 from orchestrator.verbs.invoke import GRACE_S, bounded, invoked, start_lab
@@ -40,8 +42,8 @@ T = TypeVar("T")
 API = "testbed/v1"
 _LAB_VERBS = "|".join(
     (
-        "compare|confirm|design|devices|doctor|down|driver|exec|guard|job|lab|lock|plan|prewire|queue|rehearse|reproduce|restore",
-        "resume|rollback|serve|shell|status|tagout|turn|ui|unlock|up|verify|watch",
+        "confirm|design|devices|doctor|down|experiment (?:compare|reproduce)|guard|host|job|lab|lock|plan|restore|resume|rollback",
+        "serve|service|status|tagout|turn|ui|up|verify|watch",
         *(verb for found in verbs_of_extensions().values() for verb in found),
     )
 )
@@ -117,6 +119,11 @@ class Call:
         found = load({**flags, "verify.pairs": self.pairs})
         ALLOWED_S.set(found.timeout_s)
         return found
+
+    @property
+    def recorded(self) -> str:
+        """The verb of the runs it makes: `plan --prewire` makes those of `prewire`."""
+        return self.verb.rpartition("--")[2]
 
     @contextmanager
     def timed(self) -> Iterator[None]:
@@ -201,7 +208,7 @@ class Call:
 
     def _work(self, work: Callable[[Command], Coroutine[Any, Any, T]], *, start: bool = False) -> T:
         settings = self.settings
-        with self.store() as store, self.progress(store.expected_seconds(settings.inventory, self.verb)) as progress:
+        with self.store() as store, self.progress(store.expected_seconds(settings.inventory, self.recorded)) as progress:
             if start:
                 self.started = start_lab(settings, progress) or self.started
             with invoked(progress, store, settings) as command:
@@ -256,19 +263,19 @@ def _inventories(incomplete: str) -> list[str]:
 Inventory = Annotated[
     str | None,
     typer.Option(
-        "--inventory", "-i", metavar="DIR", help="Lab to use, a directory.", show_default=False, autocompletion=_inventories
+        "--inventory", "-i", metavar="DIR", help=COMMON_OPTIONS["inventory"][1], show_default=False, autocompletion=_inventories
     ),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object, errors too.")]
-NoColor = Annotated[bool, typer.Option("--no-color", help="No colours (also: NO_COLOR, or not a terminal).")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
-Timeout = Annotated[
-    str | None, typer.Option("--timeout", metavar="TIME", help="Longest time it may take: 90s, 2m.", show_default=False)
-]
+AsJson = Annotated[bool, typer.Option("--json", help=COMMON_OPTIONS["json"][1])]
+NoColor = Annotated[bool, typer.Option("--no-color", help=COMMON_OPTIONS["no_color"][1])]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help=COMMON_OPTIONS["yes"][1])]
+Timeout = Annotated[str | None, typer.Option("--timeout", metavar="TIME", help=COMMON_OPTIONS["timeout"][1], show_default=False)]
 Owner = Annotated[
     str | None,
-    typer.Option("--as", metavar="OWNER", help="Whose part of the lab to work on: a user, a project.", show_default=False),
+    typer.Option("--as", metavar="OWNER", help=COMMON_OPTIONS["owner"][1], show_default=False),
 ]
+
+Version = Annotated[bool, typer.Option("--version", help="Print the versions of testbed and its dependencies.")]
 
 COMMON: Mapping[str, tuple[Any, Any]] = {
     "inventory": (Inventory, None),
@@ -307,7 +314,6 @@ def _bounded_numbers(ctx: typer.Context, given: Mapping[str, Any]) -> None:
 def verb(app: typer.Typer, name: str, short: str, *, examples: str, more: str = "") -> Callable[[Callable[..., Result]], Any]:
     """Register a verb: a function of a `Call` and its own options, to which the common options are added.
 
-    Without a name it is the default action of the group `app`.
     The help text shows the examples first, one command a line.
     """
     lines = "\n".join(_example(line) for line in examples.strip().splitlines())
@@ -316,12 +322,9 @@ def verb(app: typer.Typer, name: str, short: str, *, examples: str, more: str = 
     def register(function: Callable[..., Result]) -> Callable[..., Result]:
         own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
 
-        def run(ctx: typer.Context, **given: Any) -> Result | None:
+        def run(ctx: typer.Context, **given: Any) -> Result:
             call = Call(ctx.command_path.partition(" ")[2])
             root = ctx.find_root().obj = ctx.find_root().obj or {}
-            if ctx.invoked_subcommand is not None:
-                root.update((option, value) for option in COMMON if (value := given.pop(option)))
-                return None
             for option in COMMON:
                 setattr(call, option, given.pop(option) or root.get(option) or getattr(call, option))
             _bounded_numbers(ctx, given)
@@ -343,10 +346,7 @@ def verb(app: typer.Typer, name: str, short: str, *, examples: str, more: str = 
         run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         run.__annotations__ = {p.name: p.annotation for p in parameters}
         run.__name__ = function.__name__
-        if name:
-            app.command(name, help=help_text, short_help=short)(run)
-        else:
-            app.callback(invoke_without_command=True, help=help_text, short_help=short)(run)
+        app.command(name, cls=Verb, help=help_text, short_help=short)(run)
         return function
 
     return register

@@ -1,4 +1,4 @@
-"""The verbs that change the lab, `up`, `prewire` and `down`, and `plan`, which shows what `up` would change."""
+"""The verbs `up` and `down`, which change the lab."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import typer
 from orchestrator.cli.call import Call, Result, Usage, engine, verb
 from orchestrator.cli.completing import avoidable, plans, saved_plans
 from orchestrator.cli.rehearsing import beside, rehearsed_first
-from orchestrator.cli.shared import ExitCode, GuardJobs, Pairs, Restarts, Wait, budget_of, changed, own_slice, seconds
+from orchestrator.cli.shared import GuardJobs, Pairs, Restarts, Wait, budget_of, changed, own_slice, seconds
 from orchestrator.verbs.invoke import is_stopped_lab
 
 Topology = Annotated[
@@ -49,7 +49,7 @@ def wanted(path: Path | None, call: Call, file: Path | None = None) -> Path:
     return path
 
 
-def _startable(path: Path | None, call: Call, file: Path | None = None, spares: tuple[str, ...] = ()) -> Path:
+def startable(path: Path | None, call: Call, file: Path | None = None, spares: tuple[str, ...] = ()) -> Path:
     """As `wanted`, and read the plan and check the spares if the emulated lab has yet to be started for them.
 
     Raises: Usage, BadFile; Missing, Infeasible, Interlock - a spare cannot be one.
@@ -159,7 +159,7 @@ def _rehearsable(path: str, *, relabel: bool, dry_run: bool, spares: tuple[str, 
     instead = {
         "spares": (bool(spares), f'write them in the plan: "spares": {json.dumps(spares)}'),
         "relabel": (relabel, f"testbed plan -t {path} --relabel -o saved.json; then: testbed up --plan saved.json --rehearse"),
-        "dry-run": (dry_run, f"testbed rehearse -t {path}, which makes no change on the lab"),
+        "dry-run": (dry_run, f"testbed plan --rehearse -t {path}, which makes no change on the lab"),
     }
     for option, (given, hint) in instead.items():
         if given:
@@ -172,7 +172,7 @@ app = typer.Typer()
 @verb(
     app,
     "up",
-    "Bring a plan up: switch circuits, set routes, verify, launch its job.",
+    "Bring a plan up: circuits, routes, checks, its job.",
     examples="""
 testbed up examples/ring-12.json
 testbed up examples/torus-3x4.json --dry-run            compute everything, change nothing
@@ -186,19 +186,30 @@ def up(
     call: Call,
     file: PlanFile = None,
     topology: Topology = None,
-    plan: Annotated[
-        Path | None, typer.Option("--plan", metavar="SAVED", help="A plan saved by `testbed plan -o`.", autocompletion=saved_plans)
-    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would change; change nothing.")] = False,
+    rehearse: Annotated[
+        bool, typer.Option("--rehearse", help="Make the change on an emulated twin first, show it, and ask.")
+    ] = False,
+    confirm_within: Annotated[
+        str | None,
+        typer.Option(
+            "--confirm-within", metavar="TIME", help="Roll back unless `testbed confirm` is run within TIME of its end: 5m."
+        ),
+    ] = None,
+    guard: Annotated[bool, typer.Option("--guard", help="Start the guard in the background; `down` stops it.")] = False,
+    jobs: GuardJobs = False,
     job: Annotated[
         JobMode | None,
         typer.Option(
             "--job",
-            help="The job takes over its rings while it runs (live, or nothing is changed), is launched again (restart), or stays "
+            help="The running job changes its rings (live, or nothing is changed), is launched again (restart), or stays "
             "as it is (keep). Default: transition.live of the plan.",
         ),
     ] = None,
     no_job: Annotated[bool, typer.Option("--no-job", help="Do not launch the plan's job.")] = False,
+    plan: Annotated[
+        Path | None, typer.Option("--plan", metavar="SAVED", help="A plan saved by `testbed plan -o`.", autocompletion=saved_plans)
+    ] = None,
     avoid: Avoid = None,
     relabel: Relabel = False,
     adopt: Adopt = None,
@@ -207,22 +218,11 @@ def up(
     rollback: Annotated[
         bool, typer.Option("--rollback/--no-rollback", help="Roll back a change that fails or is interrupted.")
     ] = True,
-    guard: Annotated[bool, typer.Option("--guard", help="Start `testbed guard` in the background; `down` stops it.")] = False,
-    jobs: GuardJobs = False,
     restarts: Restarts = None,
-    confirm_within: Annotated[
-        str | None,
-        typer.Option(
-            "--confirm-within", metavar="TIME", help="Roll back unless `testbed confirm` is run within TIME of its end: 5m."
-        ),
-    ] = None,
     spares: Annotated[
         str | None,
         typer.Option("--spares", metavar="HOSTS", help="Idle hosts that may take the place of one that fails: gpu11,gpu12."),
     ] = None,
-    rehearse: Annotated[
-        bool, typer.Option("--rehearse", help="Make the change on an emulated twin of this lab first, show it, and ask.")
-    ] = False,
 ) -> Result:
     from orchestrator.cli import saved
     from orchestrator.store.options import UpOptions
@@ -248,69 +248,13 @@ def up(
         confirm_s=_within(confirm_within),
         dry_run=dry_run,
     )
-    path = _startable(kept.topology if kept else topology, call, file, options.spares)
+    path = startable(kept.topology if kept else topology, call, file, options.spares)
     budget = _guard_jobs(call, path, guard, jobs, restarts)
     rehearsed = rehearsed_first(call, path, options, kept.fingerprint if kept else "") if rehearse else None
     expected = rehearsed.fingerprint if rehearsed else kept.fingerprint if kept else ""
     report = call.work_on_lab(engine.up, path, replace(options, expected=expected))
     result = changed(report, call) if rehearsed is None else beside(changed(report, call), rehearsed, report, call)
     return replace(result, text=f"{_start_guard(call, report.run, budget)}\n{result.text}") if guard and not dry_run else result
-
-
-@verb(
-    app,
-    "plan",
-    "Show what `up` would change, port by port; change nothing.",
-    examples="""
-testbed plan examples/torus-3x4.json
-testbed plan -t examples/ring-12.json -o saved.json   keep it for `testbed up --plan saved.json`
-testbed plan -t examples/ring-12.json --exit-code     exit 8 if anything would change
-testbed plan -t examples/ring-12.json --avoid gpu03:p1
-testbed plan -t examples/torus-3x4.json --relabel     let interchangeable hosts swap places
-""",
-)
-def plan(
-    call: Call,
-    file: PlanFile = None,
-    topology: Topology = None,
-    avoid: Avoid = None,
-    relabel: Relabel = False,
-    adopt: Adopt = None,
-    out: Annotated[Path | None, typer.Option("-o", "--out", metavar="FILE", help="Save the plan here.")] = None,
-    exit_code: ExitCode = False,
-) -> Result:
-    from orchestrator.cli import render, saved
-    from orchestrator.store.options import UpOptions
-
-    path = wanted(topology, call, file)
-    options = UpOptions(avoid=tuple(avoid or ()), adopt=tuple(adopt or ()), relabel=relabel)
-    report = call.work(engine.plan, path, options)
-    hint = ""
-    if out is not None:
-        saved.keep(out, path, report)
-        hint = f"testbed up --plan {out}"
-    differs = exit_code and not report.nothing_to_do
-    return Result(
-        report.to_json(), render.plan(report, call.colour), "DIFFERENCES" if differs else "OK", 8 if differs else 0, hint=hint
-    )
-
-
-@verb(
-    app,
-    "prewire",
-    "Let robotic switches prepare the next plan, so that `up` is fast.",
-    examples="""
-testbed prewire --topology next.json
-testbed up --topology next.json         takes milliseconds, after the minutes of prewire
-""",
-    more="No lit circuit is touched and no host is affected. Labs that can do this: docs/how-to/look-ahead.md.",
-)
-def prewire(call: Call, file: PlanFile = None, topology: Topology = None, relabel: Relabel = False, wait: Wait = None) -> Result:
-    call.wait = wait
-    path = _startable(topology, call, file)
-    report = call.work_on_lab(engine.prewire, path, relabel=relabel)
-    hint = f"testbed up --topology {path}" + (" --relabel" if relabel else "")
-    return replace(changed(report, call), hint=hint)
 
 
 @verb(

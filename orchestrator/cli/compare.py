@@ -1,4 +1,4 @@
-"""`testbed compare`: measure two or more plans alternately with the same job."""
+"""`testbed experiment compare`: measure two or more plans alternately with the same job."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ app = typer.Typer()
     "compare",
     "Measure plans alternately with the same job, and report the differences.",
     examples="""
-testbed compare examples/topoopt-12.json examples/parallel-ring-12.json
-testbed compare a.json b.json c.json --job job.json --iterations 40    run this job with each
-testbed compare --resume compare-2026-11-21-0001                continue one that was stopped
-testbed compare --predicted last                                compare a designed job with its prediction
+testbed experiment compare examples/topoopt-12.json examples/parallel-ring-12.json
+testbed experiment compare a.json b.json c.json --job job.json --iterations 40    run this job with each
+testbed experiment compare --resume compare-2026-11-21-0001                continue one that was stopped
+testbed experiment compare --predicted last                                compare a designed job with its prediction
 """,
     more="""
 The order is A B B A A B ... (of three plans A B C C B A ...), so that slow drift affects all equally. Later plans are compared
@@ -61,7 +61,7 @@ def compare(
         from orchestrator.cli import designmore
 
         if plans or resume is not None:
-            raise Usage("compare: --predicted examines one run and measures nothing; give no plans and no --resume")
+            raise Usage("experiment compare: --predicted examines one run and measures nothing; give no plans and no --resume")
         return designmore.predicted(call, predicted)
     from orchestrator.experiments.scenario import compare as c
     from orchestrator.experiments.scenario.record import again, begin_comparison
@@ -71,18 +71,18 @@ def compare(
     watchdog_s = call.settings.timeout_s
     if resume is not None:
         if plans or job is not None:
-            raise Usage("compare: --resume continues with the original plans and job; give no plans and no --job")
+            raise Usage("experiment compare: --resume continues with the original plans and job; give no plans and no --job")
         kept = again(call.settings, resume)
         if kept.data.get("kind", "compare") != "compare":
-            raise Usage(f"compare: {kept.name} is no comparison", hint=f"testbed report {kept.name}")
+            raise Usage(f"experiment compare: {kept.name} is no comparison", hint=f"testbed experiment report {kept.name}")
         scenario = c.resumed_scenario(kept, watchdog_s)
     else:
         plans = plans or []
         states = ("before", "down", *c.LETTERS[: len(plans)])
         if len(plans) < 2:
-            raise Usage("compare: two plans are required", hint="testbed compare A.json B.json")
+            raise Usage("experiment compare: two plans are required", hint="testbed experiment compare A.json B.json")
         if len(plans) > len(c.LETTERS):
-            raise Usage(f"compare: at most {len(c.LETTERS)} plans")
+            raise Usage(f"experiment compare: at most {len(c.LETTERS)} plans")
         one_of(leave, states, "--leave")
         lab = load_lab(call.settings.inventory)
         scenario = c.scenario_of(plans, job=job, repeats=repeats, iterations=iterations, watchdog_s=watchdog_s)
@@ -99,7 +99,7 @@ def _measured(call: Call, kept: ComparisonRecord, scenario: Scenario, within_s: 
     if not kept.waiting:
         return _result(call, kept, True, str(kept.data["left"]), out)
     verbs = {"": Tenant(call)}
-    with bounded(kept, verbs, f"testbed compare --resume {kept.name}", leaves=False):
+    with bounded(kept, verbs, f"testbed experiment compare --resume {kept.name}", leaves=False):
         whole = Runner(kept, scenario, verbs, lambda words: call.note(f"compare    {words}")).measure(within_s)
     return _result(call, kept, whole, leave(kept, verbs), out)
 
@@ -137,7 +137,7 @@ def _result(call: Call, kept: ComparisonRecord, whole: bool, left: str, out: Pat
         "report": str(page),
         "file": str(kept.folder / "campaign.json"),
     }
-    hint = "" if whole else f"testbed compare --resume {kept.name}"
+    hint = "" if whole else f"testbed experiment compare --resume {kept.name}"
     return Result(data, "\n".join(lines), hint=hint)
 
 

@@ -1,4 +1,4 @@
-"""`testbed devices`: identity and abilities of the devices; `testbed devices power`: optical power on every circuit."""
+"""`testbed devices`: identity and abilities of the devices, optical power on every circuit, and the drivers."""
 
 from __future__ import annotations
 
@@ -8,20 +8,22 @@ from typing import Annotated
 
 import typer
 
-from orchestrator.cli import completing
+from orchestrator.cli import completing, driver
 from orchestrator.cli.call import Call, Result, engine, verb
+from orchestrator.cli.groups import Listed, family
 from orchestrator.cli.shared import Unicode, write_file
 
-app = typer.Typer(name="devices", rich_markup_mode=None)
+app = family("devices", Listed)
+app.add_typer(driver.app)
 
 
 @verb(
     app,
-    "",
+    "list",
     "List the devices: identity, ports, optical power, abilities.",
-    examples="testbed devices\ntestbed devices --json | jq '.data.devices[].abilities'\ntestbed devices power",
+    examples="testbed devices list\ntestbed devices list --json | jq '.data.devices[].abilities'",
 )
-def devices(call: Call) -> Result:
+def list_(call: Call) -> Result:
     from optics.plain import seconds_text
     from orchestrator.cli.call import unanswered
     from orchestrator.cli.text import columns

@@ -14,7 +14,7 @@ app = typer.Typer()
 @verb(
     app,
     "doctor",
-    "Check everything the lab needs; show failures and how to fix them.",
+    "Check everything the lab needs; say how to fix what fails.",
     examples="""
 testbed doctor
 testbed doctor --inventory inventory/example-lab

@@ -1,4 +1,4 @@
-"""`testbed driver list | conform | matrix`: the drivers, their conformance checks, and the tables of the documentation."""
+"""`testbed devices driver list | conform | matrix`: the drivers, their conformance checks, and the tables of the documentation."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from optics.plain import counted, did_you_mean, reason
 from orchestrator.cli import kit
 from orchestrator.cli.call import Call, Result, Usage, verb
 from orchestrator.cli.completing import drivers
+from orchestrator.cli.groups import family
 from orchestrator.cli.shared import Junit, require_running_lab
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 DRIVERS_PAGE = "docs/reference/drivers.md"
 
 
-app = typer.Typer(name="driver", help="List, check and develop drivers.", no_args_is_help=True, rich_markup_mode=None)
+app = family("driver", short="List, check and develop drivers.")
 app.add_typer(kit.app)
 
 
@@ -34,7 +35,11 @@ app.add_typer(kit.app)
     app,
     "list",
     "List the drivers: devices, addresses, abilities.",
-    examples=f"testbed driver list\ntestbed driver list --markdown\ntestbed driver list --update {DRIVERS_PAGE}",
+    examples=f"""
+testbed devices driver list
+testbed devices driver list --markdown
+testbed devices driver list --update {DRIVERS_PAGE}
+""",
 )
 def list_(
     call: Call,
@@ -65,10 +70,10 @@ def list_(
     "conform",
     "Check a driver against its emulator, or against a device.",
     examples="""
-testbed driver conform polatis-scpi                             its own emulator
-testbed driver conform polatis-scpi --only executed-but-no-reply
-testbed driver conform calient-tl1 --junit conformance.xml
-testbed driver conform polatis-scpi --device ocs1               a device of the inventory
+testbed devices driver conform polatis-scpi                             its own emulator
+testbed devices driver conform polatis-scpi --only executed-but-no-reply
+testbed devices driver conform calient-tl1 --junit conformance.xml
+testbed devices driver conform polatis-scpi --device ocs1               a device of the inventory
 """,
     more="A real device also needs --hardware. It is only read at first; you are asked before anything is switched. Only unused\n"
     "ports are switched, and the device is left as it was.",
@@ -84,7 +89,7 @@ def conform(
     from drivers.registry import driver_class, known_drivers
 
     if driver not in known_drivers():
-        raise Missing(f"there is no driver {driver!r}{did_you_mean(driver, known_drivers())}", hint="testbed driver list")
+        raise Missing(f"there is no driver {driver!r}{did_you_mean(driver, known_drivers())}", hint="testbed devices driver list")
     driver_class(driver)
     _known(only or [])
     report = _on_device(call, driver, device, hardware, only or []) if device else _on_emulator(call, driver, only or [])
@@ -99,7 +104,7 @@ def conform(
     app,
     "matrix",
     "Check all drivers against their emulators; print the support matrix.",
-    examples=f"testbed driver matrix\ntestbed driver matrix --update {DRIVERS_PAGE}",
+    examples=f"testbed devices driver matrix\ntestbed devices driver matrix --update {DRIVERS_PAGE}",
 )
 def matrix(
     call: Call,
@@ -127,7 +132,7 @@ def matrix(
     failed = [name for name, report in reports.items() if not report.ok]
     if failed:
         words = f"{counted(len(failed), 'driver')} failed: {', '.join(failed)}"
-        return Result(data, text, "E-NOT-VERIFIED", 7, words, f"testbed driver conform {failed[0]}", ok=False)
+        return Result(data, text, "E-NOT-VERIFIED", 7, words, f"testbed devices driver conform {failed[0]}", ok=False)
     return Result(data, text)
 
 
@@ -169,7 +174,9 @@ def _on_device(call: Call, driver: str, name: str, hardware: bool, only: Sequenc
         call.confirm("Continue?")
 
     async def checked(store: Store) -> Report:
-        async with holding(lab, Command(Silent(), store, settings), Scope(devices=frozenset({name})), "driver conform", name):
+        async with holding(
+            lab, Command(Silent(), store, settings), Scope(devices=frozenset({name})), "devices driver conform", name
+        ):
             return await _closing(subject, run_on_hardware(subject, agreed, lambda found: _tell(call, found), tuple(only)))
 
     with call.store() as store:
@@ -181,7 +188,8 @@ def _config(lab: Lab, name: str, driver: str) -> DeviceConfig:
     config = kit.device_config(lab, name)
     if config.driver != driver:
         raise Usage(
-            f"{name} uses the driver {config.driver}, not {driver}", hint=f"testbed driver conform {config.driver} --device {name}"
+            f"{name} uses the driver {config.driver}, not {driver}",
+            hint=f"testbed devices driver conform {config.driver} --device {name}",
         )
     return config
 
@@ -229,7 +237,7 @@ def _result(call: Call, report: Report, *, part: bool = False) -> Result:
     first = report.failed[0]
     lines += ["", *(f"FAIL {found.check.name}: {found.check.sentence}\n     {found.words}" for found in report.failed)]
     words = f"{len(report.failed)} of {counted(len(report.results), 'check')} failed"
-    again = f"testbed driver conform {report.driver} --only {first.check.name}"
+    again = f"testbed devices driver conform {report.driver} --only {first.check.name}"
     return Result(data, "\n".join(lines), "E-NOT-VERIFIED", 7, words, again, ok=False)
 
 

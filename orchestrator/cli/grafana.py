@@ -1,4 +1,4 @@
-"""`testbed grafana`: dashboards as files or over the API, and annotations."""
+"""`testbed telemetry grafana`: dashboards as files or over the API, and annotations."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orchestrator.cli.call import Call, Result, Usage, verb
+from orchestrator.cli.groups import family
 
 if TYPE_CHECKING:
     from orchestrator.results import Json
@@ -37,14 +38,14 @@ def _grafana(call: Call, url: str, token: str) -> GrafanaApi:
     return GrafanaApi(url, token, timeout_s=min(TIMEOUT_S, call.settings.timeout_s))
 
 
-app = typer.Typer(name="grafana", help="Dashboards for Grafana.", no_args_is_help=True, rich_markup_mode=None)
+app = family("grafana", short="Dashboards for Grafana.")
 
 
 @verb(
     app,
     "provision",
     "Write dashboards and provisioning files for Grafana to load at startup.",
-    examples="testbed grafana provision --out grafana",
+    examples="testbed telemetry grafana provision --out grafana",
     more="Requires neither a token nor a running Grafana.",
 )
 def provision(
@@ -61,8 +62,8 @@ def provision(
     app,
     "push",
     "Install the dashboards, and with --influx the data source, over Grafana's API.",
-    examples="testbed grafana push --url http://grafana.lab:3000\n"
-    "testbed grafana push --url http://grafana.lab:3000 --influx http://influx.lab:8086",
+    examples="testbed telemetry grafana push --url http://grafana.lab:3000\n"
+    "testbed telemetry grafana push --url http://grafana.lab:3000 --influx http://influx.lab:8086",
     more="The token needs the role Editor, or Admin for the data source. Grafana uses TESTBED_INFLUX_TOKEN for queries, if set.",
 )
 def push(
@@ -106,8 +107,8 @@ def push(
     app,
     "note",
     "Add a note to the dashboards, at the present or a given time.",
-    examples='testbed grafana note "cleaned the connector of ocs1 port 7"\n'
-    'testbed grafana note "moved the rack" --at 2026-11-21T14:03 --until 2026-11-21T14:20',
+    examples='testbed telemetry grafana note "cleaned the connector of ocs1 port 7"\n'
+    'testbed telemetry grafana note "moved the rack" --at 2026-11-21T14:03 --until 2026-11-21T14:20',
 )
 def note(
     call: Call,

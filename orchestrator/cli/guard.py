@@ -27,7 +27,7 @@ testbed guard --jobs --restarts 10/d
 """,
     more="""
 Without --jobs it switches no circuit; `testbed up --avoid PORT` does that. It waits while another run holds the lab. With --jobs
-a host that died is replaced by a spare of the plan (`up --spares`); what was done, and why: `testbed status`, `history`,
+a host that died is replaced by a spare of the plan (`up --spares`); what was done, and why: `testbed status`, `run list`,
 `lock audit`.
 """,
 )

@@ -1,9 +1,8 @@
-"""Files and versions of the installation: `testbed examples`, `schema` and `version`."""
+"""Files and versions of the installation: `testbed examples` and `testbed --version`."""
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
@@ -11,30 +10,12 @@ from typing import Annotated, cast
 
 import typer
 
-from optics.errors import TestbedError
 from orchestrator.cli.call import Call, Result, Usage, verb
+from orchestrator.cli.groups import Listed, family
+from orchestrator.cli.pages import examples_home
 
 SCENARIO = "scenario.yaml"
 _KINDS = (".json", ".py", ".yaml", ".yml", ".md", ".svg", ".toml", ".ipynb", ".txt")
-
-
-def examples_home() -> Path:
-    """The directory with `examples`. Raises: Missing."""
-    from importlib.metadata import PackageNotFoundError, files
-
-    import optical_testbed_home
-    from optics.errors import Missing
-
-    if (optical_testbed_home.HOME / "examples" / "topoopt-12.json").is_file():  # run from its repository
-        return optical_testbed_home.HOME
-    try:
-        installed = files("optical-testbed") or []
-    except PackageNotFoundError:
-        installed = []
-    for file in installed:
-        if file.parts[-2:] == ("examples", "topoopt-12.json"):
-            return Path(str(file.locate())).resolve().parents[1]
-    raise Missing("the examples are not installed", hint="pip install --force-reinstall --no-deps optical-testbed")
 
 
 def _shipped() -> dict[Path, Path]:
@@ -52,24 +33,6 @@ def scenarios() -> dict[str, Path]:
     return {path.parent.name: path for path in sorted(found, key=lambda path: path.parent.name)}
 
 
-def with_pages(text: str) -> str:
-    """The text; a page of the documentation that is not below this directory is named by where it is installed."""
-    if ".md" not in text:
-        return text
-    from contextlib import suppress
-
-    import optical_testbed_home
-
-    def place(page: re.Match[str]) -> str:
-        there = (optical_testbed_home.HOME if page[0].startswith("extensions/") else home) / page[0]
-        return page[0] if Path(page[0]).is_file() or not there.parent.is_dir() else str(there)
-
-    with suppress(TestbedError):
-        home = examples_home()
-        return re.sub(r"(?<![\w/])(?:docs/[\w/.-]+|extensions/\w+/README)\.md", place, text)
-    return text
-
-
 def _copy(files: Mapping[Path, Path], to: Path) -> None:
     """Copy files, by their paths below it, into an empty or new directory. Raises: Usage - there is something."""
     import shutil
@@ -82,10 +45,10 @@ def _copy(files: Mapping[Path, Path], to: Path) -> None:
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, target)
     except OSError as error:
-        raise Usage(f"{to}: {error.strerror}", hint="choose another directory: testbed examples --copy DIR") from error
+        raise Usage(f"{to}: {error.strerror}", hint="choose another directory: testbed examples copy DIR") from error
 
 
-app = typer.Typer()
+app = family("examples", Listed)
 
 
 class Schema(StrEnum):
@@ -99,33 +62,39 @@ class Schema(StrEnum):
 
 @verb(
     app,
-    "examples",
-    "List the installed examples, or copy them into a directory.",
-    examples="testbed examples\ntestbed examples --copy trial\ncd trial && testbed up --topology examples/ring-12.json",
-    more="Plans and workloads for the default lab, scenarios (`testbed reproduce`), campaigns (`testbed sweep`), a driver.",
+    "list",
+    "List the installed examples.",
+    examples="testbed examples list",
+    more="Plans and workloads for the default lab, scenarios and campaigns of `testbed experiment`, a driver.",
 )
-def examples(
-    call: Call,
-    copy: Annotated[Path | None, typer.Option("--copy", metavar="DIR", help="Copy them into this new or empty directory.")] = None,
-) -> Result:
+def list_(call: Call) -> Result:
     shipped = _shipped()
-    if copy is not None:
-        _copy(shipped, copy)
-        files = [str(name) for name in shipped]
-        hint = f"cd {copy} && testbed up --topology examples/topoopt-12.json"
-        return Result({"folder": str(copy), "files": [*files]}, f"Copied {len(files)} files to {copy}", hint=hint)
     plans = [name for name in shipped if name.suffix == ".json" and name.parent.name == "examples"]
     found = [str(name) for name in shipped if name in plans or name.suffix in (".ipynb", ".yaml", ".yml")]
-    hint = "testbed examples --copy DIR"
+    hint = "testbed examples copy DIR"
     return Result({"folder": str(examples_home() / "examples"), "files": [*found]}, "\n".join(found), hint=hint)
+
+
+@verb(
+    app,
+    "copy",
+    "Copy the examples into a new or empty directory.",
+    examples="testbed examples copy trial\ncd trial && testbed up --topology examples/ring-12.json",
+)
+def copy(call: Call, to: Annotated[Path, typer.Argument(metavar="DIR", help="The directory.")]) -> Result:
+    shipped = _shipped()
+    _copy(shipped, to)
+    files = [str(name) for name in shipped]
+    hint = f"cd {to} && testbed up --topology examples/topoopt-12.json"
+    return Result({"folder": str(to), "files": [*files]}, f"Copied {len(files)} files to {to}", hint=hint)
 
 
 @verb(
     app,
     "schema",
     "Print the JSON Schema of a file format, or of what --json prints.",
-    examples="testbed schema plan > plan.schema.json\ntestbed schema scenario > scenario.schema.json\n"
-    "testbed schema data > data.schema.json\ntestbed schema data job status      of the data of one verb",
+    examples="testbed examples schema plan > plan.schema.json\ntestbed examples schema scenario > scenario.schema.json\n"
+    "testbed examples schema data > data.schema.json\ntestbed examples schema data job status      of the data of one verb",
 )
 def schema(
     call: Call,
@@ -140,7 +109,7 @@ def schema(
     if what is Schema.data:
         found = cast(dict[str, Json], _data_schema(call, " ".join(verb or ())))
     elif verb:
-        raise Usage(f"schema: {what.value} has no schema of a verb", hint="testbed schema data status")
+        raise Usage(f"examples schema: {what.value} has no schema of a verb", hint="testbed examples schema data status")
     else:
         of_file = {Schema.plan: plan_schema, Schema.scenario: scenario_schema, Schema.sweep: sweep_schema}
         found = cast(dict[str, Json], of_file[what]())
@@ -155,12 +124,15 @@ def _data_schema(call: Call, verb: str) -> dict[str, object]:
 
     whole = json_schema()
     if verb and verb not in (known := data()):
-        raise Usage(f"schema: there is no verb {verb}{did_you_mean(verb, known)}", hint="testbed schema data: those of all verbs")
+        raise Usage(
+            f"examples schema: there is no verb {verb}{did_you_mean(verb, known)}",
+            hint="testbed examples schema data: those of all verbs",
+        )
     return schema_of(verb, whole) if verb else whole
 
 
-@verb(app, "version", "Print the versions of testbed and its dependencies.", examples="testbed version --json")
-def version(call: Call) -> Result:
+def versions() -> Result:
+    """What `testbed --version` prints."""
     import platform
     from importlib.metadata import PackageNotFoundError
     from importlib.metadata import version as installed

@@ -1,4 +1,4 @@
-"""`testbed job`: launch, inspect, pause, profile, evict and stop the job of the current plan; its environment for others."""
+"""`testbed job`: launch, inspect, pause, profile, evict and stop the job of the current plan; its environment; the queue."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from typing import Annotated
 
 import typer
 
+from orchestrator.cli import queue
 from orchestrator.cli.call import Call, Result, Usage, engine, verb
 from orchestrator.cli.completing import hosts
+from orchestrator.cli.groups import family
 from orchestrator.cli.listing import added
 from orchestrator.cli.shared import Wait, seconds, write_file
 from orchestrator.jobs.report import JobStatus
@@ -23,7 +25,8 @@ def _result(report: JobStatus) -> Result:
     return Result(report.to_json(), text)
 
 
-app = typer.Typer(name="job", help="The job of the current plan.", no_args_is_help=True, rich_markup_mode=None)
+app = family("job")
+app.add_typer(queue.app)
 
 
 @verb(app, "launch", "Launch the job of the current plan.", examples="testbed job launch")

@@ -1,4 +1,4 @@
-"""`testbed driver new | record | replay`: tools for writing a driver."""
+"""`testbed devices driver new | record | replay`: tools for writing a driver."""
 
 from __future__ import annotations
 
@@ -45,7 +45,10 @@ def write(path: Path, text: str) -> None:
     app,
     "new",
     "Create a new driver: skeletons of driver, emulator, transcript, page and tests.",
-    examples="testbed driver new acme-scpi --protocol scpi\ntestbed driver new acme-box --protocol http --out ../acme",
+    examples="""
+testbed devices driver new acme-scpi --protocol scpi
+testbed devices driver new acme-box --protocol http --out ../acme
+""",
     more="The skeleton can be installed and identifies its device; all other conformance checks fail until it is written.",
 )
 def new(
@@ -58,13 +61,13 @@ def new(
     from drivers.registry import known_drivers
 
     if name in known_drivers():
-        raise Usage(f"there is a driver {name!r} already", hint="testbed driver list")
+        raise Usage(f"there is a driver {name!r} already", hint="testbed devices driver list")
     folder = out or Path(name)
     try:
         files = scaffold(name, protocol, folder)
     except OSError as error:
         raise Missing(f"{folder} cannot be written: {error.strerror}", hint="choose another directory: --out DIR") from error
-    lines = [*(f"  {path}" for path in files), "", f"next: pip install -e {folder}", f"      testbed driver conform {name}"]
+    lines = [*(f"  {path}" for path in files), "", f"next: pip install -e {folder}", f"      testbed devices driver conform {name}"]
     return Result({"files": [str(path) for path in files]}, "\n".join(lines))
 
 
@@ -72,7 +75,10 @@ def new(
     app,
     "record",
     "Record a device's answers in a transcript; the device is only read.",
-    examples='testbed driver record ocs1 --out ocs1.txt\ntestbed driver record ocs1 --out ocs1.txt --source "own S320, lab 4"',
+    examples="""
+testbed devices driver record ocs1 --out ocs1.txt
+testbed devices driver record ocs1 --out ocs1.txt --source "own S320, lab 4"
+""",
     more="It reads the identity, all circuits, power readings and port states. Credentials are masked.",
 )
 def record(
@@ -110,7 +116,7 @@ def record(
     app,
     "replay",
     "Replay a transcript as a device on a loopback port, until Ctrl-C.",
-    examples="testbed driver replay ocs1.txt\ntestbed driver replay ocs1.txt --port 15025 --seconds 60",
+    examples="testbed devices driver replay ocs1.txt\ntestbed devices driver replay ocs1.txt --port 15025 --seconds 60",
 )
 def replay(
     call: Call,

@@ -64,7 +64,7 @@ def start(call: Call, driver: Driver = None, hosts: Hosts = None, free_ports: Fr
         raise Usage("--hosts can only be used with --driver", hint="add --driver NAME")
     for name in driver or ():
         if name not in (known := known_drivers()) and (meant := did_you_mean(name, known)):
-            raise Usage(f"--driver {name}: there is no such driver{meant}", hint="testbed driver list")
+            raise Usage(f"--driver {name}: there is no such driver{meant}", hint="testbed devices driver list")
     call.note("starting the emulated lab ...")
     inventory, timeout_s = call.settings.inventory, call.settings.timeout_s
     if driver:  # its ports are always free ones
@@ -91,7 +91,7 @@ def start(call: Call, driver: Driver = None, hosts: Hosts = None, free_ports: Fr
         return Result(data, text, hint="testbed up --topology PLAN")
     if not about["hosts"]:
         device, facts = next(iter(about["devices"].items()))
-        return Result(data, text, hint=f"testbed driver conform {facts['driver']} --device {device}")
+        return Result(data, text, hint=f"testbed devices driver conform {facts['driver']} --device {device}")
     return Result(data | {"plan": str(inventory / PLAN)}, text, hint=f"testbed up --topology {inventory / PLAN}")
 
 

@@ -1,4 +1,4 @@
-"""`testbed lock`, `unlock` and `tagout`: locks and reservations, and tags that keep light off while people work in the rack."""
+"""`testbed lock` and `testbed tagout`: locks and reservations, and tags that keep light off while people work in the rack."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import typer
 
 from orchestrator.cli.call import Call, Result, Usage, verb
 from orchestrator.cli.completing import lock_ids, taggable
+from orchestrator.cli.groups import Listed, family
 from orchestrator.cli.shared import seconds
 
 if TYPE_CHECKING:
@@ -75,33 +76,65 @@ def _table(live: Sequence[Lock]) -> str:
             if lock.expires is not None
             else seconds_text(lock.for_s)
             if lock.for_s is not None
-            else "unlocked"
+            else "released"
         )
         state = lock.state + (f" after {lock.after}" if lock.after and lock.state == "waiting" else "")
         rows.append((lock.id, state, lock.kind, by, clock(lock.since), until, str(lock.scope), lock.reason))
     return "\n".join(columns(rows))
 
 
+lock = family("lock", Listed)
 app = typer.Typer()
+app.add_typer(lock)
+
+
+@verb(lock, "list", "List the locks and those that wait.", examples="testbed lock list")
+def list_(call: Call) -> Result:
+    with _locks(call) as (_, locks):
+        live = locks.listed()
+    return Result({"locks": cast("Json", [_data(one) for one in live])}, _table(live))
 
 
 @verb(
-    app,
-    "lock",
-    "List locks, or reserve hosts, ports, devices or the whole lab.",
+    lock,
+    "audit",
+    "List what was done with locks, tags and other owners' circuits.",
     examples="""
-testbed lock                                               list locks and the queue
-testbed lock --hosts gpu01,gpu02 --for 2h --reason "demo"
-testbed lock --ports ocs1:1-16 --for 1h --reason "cleaning" --queue
-testbed lock --for 30m --reason "upgrade" --after 3f9a1c   the whole lab, after that lock
-testbed lock audit                                         the newest 20 locks, thefts, tags and adoptions
+testbed lock audit                                 the newest 20 locks, thefts, tags and adoptions
 testbed lock audit --last 200
 """,
-    more="A reservation keeps other owners out until it expires or is unlocked; your own commands still work.",
 )
-def lock(
+def audit(
     call: Call,
-    what: Annotated[str, typer.Argument(metavar="[list|audit]", help="What to list.")] = "",
+    last: Annotated[int, typer.Option("--last", metavar="N", min=1, max=10000, help="How many records.")] = AUDITED,
+) -> Result:
+    from orchestrator.cli.text import columns, when
+    from orchestrator.results import to_json
+    from orchestrator.store.audit import audit as audited
+
+    with _locks(call) as (_, locks):
+        records = audited(locks.store, locks.lab, last + 1)
+    older = len(records) > last
+    rows = [(when(r.at), f"{r.user}@{r.host}", r.what, r.subject, r.why) for r in records[:last]]
+    text = "\n".join(columns(rows)) or "No records"
+    hint = f"testbed lock audit --last {10 * last}" if older else ""
+    data: dict[str, Json] = {"audit": to_json(records[:last]), "older": older}
+    return Result(data, f"{text}\nOlder records are not shown" if older else text, hint=hint)
+
+
+@verb(
+    lock,
+    "reserve",
+    "Reserve hosts, ports, devices or the whole lab.",
+    examples="""
+testbed lock reserve --hosts gpu01,gpu02 --for 2h --reason "demo"
+testbed lock reserve --ports ocs1:1-16 --for 1h --reason "cleaning" --queue
+testbed lock reserve --for 30m --reason "upgrade" --after 3f9a1c   the whole lab, after that lock
+""",
+    more="A reservation keeps other owners out until it expires or is released; your own commands still work.",
+)
+def reserve(
+    call: Call,
     hosts: Annotated[Names, typer.Option("--hosts", metavar="HOSTS", help="Hosts and the ports their fibres lead to.")] = None,
     ports: Annotated[Names, typer.Option("--ports", metavar="PORTS", help="Device ports: ocs1:4, ocs1:1-16.")] = None,
     device: Annotated[Names, typer.Option("--device", metavar="DEVICE", help="A whole device.")] = None,
@@ -109,66 +142,70 @@ def lock(
     reason: Reason = "",
     after: Annotated[str, typer.Option("--after", metavar="LOCK", help="Start when that lock ends.")] = "",
     queue: Annotated[bool, typer.Option("--queue", help="Join the queue if others hold any of it.")] = False,
-    last: Annotated[
-        int | None, typer.Option("--last", metavar="N", min=1, max=10000, help="With audit: how many records (default 20).")
-    ] = None,
 ) -> Result:
-    if last is not None and what != "audit":
-        raise Usage("lock: --last can only be used with audit", hint="testbed lock audit --last 200")
-    named = bool(hosts or ports or device or for_ or reason or after or queue)
-    if what not in ("", "list", "audit") or (what and named):
-        raise Usage(f"lock: {what!r} takes no other options", hint="testbed lock --help")
-    if not named:
-        return _audit(call, last or AUDITED) if what == "audit" else _listed(call)
+    from orchestrator.store.lock_queue import clock
+    from orchestrator.store.scope import read_scope
+
     if not for_ or not reason:
-        raise Usage(f"lock: {'--for' if not for_ else '--reason'} is missing", hint='testbed lock --for 2h --reason "..."')
-    return _reserve(call, hosts, ports, device, for_, reason, after, queue)
+        missing = "--for" if not for_ else "--reason"
+        raise Usage(f"lock reserve: {missing} is missing", hint='testbed lock reserve --for 2h --reason "..."')
+    for_s = seconds("--for", for_, "2h")
+    with _locks(call) as (lab, locks):
+        scope = read_scope(lab, hosts or (), ports or (), device or ())
+        made = locks.take("reservation", scope, reason, for_s=for_s, queue=queue, after=after)
+        ahead = locks.ahead(made.id)
+    if made.state == "active":
+        text = f"Reserved {made.scope} until {clock(made.expires or 0.0)}   lock {made.id}"
+    else:
+        text = f"Waiting for {made.scope}   lock {made.id}\n" + "\n".join(f"  behind {one} [lock {one.id}]" for one in ahead)
+    data: dict[str, Json] = {"lock": _data(made), "behind": cast("Json", [_data(one) for one in ahead])}
+    return Result(data, text, hint=f"testbed lock release {made.id}")
 
 
 @verb(
-    app,
-    "unlock",
+    lock,
+    "release",
     "Release a reservation, or break another owner's lock.",
     examples="""
-testbed unlock 3f9a1c
-testbed unlock 3f9a1c --steal --reason "ann is at sea, her run hangs"
-testbed unlock --hosts --reason "the run store was lost"
+testbed lock release 3f9a1c
+testbed lock release 3f9a1c --steal --reason "ann is at sea, her run hangs"
+testbed lock release --hosts --reason "the run store was lost"
 """,
     more="""
 A run that loses its lock stops before its next step, and its hosts reject it once a newer run has started. Use --hosts when hosts
 reject every run of this store as outdated: they will accept the next one. First make sure that nobody else is working on them.
 """,
 )
-def unlock(
+def release(
     call: Call,
-    lock: Annotated[str, typer.Argument(metavar="LOCK", help="The complete ID.", autocompletion=lock_ids)] = "",
+    name: Annotated[str, typer.Argument(metavar="LOCK", help="The complete ID.", autocompletion=lock_ids)] = "",
     steal: Steal = False,
     hosts: Annotated[bool, typer.Option("--hosts", help="Make hosts accept runs of this store again.")] = False,
     reason: Reason = "",
 ) -> Result:
     from optics.errors import Locked, Missing
 
-    if bool(lock) == hosts or (hosts and steal):
-        raise Usage("unlock: give either one lock or --hosts", hint="testbed lock")
+    if bool(name) == hosts or (hosts and steal):
+        raise Usage("lock release: give either one lock or --hosts", hint="testbed lock")
     if hosts:
         return _take_hosts(call, reason)
     if steal and not reason:
-        raise Usage("unlock: --steal needs a --reason", hint=f'testbed unlock {lock} --steal --reason "..."')
+        raise Usage("lock release: --steal needs a --reason", hint=f'testbed lock release {name} --steal --reason "..."')
     with _locks(call) as (_, locks):
-        found = next((one for one in locks.listed() if one.id == lock), None)
+        found = next((one for one in locks.listed() if one.id == name), None)
         if found is None:
-            ended = locks.get(lock)
+            ended = locks.get(name)
             how = f"it {ended.state if ended.state != 'died' else 'ended with its process'}" if ended else "there is no such ID"
-            raise Missing(f"lock {lock} is neither held nor queued: {how}", hint="testbed lock")
+            raise Missing(f"lock {name} is neither held nor queued: {how}", hint="testbed lock")
         owned = found.owner == locks.who.owner and (found.kind == "reservation" or found.state == "waiting")
         if not owned and not steal:
             whose = "held by a running command" if found.owner == locks.who.owner else f"owned by {found.owner}"
             raise Locked(
-                f"lock {lock} is {whose}: {found}", hint=f'ask {found.user}, or: testbed unlock {lock} --steal --reason "..."'
+                f"lock {name} is {whose}: {found}", hint=f'ask {found.user}, or: testbed lock release {name} --steal --reason "..."'
             )
-        taken = locks.steal(lock, reason) if steal else locks.release(lock, reason)
+        taken = locks.steal(name, reason) if steal else locks.release(name, reason)
         if taken is None:
-            raise Missing(f"lock {lock} has ended in the meantime", hint="testbed lock")
+            raise Missing(f"lock {name} has ended in the meantime", hint="testbed lock")
     text = f"{'Stolen from' if steal else 'Released by'} {taken}"
     running = steal and taken.kind == "run" and taken.state == "active"
     hint = f"process {taken.pid} on {taken.host} may still finish its current step; check with testbed status" if running else ""
@@ -178,7 +215,7 @@ def unlock(
 @verb(
     app,
     "tagout",
-    "Tag out a fibre, port, device or host: block all changes there.",
+    "Tag out a fibre, port, device or host: block changes there.",
     examples="""
 testbed tagout f-gpu03-p2 --reason "hands in rack"   a fibre, by its name in fibres.yml
 testbed tagout ocs1:17 --reason "cleaning"         or a device, a host, gpu03:p2
@@ -212,52 +249,13 @@ def _take_hosts(call: Call, reason: str) -> Result:
     from orchestrator.verbs.fencing import take_hosts
 
     if not reason:
-        raise Usage("unlock: --hosts needs a --reason", hint='testbed unlock --hosts --reason "..."')
+        raise Usage("lock release: --hosts needs a --reason", hint='testbed lock release --hosts --reason "..."')
     report = call.work(take_hosts, reason)
     text = "No host rejects runs of this store"
     if report.hosts:
         text = f"{len(report.hosts)} hosts will accept the next run, whose token will be above {report.token}"
     text += "".join(f"\n  not checked: {words}" for words in report.silent.values())
     return Result(report.to_json(), text)
-
-
-def _listed(call: Call) -> Result:
-    with _locks(call) as (_, locks):
-        live = locks.listed()
-    return Result({"locks": cast("Json", [_data(one) for one in live])}, _table(live))
-
-
-def _audit(call: Call, last: int) -> Result:
-    from orchestrator.cli.text import columns, when
-    from orchestrator.results import to_json
-    from orchestrator.store.audit import audit
-
-    with _locks(call) as (_, locks):
-        records = audit(locks.store, locks.lab, last + 1)
-    older = len(records) > last
-    rows = [(when(r.at), f"{r.user}@{r.host}", r.what, r.subject, r.why) for r in records[:last]]
-    text = "\n".join(columns(rows)) or "No records"
-    hint = f"testbed lock audit --last {10 * last}" if older else ""
-    data: dict[str, Json] = {"audit": to_json(records[:last]), "older": older}
-    return Result(data, f"{text}\nOlder records are not shown" if older else text, hint=hint)
-
-
-def _reserve(call: Call, hosts: Names, ports: Names, device: Names, for_: str, reason: str, after: str, queue: bool) -> Result:
-    from orchestrator.store.lock_queue import clock
-    from orchestrator.store.scope import read_scope
-
-    for_s = seconds("--for", for_, "2h")
-    with _locks(call) as (lab, locks):
-        scope = read_scope(lab, hosts or (), ports or (), device or ())
-        made = locks.take("reservation", scope, reason, for_s=for_s, queue=queue, after=after)
-        ahead = locks.ahead(made.id)
-    if made.state == "active":
-        text = f"Reserved {made.scope} until {clock(made.expires or 0.0)}   lock {made.id}"
-    else:
-        text = f"Waiting for {made.scope}   lock {made.id}\n" + "\n".join(f"  behind {one} [lock {one.id}]" for one in ahead)
-    return Result(
-        {"lock": _data(made), "behind": cast("Json", [_data(one) for one in ahead])}, text, hint=f"testbed unlock {made.id}"
-    )
 
 
 def _tags(call: Call) -> Result:

@@ -16,8 +16,10 @@ from typer.main import get_command
 
 from optics.errors import BadFile, HandsNeeded, TestbedError
 from optics.plain import did_you_mean, indented, json_safe, printable
-from orchestrator.cli.call import API, COMMON, AsJson, Inventory, NoColor, Owner, Result, Timeout, Yes
-from orchestrator.cli.listing import VERBS, Listing
+from orchestrator.cli.call import API, AsJson, Inventory, NoColor, Owner, Result, Timeout, Version, Yes
+from orchestrator.cli.groups import ALL, Root, first_word
+from orchestrator.cli.listing import VERBS
+from orchestrator.cli.pages import with_pages
 from orchestrator.cli.tones import coloured
 
 EXIT_CODES = {
@@ -38,36 +40,12 @@ COMPLETING = "_TESTBED_COMPLETE"
 """Set by a shell that asks for completions."""
 LOST_OUTPUT = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 """Errors of writing to stdout or stderr when the disk or device behind it is full or fails."""
-TAKE_A_VALUE = ("--inventory", "-i", "--timeout", "--as")
-
-_HELP = """Run a reconfigurable optical GPU cluster: plan a topology, switch circuits, set host routes, train.
-
-\b
-Examples:
-  testbed up -t examples/topoopt-12.json    bring up a plan and run its job
-  testbed plan -t examples/torus-3x4.json   show what would change
-  testbed status                            show the state of the lab
-  testbed show last                         show how long each phase took
-  testbed down                              take down your circuits
-
-\b
-Exit codes: 0 done, 1 unexpected, 2 usage, 3 bad plan or inventory, 4 locked,
-5 unreachable, 6 rolled back, 7 manual repair needed, 8 differences, 9 interlock,
-130 interrupted.
-"""
 
 
 def named(argv: Sequence[str]) -> str:
     """The verb of a command line, empty if there is none."""
-    words = iter(argv)
-    for word in words:
-        if word == "--help":
-            return ""
-        if not word.startswith("-"):
-            return word
-        if word in TAKE_A_VALUE:
-            next(words, None)
-    return ""
+    place = first_word(argv)
+    return "" if place is None else argv[place]
 
 
 def app(only: str | None = None) -> typer.Typer:
@@ -78,11 +56,12 @@ def app(only: str | None = None) -> typer.Typer:
     """
     from importlib import import_module
 
-    modules = [] if only == "" else [module for module, verbs in VERBS.items() if only in verbs] or list(VERBS)
+    verbs = [] if only == "" else [verb for verb in VERBS if verb == only] or list(VERBS)
+    modules = dict.fromkeys(VERBS[verb][0] for verb in verbs)
     # Rich help costs about 100 ms per start; plain help is the same text.
-    root = typer.Typer(name="testbed", help=_HELP, rich_markup_mode=None, pretty_exceptions_enable=False, no_args_is_help=False)
+    root = typer.Typer(name="testbed", rich_markup_mode=None, pretty_exceptions_enable=False, no_args_is_help=False)
 
-    @root.callback(cls=None if modules else Listing, invoke_without_command=True, help=_HELP)
+    @root.callback(cls=Root, invoke_without_command=True)
     def options(
         ctx: typer.Context,
         inventory: Inventory = None,
@@ -91,11 +70,17 @@ def app(only: str | None = None) -> typer.Typer:
         yes: Yes = False,
         timeout: Timeout = None,
         owner: Owner = None,
-    ) -> None:
+        version: Version = False,
+    ) -> Result | None:
         given = {"inventory": inventory, "json": json, "no_color": no_color, "yes": yes, "timeout": timeout, "owner": owner}
-        ctx.obj = {name: given[name] for name in COMMON}
+        ctx.obj = {**(ctx.obj or {}), **given}
+        if version:
+            from orchestrator.cli.installed import versions
+
+            return versions()
         if ctx.invoked_subcommand is None and not ctx.resilient_parsing:
             print(ctx.get_help())
+        return None
 
     for module in modules:
         root.add_typer(import_module(module if "." in module else f"orchestrator.cli.{module}").app)
@@ -130,7 +115,7 @@ def failure(error: BaseException) -> Result:
             "E-INTERRUPTED",
             130,
             "interrupted",
-            "testbed status shows the state of the lab, testbed history what was done",
+            "testbed status shows the state of the lab, testbed run list what was done",
             ok=False,
         )
     if hasattr(error, "format_message"):  # typer's own usage errors; their class has moved between its versions
@@ -169,10 +154,15 @@ def _traceback(error: BaseException) -> str:
 
 def run(argv: Sequence[str]) -> int:
     """Run one command line, print its result, return its exit code."""
-    as_json = "--json" in argv[: argv.index("--")] if "--" in argv else "--json" in argv
+    own = argv[: argv.index("--")] if "--" in argv else argv
+    as_json = "--json" in own
+    whole_help = "--help" in own and "--all" in own
     try:
         outcome: Any = get_command(app(None if COMPLETING in os.environ else named(argv))).main(
-            list(argv), prog_name="testbed", standalone_mode=False
+            [word for word in argv if word != "--all"] if whole_help else list(argv),
+            prog_name="testbed",
+            standalone_mode=False,
+            obj={ALL: whole_help},
         )
         if isinstance(outcome, int):  # typer's Exit: --help, completion, or its own handling of Ctrl-C
             if outcome != 130:
@@ -208,11 +198,10 @@ def _show(result: Result, as_json: bool) -> None:
         print(text if result.verbatim else _fitted(text, sys.stdout), flush=True)
     if result.message:
         mark = "" if result.ok else f"{result.code} "
-        message = printable(result.message) if "problems" in result.data else indented(result.message)
+        said = with_pages(result.message)
+        message = printable(said) if "problems" in result.data else indented(said)
         print(_fitted(f"{mark}{message}", sys.stderr), file=sys.stderr)
     if result.hint:
-        from orchestrator.cli.installed import with_pages
-
         print(f"next: {indented(with_pages(result.hint))}", file=sys.stderr)
 
 
@@ -255,7 +244,7 @@ def main() -> None:
             stream.reconfigure(errors="replace")
     try:
         code = run(sys.argv[1:])
-    except BrokenPipeError:  # `testbed history | head`: the reader has closed the pipe
+    except BrokenPipeError:  # `testbed run list | head`: the reader has closed the pipe
         _drop_output()
         code = 0
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Shared by `testbed compare` and `testbed reproduce`: a tenant's verbs, and the end of a record with its page."""
+"""Shared by `experiment compare` and `experiment reproduce`: a tenant's verbs, and the end of a record with its page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`testbed exec` and `testbed shell`: log in to a host with the SSH parameters of the inventory."""
+"""`testbed host exec` and `testbed host shell`: log in to a host with the SSH parameters of the inventory."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import typer
 
 from orchestrator.cli.call import Call, Result, Usage, verb
 from orchestrator.cli.completing import hosts
+from orchestrator.cli.groups import family
 from orchestrator.cli.shared import require_running_lab
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ def _host(call: Call, name: str) -> Host:
     return found
 
 
-app = typer.Typer()
+app = family("host")
 
 
 @verb(
@@ -34,9 +35,9 @@ app = typer.Typer()
     "exec",
     "Run a command on a host, and exit with its exit code.",
     examples="""
-testbed exec gpu03 -- ip -brief link
-testbed exec gpu03 -- "ip route show table all | grep 10.255"    a single word is run by the host's shell
-testbed exec gpu03 --json -- uname -r
+testbed host exec gpu03 -- ip -brief link
+testbed host exec gpu03 -- "ip route show table all | grep 10.255"    a single word is run by the host's shell
+testbed host exec gpu03 --json -- uname -r
 """,
     more="""
 Uses SSH with the address, port, user, key and options of hosts.yml; stdin is passed on. Several words are passed to the host
@@ -63,13 +64,13 @@ def on_host(
     app,
     "shell",
     "Open a shell on a host.",
-    examples="testbed shell gpu03\ntestbed shell node-a --inventory inventory/example-lab",
-    more="Uses SSH like `testbed exec`, and exits with the exit code of the shell.",
+    examples="testbed host shell gpu03\ntestbed host shell node-a --inventory inventory/example-lab",
+    more="Uses SSH like `testbed host exec`, and exits with the exit code of the shell.",
 )
 def shell(call: Call, host: Name) -> Result:
     from orchestrator.hosts.openssh import run
 
     if call.json:
-        raise Usage("shell: cannot be used with --json", hint="testbed exec HOST --json -- COMMAND")
+        raise Usage("host shell: cannot be used with --json", hint="testbed host exec HOST --json -- COMMAND")
     code, _, _ = run(_host(call, host), ())
     return Result({"host": host, "exit_code": code}, exit_code=code, code="E-COMMAND" if code else "OK", ok=not code)

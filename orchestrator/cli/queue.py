@@ -1,4 +1,4 @@
-"""`testbed queue`: jobs that wait for hosts of the lab, and why; the process that starts and stops them."""
+"""`testbed job queue`: jobs that wait for hosts of the lab, and why; the process that starts and stops them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orchestrator.cli.call import Call, Result, Usage, verb
+from orchestrator.cli.groups import Listed, family
 from orchestrator.cli.service import Foreground, worked
 from orchestrator.cli.shared import Jsonl, own_lab, seconds
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 ENDED = 5
 """Jobs that have ended and are still listed, without --all."""
 
-app = typer.Typer(name="queue", help="Jobs that wait for hosts.", rich_markup_mode=None)
+app = family("queue", Listed, "Jobs that wait for hosts.")
 
 
 def _command(call: Call, store: Store) -> Command:
@@ -58,18 +59,18 @@ def _serve_after(call: Call, done: str, hint: str) -> dict[str, Json]:
 
 @verb(
     app,
-    "",
-    "List the jobs that run and wait; serve the queue.",
+    "list",
+    "List the jobs that run and wait.",
     examples="""
-testbed queue                 the jobs that run and wait
-testbed queue --explain       and why each of them waits
-testbed queue --start         serve the queue in the background, as `queue add` does
+testbed job queue list             the jobs that run and wait
+testbed job queue list --explain   and why each of them waits
+testbed queue --start         serve the queue in the background, as `job queue add` does
 testbed queue --stop          jobs that run go on; none is started or stopped until it is served again
 testbed queue --foreground    serve it here, until no job is left or Ctrl-C
 """,
     more="First come, first served; a job behind the first starts where that does not delay the first. docs/how-to/queue.md",
 )
-def queue(
+def list_(
     call: Call,
     explain: Annotated[bool, typer.Option("--explain", help="Say why each job waits.")] = False,
     all_: Annotated[bool, typer.Option("--all", help="Also list all that have ended.")] = False,
@@ -85,7 +86,9 @@ def queue(
     from orchestrator.store.queue import queued
 
     if sum((explain or all_, start, stop, foreground)) > 1:
-        raise Usage("queue: --explain, --start, --stop and --foreground exclude each other", hint="testbed queue --explain")
+        raise Usage(
+            "queue: --explain, --start, --stop and --foreground exclude each other", hint="testbed job queue list --explain"
+        )
     if (log is not None or jsonl) and not foreground:
         raise Usage("queue: --log and --jsonl go with --foreground", hint="testbed queue --foreground --jsonl")
     if foreground:
@@ -97,7 +100,7 @@ def queue(
             if not any(job.user == call.settings.user for job in queued(store, own_lab(call))):
                 return Result({"process": None}, "No job of yours is in the queue, so there is nothing to serve")
         data = _serve(call)
-        return Result(data, "The queue is served in the background", hint="testbed queue --explain")
+        return Result(data, "The queue is served in the background", hint="testbed job queue list --explain")
     with call.store() as store:
         view = queue_view(_command(call, store), ended=1_000_000 if all_ else ENDED)
     waits = view.mine and view.process is None
@@ -109,9 +112,9 @@ def queue(
     "add",
     "Add a job: a workload, for which hosts are chosen, or a plan.",
     examples="""
-testbed queue add examples/workloads/dlrm.yaml --hosts 6 --for 4h
-testbed queue add examples/workloads/bert.yaml --hosts 4 --for 1d --preemptible
-testbed queue add examples/ring-12.json --for 2h
+testbed job queue add examples/workloads/dlrm.yaml --hosts 6 --for 4h
+testbed job queue add examples/workloads/bert.yaml --hosts 4 --for 1d --preemptible
+testbed job queue add examples/ring-12.json --for 2h
 """,
     more="""
 A workload is designed for when its hosts are known, as by `testbed design`; its job replays the traffic. A job runs for the time
@@ -135,13 +138,13 @@ def add(
 
     if for_ is None:
         raise Usage(
-            "queue add: --for is missing: nobody behind it could know when hosts are free",
-            hint=f"testbed queue add {file} --for 4h",
+            "job queue add: --for is missing: nobody behind it could know when hosts are free",
+            hint=f"testbed job queue add {file} --for 4h",
         )
     for_s = seconds("--for", for_, "4h")
     if file.suffix == ".fbuf":
-        hint = f"testbed design topoopt -w {file} -o plan.json, then testbed queue add plan.json"
-        raise Usage(f"queue add: {file} is a task graph; the queue takes workloads and plans", hint=hint)
+        hint = f"testbed design topoopt -w {file} -o plan.json, then testbed job queue add plan.json"
+        raise Usage(f"job queue add: {file} is a task graph; the queue takes workloads and plans", hint=hint)
     try:
         text = text_of(file)
     except (OSError, UnicodeDecodeError) as error:
@@ -150,16 +153,18 @@ def add(
         wanted = {"hosts": hosts, "for_s": for_s, "preemptible": preemptible, "method": method, "iterations": iterations}
         job = queue_add(_command(call, store), text, str(file), **wanted)  # type: ignore[arg-type]
     data: dict[str, Json] = {"number": job.number, "name": job.name, "slice": job.slice, "count": job.count, "for_s": job.for_s}
-    data |= _serve_after(call, f"job {job} was added", f"testbed queue --start, or take it out: testbed queue drop {job.number}")
+    data |= _serve_after(
+        call, f"job {job} was added", f"testbed queue --start, or take it out: testbed job queue drop {job.number}"
+    )
     words = f"Job {job.number}: {job.name} on {counted(job.count, 'host')} for {hours_text(job.for_s)}, as {job.slice}"
-    return Result(data, words, hint="testbed queue --explain")
+    return Result(data, words, hint="testbed job queue list --explain")
 
 
 @verb(
     app,
     "drop",
     "Take a job out of the queue; one that runs is stopped with a checkpoint.",
-    examples="testbed queue drop 3",
+    examples="testbed job queue drop 3",
 )
 def drop(call: Call, number: Annotated[int, typer.Argument(metavar="N", min=1, help="Its number.")]) -> Result:
     from orchestrator.store.locks import who
@@ -170,7 +175,7 @@ def drop(call: Call, number: Annotated[int, typer.Argument(metavar="N", min=1, h
     data: dict[str, Json] = {"number": job.number, "state": job.state}
     if job.state == "stopping" and job.user == call.settings.user:
         data |= _serve_after(call, f"job {job} is to be stopped", "testbed queue --start")
-        return Result(data, f"Job {job.number} is being stopped", hint="testbed queue")
+        return Result(data, f"Job {job.number} is being stopped", hint="testbed job queue list")
     return Result(data, f"Job {job.number} is out of the queue" if job.state == "done" else f"Job {job.number} is being stopped")
 
 

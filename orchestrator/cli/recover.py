@@ -16,7 +16,7 @@ app = typer.Typer()
 @verb(
     app,
     "rollback",
-    "Undo a change: restore the circuits, routes and job from before it.",
+    "Undo a change: restore circuits, routes and job from before.",
     examples="""
 testbed rollback                     undo the latest change
 testbed rollback 2026-11-21-0007     return to the state before that run

@@ -1,4 +1,4 @@
-"""What `rehearse` and `up --rehearse` share: the rehearsal, its text, and rehearsed figures beside measured ones."""
+"""What `plan --rehearse` and `up --rehearse` share: the rehearsal, its text, and rehearsed figures beside measured ones."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FEW = 6
 
 
 def said(path: Path, options: UpOptions) -> str:
-    """The plan and the options that a rehearsal takes as well, as on the command line of `up` and `rehearse`."""
+    """The plan and the options that a rehearsal takes as well, as on the command line of `up` and `plan --rehearse`."""
     words = ["-t", str(path)]
     for option, values in (("--avoid", options.avoid), ("--adopt", options.adopt)):
         words += [word for value in values for word in (option, value)]
@@ -55,7 +55,7 @@ def rehearsed_first(call: Call, path: Path, options: UpOptions, expected: str) -
     if report.failed:
         raise NotVerified(
             f"the change failed on the twin of {report.lab}, so it was not made:\n{report.failed}",
-            hint=f"to repeat it: testbed rehearse {said(path, options)}; without --rehearse the change is made anyway",
+            hint=f"to repeat it: testbed plan --rehearse {said(path, options)}; without --rehearse the change is made anyway",
         )
     call.confirm(f"Make this change on {report.lab}?")
     return report

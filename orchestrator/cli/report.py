@@ -1,4 +1,4 @@
-"""`testbed report`: a page with figures about one run or several, each number with the query it comes from."""
+"""`testbed experiment report`: a page with figures about one run or several, each number with the query it comes from."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ app = typer.Typer()
     "report",
     "Write a report on runs: a self-contained page, and figures for papers.",
     examples="""
-testbed report                                the newest run that brought a plan up
-testbed report all --inventory lab2           all runs of that lab
-testbed report 0007 --out run7.html
-testbed report 0007 --figures paper           PDF and SVG of every figure
-testbed report --since 7d --plan ring-12      all runs of a plan as one campaign
-testbed report --tag paper-fig3               all runs with a tag (testbed note)
-testbed report 0003 0005 0007 --data numbers  these runs, and the tables as CSV
-testbed report compare-2026-11-21-0001        a comparison by `testbed compare`
+testbed experiment report                                the newest run that brought a plan up
+testbed experiment report all --inventory lab2           all runs of that lab
+testbed experiment report 0007 --out run7.html
+testbed experiment report 0007 --figures paper           PDF and SVG of every figure
+testbed experiment report --since 7d --plan ring-12      all runs of a plan as one campaign
+testbed experiment report --tag paper-fig3               all runs with a tag (testbed run note)
+testbed experiment report 0003 0005 0007 --data numbers  these runs, and the tables as CSV
+testbed experiment report compare-2026-11-21-0001        a comparison by `testbed experiment compare`
 """,
     more="""
 Several runs, --since, --until, --plan, --tag or `all` make a campaign, which shows distributions. A campaign covers one
@@ -60,7 +60,9 @@ def report(
     since: Annotated[str | None, typer.Option("--since", metavar="TIME", help="Runs since this time: 7d, 2026-11-21.")] = None,
     until: Annotated[str | None, typer.Option("--until", metavar="TIME", help="Runs that began before this time.")] = None,
     plan: Annotated[str | None, typer.Option("--plan", metavar="NAME", help="Only runs of this plan.")] = None,
-    tag: Annotated[list[str] | None, typer.Option("--tag", help="Only runs with this tag (testbed note); may be repeated.")] = None,
+    tag: Annotated[
+        list[str] | None, typer.Option("--tag", help="Only runs with this tag (testbed run note); may be repeated.")
+    ] = None,
 ) -> Result:
     with call.store() as store:
         campaign, others = _chosen(call, store, run or [], since, until, plan, tag or ())
@@ -74,7 +76,7 @@ def report(
     _save(made, page_file)
     drawn = _figures(made, figures)
     tables = _tables(campaign, made, data)
-    return _result(campaign, made, page_file, drawn, tables, others=others, hint="testbed report all" if more else "")
+    return _result(campaign, made, page_file, drawn, tables, others=others, hint="testbed experiment report all" if more else "")
 
 
 def _made(call: Call, campaign: ReportedRuns) -> Report:
@@ -119,7 +121,7 @@ def _chosen(
     begin, end = moment("--since", since), moment("--until", until)
     some = begin is not None or end is not None or plan is not None or bool(tags)
     if some and [word for word in run if word != "all"]:
-        raise Usage("report: runs cannot be combined with --since, --until, --plan and --tag")
+        raise Usage("experiment report: runs cannot be combined with --since, --until, --plan and --tag")
     if some or list(run) == ["all"]:
         those = runs_with_tags(store, tags) if tags else None
         found = [
@@ -132,7 +134,7 @@ def _chosen(
             and (plan is None or r.plan_name == plan)
         ]
         if not found:
-            raise Usage("report: no run that changed the lab matches", hint="testbed history")
+            raise Usage("experiment report: no run that changed the lab matches", hint="testbed run list")
         found, others = _of_one_lab(call, found)
         said = [
             f"{word} {value}"
@@ -145,7 +147,7 @@ def _chosen(
         runs = [str(word) for slot in kept["slots"] for word in slot.get("runs", ())]
         records = [record for word in runs if (record := store.get(word)) is not None]
         if not records:
-            raise Usage(f"report: {path}: none of its runs is in the store", hint="testbed history")
+            raise Usage(f"experiment report: {path}: none of its runs is in the store", hint="testbed run list")
         return gather(records, store, settings, str(kept.get("title") or kept.get("name") or path.parent.name), kept), ""
     if not run:
         record, others = _newest(call, store)
@@ -240,7 +242,9 @@ def _writing(flag: str, path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise Usage(f"report: {path} cannot be written: {error.strerror or error}", hint=f"choose another {flag}") from error
+        raise Usage(
+            f"experiment report: {path} cannot be written: {error.strerror or error}", hint=f"choose another {flag}"
+        ) from error
 
 
 def _result(

@@ -1,4 +1,4 @@
-"""`testbed reproduce`: run a scenario and say whether it was reproduced."""
+"""`testbed experiment reproduce`: run a scenario and say whether it was reproduced."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ def _names(incomplete: str) -> list[str]:
     "reproduce",
     "Run a scenario: measure its arms in turn and judge the claim.",
     examples="""
-testbed reproduce --list                     scenarios that come with the program
-testbed reproduce live-vs-restart
-testbed reproduce my/scenario.yaml --check   read it and its plans, start nothing
-testbed reproduce my/scenario.yaml --out page.html
-testbed reproduce rail-only --resume reproduce-2026-11-22-0001    make the measurements that an interrupt left out
+testbed experiment reproduce --list                     scenarios that come with the program
+testbed experiment reproduce live-vs-restart
+testbed experiment reproduce my/scenario.yaml --check   read it and its plans, start nothing
+testbed experiment reproduce my/scenario.yaml --out page.html
+testbed experiment reproduce rail-only --resume reproduce-2026-11-22-0001    make the measurements that an interrupt left out
 """,
     more="""
 A scenario (docs/how-to/scenarios.md) names its lab, arms, metrics, and the band that counts as reproduced. A scenario with a lab of
@@ -65,10 +65,10 @@ def reproduce(
     if list_:
         return _listed(call)
     if name is None:
-        raise Usage("reproduce: a scenario is required", hint="testbed reproduce --list")
+        raise Usage("experiment reproduce: a scenario is required", hint="testbed experiment reproduce --list")
     scenario = read(_file(name))
     if resume is not None and repeats is not None:
-        raise Usage("reproduce: --resume makes the measurements that were planned; give no --repeats")
+        raise Usage("experiment reproduce: --resume makes the measurements that were planned; give no --repeats")
     scenario = scenario if repeats is None else replace(scenario, repeats=repeats)
     kept = None if resume is None else _kept(call, scenario, resume)
     if scenario.lab is None:
@@ -84,8 +84,8 @@ def _kept(call: Call, scenario: Scenario, word: str) -> ComparisonRecord:
     found = again(call.settings, word, "reproduce")
     if found.data.get("scenario", {}).get("sha256") != scenario.sha256 or not same_plans(found, scenario):
         raise Usage(
-            f"reproduce: {found.name} was measured with another scenario file, or other plans, than {scenario.name} has now",
-            hint=f"start again: testbed reproduce {scenario.name}",
+            f"experiment reproduce: {found.name} was measured with another scenario file, or other plans, than {scenario.name}",
+            hint=f"start again: testbed experiment reproduce {scenario.name}",
         )
     return found
 
@@ -100,7 +100,7 @@ def read(path: Path) -> Scenario:
     try:
         text = text_of(path)
     except (OSError, UnicodeDecodeError) as error:
-        raise BadFile([f"{path}: {reason(error)}"], hint="testbed reproduce --list") from error
+        raise BadFile([f"{path}: {reason(error)}"], hint="testbed experiment reproduce --list") from error
     with attentive(str(path)):
         return read_scenario(text, str(path), lambda word: text_of(path.parent / word))
 
@@ -116,7 +116,9 @@ def _file(word: str) -> Path:
         return path
     known = scenarios()
     if word not in known:
-        raise Usage(f"reproduce: no scenario {word}{did_you_mean(word, known)}", hint="testbed reproduce --list")
+        raise Usage(
+            f"experiment reproduce: no scenario {word}{did_you_mean(word, known)}", hint="testbed experiment reproduce --list"
+        )
     return known[word]
 
 
@@ -144,7 +146,7 @@ def _listed(call: Call) -> Result:
         | {"measured": before[n].each_s is not None, "outcome": before[n].outcome, "day": before[n].day}
         for n, s in found.items()
     ]
-    return Result({"scenarios": cast("Json", data)}, "\n".join(columns(rows)), hint="testbed reproduce NAME")
+    return Result({"scenarios": cast("Json", data)}, "\n".join(columns(rows)), hint="testbed experiment reproduce NAME")
 
 
 @contextmanager
@@ -157,7 +159,9 @@ def _own_lab(call: Call, scenario: Scenario, wanted: WantedLab, *, check: bool) 
     from orchestrator.settings import private_dir
 
     if call.inventory is not None:
-        raise Usage(f"reproduce: {scenario.name} starts a lab of its own", hint="leave out --inventory, or give it `lab: any`")
+        raise Usage(
+            f"experiment reproduce: {scenario.name} starts a lab of its own", hint="leave out --inventory, or give it `lab: any`"
+        )
     if check:
         with tempfile.TemporaryDirectory(prefix="testbed-scenario-") as name:
             yield replace(call, inventory=str(lab.prepare_lab(Path(name) / scenario.name, wanted)))
@@ -212,7 +216,7 @@ def _on_lab(call: Call, scenario: Scenario, kept: ComparisonRecord | None, check
     kept.save()
     runner = Runner(kept, scenario, verbs, say, lambda ms: own.set_switching_time(inventory, ms), stalls=True, sleep=_sleep)
     runner.share = lambda how: own.share(inventory, how)
-    with bounded(kept, verbs, f"testbed reproduce {scenario.name} --resume {kept.name}", leaves=True):
+    with bounded(kept, verbs, f"testbed experiment reproduce {scenario.name} --resume {kept.name}", leaves=True):
         runner.measure()
     kept.data["left"] = left_words(kept, verbs)
     return _result(call, kept, out)

@@ -1,4 +1,4 @@
-"""The verbs on past runs: `history`, `show` and `note`."""
+"""`testbed run`: past runs, listed and shown, and notes to them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import typer
 
 from orchestrator.cli.call import Call, Result, Usage, verb
 from orchestrator.cli.completing import runs
+from orchestrator.cli.groups import Listed, family
 from orchestrator.cli.shared import Unicode, moment
 
 if TYPE_CHECKING:
@@ -70,21 +71,21 @@ def _note_lines(notes: Sequence[Note]) -> list[str]:
     ]
 
 
-app = typer.Typer()
+app = family("run", Listed)
 
 
 @verb(
     app,
-    "history",
+    "list",
     "List runs: who changed what, and when.",
     examples="""
-testbed history
-testbed history --limit 100
-testbed history --tag paper-fig3                   runs with this tag (testbed note)
-testbed history --verb up --status failed --since 7d
-testbed history --json | jq '.data.runs[0]'
-testbed history --prune --keep 200 --dry-run       show what would be removed
-testbed history --prune --keep 200 --yes           remove your older runs and their journals
+testbed run list
+testbed run list --limit 100
+testbed run list --tag paper-fig3                   runs with this tag (testbed run note)
+testbed run list --verb up --status failed --since 7d
+testbed run list --json | jq '.data.runs[0]'
+testbed run list --prune --keep 200 --dry-run       show what would be removed
+testbed run list --prune --keep 200 --yes           remove your older runs and their journals
 """,
     more="""
 Several filters: runs that match all of them, and have all of the tags.
@@ -93,7 +94,7 @@ Several filters: runs that match all of them, and have all of the tags.
 `resume` or a comparison, and, if an InfluxDB is configured, those whose journals have not been sent to it.
 """,
 )
-def history(
+def list_(
     call: Call,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Number of runs.")] = 20,
     tag: Annotated[list[str] | None, typer.Option("--tag", help="Only runs with this tag; may be repeated.")] = None,
@@ -116,10 +117,10 @@ def history(
     begin = moment("--since", since)
     if prune:
         if tag or wanted or since is not None:
-            raise Usage("history: --prune cannot be combined with filters", hint="testbed history --prune --keep 200 --dry-run")
+            raise Usage("run list: --prune cannot be combined with filters", hint="testbed run list --prune --keep 200 --dry-run")
         return _prune(call, keep, dry_run)
     if keep is not None or dry_run:
-        raise Usage("--keep and --dry-run can only be used with --prune", hint="testbed history --prune --keep 200 --dry-run")
+        raise Usage("--keep and --dry-run can only be used with --prune", hint="testbed run list --prune --keep 200 --dry-run")
     with call.store() as store:
         every = store.history(limit=0 if tag or wanted or since is not None else limit)
         tags = tags_of(store, [r.id for r in every])
@@ -151,9 +152,9 @@ def history(
     "show",
     "Show a run: a waterfall of its phases, its steps, its job.",
     examples="""
-testbed show                  the newest run
-testbed show 2026-11-21-0007
-testbed show 0007 --steps     list every step
+testbed run show                  the newest run
+testbed run show 2026-11-21-0007
+testbed run show 0007 --steps     list every step
 """,
 )
 def show(
@@ -228,16 +229,16 @@ def show(
 @verb(
     app,
     "note",
-    "Write notes and tags to runs, by which `history` finds them again.",
+    "Write notes and tags to runs, by which `run list` finds them again.",
     examples="""
-testbed note last -m "fibre of gpu07 cleaned before"
-testbed note 0003 0004 --tag paper-fig3
-testbed history --tag paper-fig3
-testbed note 0003                                  the notes and tags of a run
-testbed note 0003 --untag paper-fig3 --drop 12     remove a tag and note 12
-testbed note                                       all tags
+testbed run note last -m "fibre of gpu07 cleaned before"
+testbed run note 0003 0004 --tag paper-fig3
+testbed run list --tag paper-fig3
+testbed run note 0003                                  the notes and tags of a run
+testbed run note 0003 --untag paper-fig3 --drop 12     remove a tag and note 12
+testbed run note                                       all tags
 """,
-    more="`history --prune` keeps runs that have a tag. Notes and tags are kept in the run store; journals are not changed.",
+    more="`run list --prune` keeps runs that have a tag. Notes and tags are kept in the run store; journals are not changed.",
 )
 def note(
     call: Call,
@@ -256,7 +257,7 @@ def note(
 
     change = text is not None or tag or untag or drop
     if change and not run:
-        raise Usage("note: which run?", hint="testbed note last --tag TAG")
+        raise Usage("run note: which run?", hint="testbed run note last --tag TAG")
     with call.store() as store:
         if not run:
             found = all_tags(store)

@@ -1,7 +1,7 @@
 """What each verb puts into `data` of `--json`: a report, or fields with their types. A name that ends in `?` may be absent;
 `[X]` is a list of X, `{str: X}` has an X by name, `(X, None)` is an X or null.
 
-Only `testbed schema` and tests import this module, and with it every report.
+Only `testbed examples schema` and tests import this module, and with it every report.
 """
 
 from __future__ import annotations
@@ -126,10 +126,8 @@ SERVED: dict[str, Any] = {"process": QueueState | None}
 
 DATA: dict[str, Shapes] = {
     "up": (UP,),
-    "plan": (PlanReport,),
-    "prewire": (PrewireReport,),
+    "plan": (PlanReport, PrewireReport, RehearsalReport),
     "down": (DownReport,),
-    "rehearse": (RehearsalReport,),
     "rollback": (UpReport, DownReport),
     "resume": (UpReport, DownReport, PrewireReport),
     "confirm": (ConfirmReport, WatchReport),
@@ -138,21 +136,23 @@ DATA: dict[str, Shapes] = {
     "verify": (VerifyReport, StallReport),
     "guard": (GuardReport, {"stopped": Literal[True], "guard": GuardState}, STOPPED, {"guard": GuardState}),
     "turn": (SlotsReport, {"stopped": Literal[True], "turner": TurnState | SlotsReport}, STOPPED, {"turner": TurnState}),
-    "lock": ({"lock": LOCK, "behind": [LOCK]}, {"locks": [LOCK]}, {"audit": list[AuditRecord], "older": bool}),
-    "unlock": ({"lock": LOCK, "stolen": bool}, TakenReport),
+    "lock list": ({"locks": [LOCK]},),
+    "lock audit": ({"audit": list[AuditRecord], "older": bool},),
+    "lock reserve": ({"lock": LOCK, "behind": [LOCK]},),
+    "lock release": ({"lock": LOCK, "stolen": bool}, TakenReport),
     "tagout": ({"tagouts": list[Tagout]}, {"tagout": Tagout, "busy": [LOCK]}, {"removed": list[Tagout]}),
-    "devices": (DevicesReport,),
+    "devices list": (DevicesReport,),
     "devices power": (PowerReport,),
-    "driver list": (
+    "devices driver list": (
         {"drivers": [DRIVER]},
         {"tables": dict[str, str]},
         CHANGED,
     ),
-    "driver conform": (CONFORM,),
-    "driver matrix": ({"matrix": str, "drivers": [CONFORM], "page?": str, "changed?": bool},),
-    "driver new": ({"files": list[str]},),
-    "driver record": ({"file": str, "questions": int, "asked": list[str]},),
-    "driver replay": ({"asked": list[str]},),
+    "devices driver conform": (CONFORM,),
+    "devices driver matrix": ({"matrix": str, "drivers": [CONFORM], "page?": str, "changed?": bool},),
+    "devices driver new": ({"files": list[str]},),
+    "devices driver record": ({"file": str, "questions": int, "asked": list[str]},),
+    "devices driver replay": ({"asked": list[str]},),
     **dict.fromkeys((f"design {method}" for method in SHORT), (DESIGN,)),
     "design periodic": (
         {
@@ -208,13 +208,19 @@ DATA: dict[str, Shapes] = {
     "job env": (fields(ByHand) | {"lines?": list[str]},),
     "job evict": (UpReport,),
     "job profile": (Profile,),
-    "queue": (QueueView, SERVED, QueueReport, {"stopped": Literal[True], "process": QueueState}, {"stopped": bool, "host?": str}),
-    "queue add": ({"number": int, "name": str, "slice": str, "count": int, "for_s": float, "process?": QueueState | None},),
-    "queue drop": ({"number": int, "state": str, "process?": QueueState | None},),
-    "exec": ({"host": str, "command": list[str], "exit_code": int, "stdout": str, "stderr": str},),
-    "shell": ({"host": str, "exit_code": int},),
-    "history": ({"runs": [RUN]}, {"removed": list[str], "stay": dict[str, str], "mb": float}),
-    "show": (
+    "job queue list": (
+        QueueView,
+        SERVED,
+        QueueReport,
+        {"stopped": Literal[True], "process": QueueState},
+        {"stopped": bool, "host?": str},
+    ),
+    "job queue add": ({"number": int, "name": str, "slice": str, "count": int, "for_s": float, "process?": QueueState | None},),
+    "job queue drop": ({"number": int, "state": str, "process?": QueueState | None},),
+    "host exec": ({"host": str, "command": list[str], "exit_code": int, "stdout": str, "stderr": str},),
+    "host shell": ({"host": str, "exit_code": int},),
+    "run list": ({"runs": [RUN]}, {"removed": list[str], "stay": dict[str, str], "mb": float}),
+    "run show": (
         {
             "run": RUN,
             "phases": list[Bar],
@@ -227,7 +233,7 @@ DATA: dict[str, Shapes] = {
             "trouble": list[str],
         },
     ),
-    "note": ({"tags": dict[str, int]}, {"runs": [{"run": str, "tags": list[str], "notes": list[Note]}]}),
+    "run note": ({"tags": dict[str, int]}, {"runs": [{"run": str, "tags": list[str], "notes": list[Note]}]}),
     "watch": (dict.fromkeys(WATCHED, Any),),
     "ui": ({"ended": Literal[True]},),
     "serve metrics": (
@@ -237,7 +243,7 @@ DATA: dict[str, Shapes] = {
         STOPPED,
         {"exporter": ExporterState},
     ),
-    "report": (
+    "experiment report": (
         {
             "file": str,
             "title": str,
@@ -249,7 +255,7 @@ DATA: dict[str, Shapes] = {
             "trouble": list[str],
         },
     ),
-    "compare": (
+    "experiment compare": (
         MEASURED
         | {
             "arms": dict[str, str],
@@ -259,16 +265,16 @@ DATA: dict[str, Shapes] = {
             "complete": bool,
         },
     ),
-    "reproduce": (
+    "experiment reproduce": (
         MEASURED | {"record": str, "outcome": str, "label": str, "findings": list[dict[str, Any]], "environment": Any},
         {"scenarios": [SCENARIO]},
         {"name": str, "arms": list[str]},
     ),
-    "sweep run": (
+    "experiment sweep run": (
         {"name": str, "kinds": dict[str, int], "trials": int, "parameters": list[str]},
         RESULTS | {"done": int, "failed": int, "total": int},
     ),
-    "sweep show": (RESULTS | {"done": int, "failed": int, "waiting": int, "rows": list[Row], "figure?": str},),
+    "experiment sweep show": (RESULTS | {"done": int, "failed": int, "waiting": int, "rows": list[Row], "figure?": str},),
     "telemetry status": (
         {"runs": int, "bytes": int, "url": str},
         {
@@ -295,9 +301,9 @@ DATA: dict[str, Shapes] = {
     "telemetry query": ({"columns": list[str], "rows": list[dict[str, Any]], "trouble": list[str]},),
     "telemetry export": ({"files": dict[str, int], "trouble": list[str]},),
     "telemetry prune": ({"runs": list[str], "stay": list[Old], "mb": float},),
-    "grafana provision": ({"files": list[str]},),
-    "grafana push": ({"grafana": str, "dashboards": dict[str, str], "data_source": str, "data_source_said": str},),
-    "grafana note": ({"id": int, "time_ms": int, "end_ms": int | None},),
+    "telemetry grafana provision": ({"files": list[str]},),
+    "telemetry grafana push": ({"grafana": str, "dashboards": dict[str, str], "data_source": str, "data_source_said": str},),
+    "telemetry grafana note": ({"id": int, "time_ms": int, "end_ms": int | None},),
     "lab start": ({"pid": int, "seconds": float, "already": bool, "state_dir": str, "inventory": str, "plan?": str},),
     "lab stop": ({"stopped": bool},),
     "lab status": (
@@ -311,8 +317,9 @@ DATA: dict[str, Shapes] = {
     "lab fibre splice": ({"name": str, "cut": list[str]},),
     "lab fibre swap": ({"plugged": dict[str, dict[str, str]]},),
     "doctor": ({"checks": list[Probe], "failed": int},),
-    "examples": ({"folder": str, "files": list[str]},),
-    "schema": (Anything,),
+    "examples list": ({"folder": str, "files": list[str]},),
+    "examples copy": ({"folder": str, "files": list[str]},),
+    "examples schema": (Anything,),
     "version": (dict[str, str],),
 }
 

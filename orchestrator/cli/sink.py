@@ -36,7 +36,7 @@ def run_folders(call: Call, run: str) -> list[Path]:
             name = run if "/" not in run and part_files(runs / run) else named(store, run).id
         found = [runs / name] if part_files(runs / name) else []
     if not found:
-        raise Missing("there are no journals yet" if run == "all" else f"run {name} has no journal", hint="testbed history")
+        raise Missing("there are no journals yet" if run == "all" else f"run {name} has no journal", hint="testbed run list")
     return found
 
 
@@ -69,7 +69,7 @@ def _live(settings: Settings, target: InfluxTarget) -> InfluxTarget:
 
 app = typer.Typer(
     name="telemetry",
-    help="Sample; copy journals to InfluxDB; query and export them.",
+    help="Sample, query and export; InfluxDB and Grafana.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )

@@ -18,7 +18,7 @@ app = typer.Typer()
 @verb(
     app,
     "status",
-    "Show the present state of the lab, as its devices and hosts report it.",
+    "Show the lab as its devices and hosts report it.",
     examples="""
 testbed status
 testbed status --exit-code      exit with 8 if the lab differs from the plan
@@ -42,7 +42,7 @@ def status(call: Call, exit_code: ExitCode = False) -> Result:
 @verb(
     app,
     "verify",
-    "Verify the lab rung by rung: map, light, link, identity, forwarding, traffic.",
+    "Verify the lab from circuits to traffic.",
     examples="""
 testbed verify
 testbed verify --rung map --rung light

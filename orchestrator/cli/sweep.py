@@ -1,4 +1,4 @@
-"""`testbed sweep`: run a campaign of trials, show its results."""
+"""`testbed experiment sweep`: run a campaign of trials, show its results."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
 from optics.plain import counted
 from orchestrator.cli.call import Call, Result, Usage, verb
+from orchestrator.cli.groups import Family, family, first_word
 
 if TYPE_CHECKING:
     from orchestrator.experiments.sweep.campaign import CampaignProgress
@@ -24,17 +24,16 @@ ERRORS, MOST_SAID = 8, 300
 """How many different errors are shown, and how much of each (characters); the rest is in the results."""
 
 
-class Files(TyperGroup):
-    """`testbed sweep FILE` is `testbed sweep run FILE`: a group with an argument could have no verbs."""
+class Files(Family):
+    """`experiment sweep FILE` is `experiment sweep run FILE`: a group with an argument could have no verbs."""
 
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        first = next((word for word in args if not word.startswith("-")), "")
-        if args and args != ["--help"] and first not in self.commands:
-            args = [RUN, *args]
-        return super().parse_args(ctx, args)
+    def ordered(self, args: list[str]) -> list[str]:
+        place = first_word(args)
+        named = place is not None and args[place] in self.commands
+        return super().ordered(args if named or not args or args == ["--help"] else [RUN, *args])
 
 
-app = typer.Typer(name="sweep", cls=Files, help="Campaigns of many trials.", no_args_is_help=True, rich_markup_mode=None)
+app = family("sweep", Files, "Campaigns of many trials.")
 
 
 @verb(
@@ -42,10 +41,10 @@ app = typer.Typer(name="sweep", cls=Files, help="Campaigns of many trials.", no_
     RUN,
     "Run a campaign: the trials of a grid or a list of parameters.",
     examples="""
-testbed sweep examples/sweeps/methods.yaml
-testbed sweep examples/sweeps/methods.yaml --check        read it and count its trials, start nothing
-testbed sweep examples/sweeps/methods.yaml --resume       make the missing trials, and those that failed
-testbed sweep examples/sweeps/methods.yaml --on dask tcp://scheduler:8786
+testbed experiment sweep examples/sweeps/methods.yaml
+testbed experiment sweep examples/sweeps/methods.yaml --check        read it and count its trials, start nothing
+testbed experiment sweep examples/sweeps/methods.yaml --resume       make the missing trials, and those that failed
+testbed experiment sweep examples/sweeps/methods.yaml --on dask tcp://scheduler:8786
 """,
     more="""
 Trials run on worker processes of this machine, or on the workers of a Dask scheduler. Each result is kept as soon as its trial
@@ -66,7 +65,9 @@ def run(
 ) -> Result:
     where = _where(on, scheduler)
     if workers is not None and where != "local":
-        raise Usage(f"sweep: --workers is of --on local; {where} has its own", hint="start more there: dask worker ADDRESS")
+        raise Usage(
+            f"experiment sweep: --workers is of --on local; {where} has its own", hint="start more there: dask worker ADDRESS"
+        )
     from optics.errors import Infeasible
     from orchestrator.experiments.sweep.verb import carried_out, load_campaign
 
@@ -88,15 +89,15 @@ def run(
             text += f"\n{len(bad)} of {count} trials cannot be made: {'; '.join(dict.fromkeys(bad))}"
             if len(bad) == count:
                 raise Infeasible(text, hint="a larger lab, or a workload of fewer ranks")
-        return Result(data, text, hint=f"testbed sweep {file}")
+        return Result(data, text, hint=f"testbed experiment sweep {file}")
     if count > ASK:
         try:
             call.confirm(f"{words}. Run them all?")
         except Usage as error:
-            raise Usage(f"{words}; {error}", hint=f"testbed sweep {file} --yes") from None
+            raise Usage(f"{words}; {error}", hint=f"testbed experiment sweep {file} --yes") from None
     with call.progress() as progress:
         found, seen = carried_out(
-            call.settings, campaign, progress, where, workers, resume=resume, again=f"testbed sweep {file} --resume"
+            call.settings, campaign, progress, where, workers, resume=resume, again=f"testbed experiment sweep {file} --resume"
         )
     return _ended(found, seen)
 
@@ -105,10 +106,16 @@ def _where(on: str, scheduler: str | None) -> str:
     """`local`, or the address of the scheduler. Raises: Usage."""
     if on == "dask":
         if scheduler is None:
-            raise Usage("sweep: --on dask needs the scheduler's address", hint="testbed sweep FILE --on dask tcp://scheduler:8786")
+            raise Usage(
+                "experiment sweep: --on dask needs the scheduler's address",
+                hint="testbed experiment sweep FILE --on dask tcp://scheduler:8786",
+            )
         return scheduler
     if scheduler is not None:
-        raise Usage(f"sweep: {scheduler}: an address goes with --on dask", hint=f"testbed sweep FILE --on dask {scheduler}")
+        raise Usage(
+            f"experiment sweep: {scheduler}: an address goes with --on dask",
+            hint=f"testbed experiment sweep FILE --on dask {scheduler}",
+        )
     return on
 
 
@@ -122,14 +129,14 @@ def _ended(found: CampaignRecord, seen: CampaignProgress) -> Result:
     data = _data(found) | {"done": seen.done, "failed": seen.failed, "total": seen.total}
     text = "\n".join(lines)
     if not seen.failed:
-        return Result(data, text, hint="testbed sweep show")
+        return Result(data, text, hint="testbed experiment sweep show")
     return Result(
         data,
         text,
         "E-TRIALS-FAILED",
         FAILED,
         f"{seen.failed} of {seen.total} trials failed, at each attempt",
-        "testbed sweep show; mend the cause, then testbed sweep FILE --resume",
+        "testbed experiment sweep show; mend the cause, then testbed experiment sweep FILE --resume",
         ok=False,
     )
 
@@ -163,10 +170,10 @@ def _failures(results: Iterable[Mapping[str, Any]]) -> list[str]:
     "show",
     "Show the results of a campaign: a table, a figure.",
     examples="""
-testbed sweep show                       the campaign that was begun last
-testbed sweep show methods --json
-testbed sweep show methods --figure x=ports,y=iteration_ms,by=method
-testbed sweep show methods --figure x=method,y=iteration_ms,by=workload --out figure.pdf
+testbed experiment sweep show                       the campaign that was begun last
+testbed experiment sweep show methods --json
+testbed experiment sweep show methods --figure x=ports,y=iteration_ms,by=method
+testbed experiment sweep show methods --figure x=method,y=iteration_ms,by=workload --out figure.pdf
 """,
     more="""
 What differs only in `seed` or `repeat` is one row, or one point: its median, and the 95 % interval of the median.
@@ -191,7 +198,9 @@ def show(
     from orchestrator.views.sweep import draw_figure, parse_figure, rows_of, sweep_table
 
     if out is not None and figure is None:
-        raise Usage("sweep show: --out is of --figure", hint="testbed sweep show --figure x=ports,y=iteration_ms")
+        raise Usage(
+            "experiment sweep show: --out is of --figure", hint="testbed experiment sweep show --figure x=ports,y=iteration_ms"
+        )
     found = record.find_campaign(call.settings, name)
     results = list(found.results())
     states = {state: sum(each["state"] == state for each in results) for state in ("done", "failed")}
@@ -202,7 +211,8 @@ def show(
         from optics.plain import did_you_mean
 
         raise Usage(
-            f"sweep show: no value {unknown[0]}{did_you_mean(unknown[0], known)}", hint=f"--value {known[0]}" if known else ""
+            f"experiment sweep show: no value {unknown[0]}{did_you_mean(unknown[0], known)}",
+            hint=f"--value {known[0]}" if known else "",
         )
     waiting = len(found.trials) - len(results)
     words = f"{found.name}: {states['done']} of {len(found.trials)} trials done, {states['failed']} failed, {waiting} waiting"
@@ -214,5 +224,5 @@ def show(
         draw_figure(parse_figure(figure, found, known), rows, found, place, call.settings.cache_dir)
         data["figure"] = str(place)
         lines.append(f"  figure     {path_text(place)}")
-    hint = "testbed sweep FILE --resume" if waiting or states["failed"] else ""
+    hint = "testbed experiment sweep FILE --resume" if waiting or states["failed"] else ""
     return Result(data, "\n".join(lines), hint=hint)

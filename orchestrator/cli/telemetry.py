@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from optics.plain import counted
+from orchestrator.cli import grafana
 from orchestrator.cli.call import Call, Result, Usage, verb
 from orchestrator.cli.shared import seconds
 from orchestrator.cli.sink import RUN, app, run_folders, target_for
@@ -183,3 +184,6 @@ def _torn(trouble: list[str]) -> str:
         return ""
     more = f" and {len(trouble) - 1} more" if len(trouble) > 1 else ""
     return f"not read: {trouble[0]}{more}"
+
+
+app.add_typer(grafana.app)

@@ -25,7 +25,7 @@ app = typer.Typer()
 @verb(
     app,
     "ui",
-    "Serve a web page that shows the lab live, with a button for the safe plan.",
+    "Serve a web page that shows the lab live.",
     examples="""
 testbed ui                                        open the address it prints
 testbed ui --safe-plan examples/ring-12.json      with a button that brings this plan up

@@ -40,7 +40,7 @@ app = typer.Typer()
 @verb(
     app,
     "watch",
-    "Show the lab live: circuits, devices, rates, iterations, the last change.",
+    "Show the lab live in the terminal.",
     examples="""
 testbed watch                          until Ctrl-C
 testbed watch --jsonl | jq -c 'select(.event == "reconfig")'

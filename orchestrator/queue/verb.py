@@ -1,4 +1,4 @@
-"""`testbed queue`: a job is added after it is known that the lab could hold it; what waits, and why; the process that serves."""
+"""`job queue`: a job is added after it is known that the lab could hold it; what waits, and why; the process that serves."""
 
 from __future__ import annotations
 
@@ -170,7 +170,9 @@ async def queue_serve(command: Command, *, notify: Notify, log: str = "", kept: 
 
         def state(word: str) -> None:
             if not serves(command.store, key, me):
-                raise Locked("the queue is not served from here any more: it was stopped on another machine", hint="testbed queue")
+                raise Locked(
+                    "the queue is not served from here any more: it was stopped on another machine", hint="testbed job queue"
+                )
             if file.state.state != word:
                 file.now(state=word)
                 if word == "serving":

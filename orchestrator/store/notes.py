@@ -1,4 +1,4 @@
-"""What people say of runs: notes, and tags by which `history` finds them again."""
+"""What people say of runs: notes, and tags by which `run list` finds them again."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def annotate(
         left = set(drop)
         for run in runs:
             if db.execute("SELECT 1 FROM runs WHERE id=?", (run,)).fetchone() is None:
-                raise Missing(f"there is no run {run!r}", hint="testbed history")
+                raise Missing(f"there is no run {run!r}", hint="testbed run list")
             if text:
                 db.execute("INSERT INTO notes(run,at,user,text) VALUES(?,?,?,?)", (run, time.time(), user, text))
             db.executemany(
@@ -76,7 +76,7 @@ def annotate(
             left -= {n for n in drop if db.execute("DELETE FROM notes WHERE run=? AND number=?", (run, n)).rowcount}
         if left:
             words = f"no {counted(len(left), 'note').partition(' ')[2]} {', '.join(map(str, sorted(left)))} of the given runs"
-            raise Missing(words, hint="testbed note RUN lists them with their numbers")
+            raise Missing(words, hint="testbed run note RUN lists them with their numbers")
 
 
 def notes_of(store: Database, runs: Collection[str]) -> dict[str, list[Note]]:

@@ -15,7 +15,7 @@ from orchestrator.results import Json, to_json
 
 @dataclass(frozen=True, slots=True)
 class UpOptions:
-    """What `up` may be asked beside its plan; `plan` and `rehearse` take those that concern them.
+    """What `up` may be asked beside its plan; `plan` takes those that concern it.
 
     launch_job: launch the plan's job. job: what becomes of a running one, None for `transition.live` of the plan. avoid: host
     ports, device ports, fibres, trunks or devices not to use. adopt: other owners' circuits to take over. relabel: interchangeable

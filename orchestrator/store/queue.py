@@ -225,11 +225,11 @@ def drop(store: Database, lab: str, who: Who, number: int) -> QueuedJob:
         row = db.execute("SELECT * FROM queue WHERE lab=? AND number=?", (lab, number)).fetchone()
         job = _job(row) if row is not None else None
         if job is None:
-            raise Missing(f"there is no job {number} in the queue of this lab", hint="testbed queue")
+            raise Missing(f"there is no job {number} in the queue of this lab", hint="testbed job queue")
         if job.owner != who.owner:
             raise Interlock(f"job {job} is {job.owner}'s", hint=f"ask {job.owner}, or add: --as {job.owner}")
         if job.state in ENDED:
-            raise Missing(f"job {job} has ended already: {job.state}", hint="testbed queue --all")
+            raise Missing(f"job {job} has ended already: {job.state}", hint="testbed job queue list --all")
         words = f"dropped by {who.user}"
         if job.state == "waiting":
             found = _moved(db, who, job, "done", detail=words)

@@ -25,16 +25,16 @@ PROBES = 100_000
 LOSS = {
     "runs": "some runs may be missing from the history, and with them the states to roll back to",
     "steps": "some steps of runs may be missing from the history",
-    "notes": "some notes of runs may be missing: testbed history",
-    "tags": "some runs may have lost tags, and `history --prune` would remove them: testbed note RUN --tag TAG",
+    "notes": "some notes of runs may be missing: testbed run list",
+    "tags": "some runs may have lost tags, and `run list --prune` would remove them: testbed run note RUN --tag TAG",
     "current": "the current plan may be lost: bring it up again",
     "held": "owned circuits may now count as foreign: testbed up --adopt",
     "generation_owners": "routes on hosts may not be known as yours: testbed up stages them again",
-    "tokens": "hosts may refuse the next run as older than one they know: testbed unlock --hosts",
+    "tokens": "hosts may refuse the next run as older than one they know: testbed lock release --hosts",
     "jobs": "a running job may be lost: testbed job launch starts it again",
     "locks": "reservations may be missing: testbed lock",
     "tagouts": "tag-outs may be missing: find out who works in the rack BEFORE the next change, and tag out again",
-    "queue": "jobs may be missing from the queue: testbed queue; those that ran still hold their hosts: testbed status",
+    "queue": "jobs may be missing from the queue: testbed job queue; those that ran still hold their hosts: testbed status",
     "awaited": "a pending confirmation may be lost: testbed status",
 }
 """The consequence of lost rows of a table, for the operator."""

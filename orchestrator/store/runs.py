@@ -34,7 +34,7 @@ def named(store: Store, run: str, noun: str = "run") -> RunRecord:
                 f"{len(alike)} runs end in {run!r}, the latest are {', '.join(alike[:LISTED])}", hint="give more of its id"
             )
         latest = f"the latest are {', '.join(found[:LISTED])}" if found else "there are no runs yet"
-        raise Missing(f"there is no {noun} {run!r}; {latest}", hint="testbed history")
+        raise Missing(f"there is no {noun} {run!r}; {latest}", hint="testbed run list")
     return record
 
 
@@ -47,7 +47,7 @@ def latest_change(store: Store, lab: str, owner: str, before: str = "") -> RunRe
         change = record.begun and (verb_of(record.verb).light or record.unfinished)  # of a measurement that died, half of the light
         if change and record.owner == owner and record.status not in ("running", "rolled-back") and record.resolved_by != record.id:
             return record
-    raise Missing("no change has been made yet that could be rolled back", hint="testbed history")
+    raise Missing("no change has been made yet that could be rolled back", hint="testbed run list")
 
 
 def first_of(store: Store, run: RunRecord, *, half: bool) -> RunRecord:
@@ -72,7 +72,7 @@ def latest_begun(store: Store, lab: str, owner: str) -> RunRecord:
     for record in store.history(lab, 0):
         if record.owner == owner and verb_of(record.verb).light and record.may_have_begun:
             return record
-    raise Missing("there is no run yet that could be resumed", hint="testbed history")
+    raise Missing("there is no run yet that could be resumed", hint="testbed run list")
 
 
 def unanswered(store: Store, lab: str) -> dict[str, float]:

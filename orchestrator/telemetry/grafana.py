@@ -158,7 +158,7 @@ class GrafanaApi:
 
     def _silent(self, what: str, error: Exception) -> Unreachable:
         reason = str(error) or type(error).__name__
-        hint = "start Grafana, or correct --url (TESTBED_GRAFANA_URL); testbed grafana provision --out DIR needs none"
+        hint = "start Grafana, or correct --url (TESTBED_GRAFANA_URL); testbed telemetry grafana provision --out DIR needs none"
         return Unreachable(f"{self.url}: wanted to {what}, no answer ({reason}); waited {self._timeout_s:g} s at most", hint=hint)
 
 

@@ -83,5 +83,7 @@ def push(grafana: GrafanaApi, *, influx_url: str = "", database: str = "testbed"
     source = "none"
     if influx_url:
         source = "made" if grafana.data_source(source_spec(influx_url, database, influx_token)) else "kept"
-    pages = {uid: grafana.dashboard(model, FOLDER_UID, "testbed grafana push") for uid, model in read_dashboards().items()}
+    pages = {
+        uid: grafana.dashboard(model, FOLDER_UID, "testbed telemetry grafana push") for uid, model in read_dashboards().items()
+    }
     return Pushed(version, pages, source, grafana.data_source_said(SOURCE_UID))

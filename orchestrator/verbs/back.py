@@ -80,7 +80,7 @@ def _half_done(store: Store, lab: Lab, settings: Settings, run: str) -> RunRecor
     if not record.may_have_begun:
         raise Missing(
             f"run {record.id} ended before it changed anything, so there is nothing to resume",
-            hint=f"testbed show {record.id} gives the reason; then repeat the whole command",
+            hint=f"testbed run show {record.id} gives the reason; then repeat the whole command",
         )
     if record.status == "ok" or record.resolved_by not in ("", record.id):
         how = f"run {record.resolved_by} resolved it" if record.resolved_by else "it finished"
@@ -111,12 +111,12 @@ async def rollback(command: Command, run: str | None) -> UpReport | DownReport:
     if before is None and record.unfinished:
         return await _done_with(command, lab, [record])
     if before is None:
-        raise Missing(f"run {record.id} ({record.verb}) changed nothing that could be rolled back", hint="testbed history")
+        raise Missing(f"run {record.id} ({record.verb}) changed nothing that could be rolled back", hint="testbed run list")
     undone = record.options.of if (record.verb, record.status) == ("rollback", "ok") else ""
     if undone and before == before_run(store, lab, undone):
         raise Missing(
             f"run {record.id} rolled back run {undone}, which was unfinished: no state worth going back to",
-            hint=_earlier(store, lab, settings, undone) or "testbed history",
+            hint=_earlier(store, lab, settings, undone) or "testbed run list",
         )
 
     def still() -> None:

@@ -44,7 +44,7 @@ async def take_hosts(command: Command, reason: str) -> TakenReport:
     key = key_of(lab)
     async with (
         command.opened(lab, "unlock") as session,
-        holding(lab, command, WHOLE, "unlock --hosts"),
+        holding(lab, command, WHOLE, "lock release --hosts"),
     ):
         answers = await session.hosts.channels.connect()
         silent = {name: str(answer) for name, answer in answers.items() if not isinstance(answer, Hello)}

@@ -70,4 +70,4 @@ def move(wire: PlannedLink, port: HostPort, s: Signals) -> str:
 
 
 def top(host: HostName) -> str:
-    return f"testbed exec {host} -- top -b -n 1"
+    return f"testbed host exec {host} -- top -b -n 1"

@@ -179,7 +179,7 @@ def _packages() -> list[Probe]:
     missing = [name for name in declared if not _version(name)]
     if missing:
         fix = f"{sys.executable} -m pip install {' '.join(missing)}"
-        checks = [Probe("packages", "fail", f"missing: {', '.join(missing)}", fix, "`history`, `show`, `schema`")]
+        checks = [Probe("packages", "fail", f"missing: {', '.join(missing)}", fix, "`run`, `examples`")]
     elif declared:
         checks = [Probe("packages", "ok", f"all {len(declared)} installed")]
     else:

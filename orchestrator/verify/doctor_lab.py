@@ -33,7 +33,7 @@ def lab_checks(settings: Settings) -> list[Probe]:
         lab = load_lab(folder)
     except (OSError, UnicodeDecodeError, TestbedError) as error:
         fix = "correct the lines named, or choose another with --inventory"
-        return [*leftover_labs(), Probe("inventory", "fail", str(error), fix, "`history`, `show`", "inventory")]
+        return [*leftover_labs(), Probe("inventory", "fail", str(error), fix, "`run`", "inventory")]
     parts = (
         (sum(host.slice is None for host in lab.hosts.values()), "host"),
         (len(lab.devices), "device"),
@@ -125,7 +125,11 @@ def holders(lab: Lab, settings: Settings) -> list[Probe]:
     for lock in live:
         own = lock.owner == settings.owner and lock.kind == "reservation"
         what = "wait for" if lock.state == "waiting" else "hold"
-        fix = f"testbed unlock {lock.id} when it is not needed any more" if own else f"ask {lock.user}, or testbed up --wait 10m"
+        fix = (
+            f"testbed lock release {lock.id} when it is not needed any more"
+            if own
+            else f"ask {lock.user}, or testbed up --wait 10m"
+        )
         checks.append(
             Probe("lock", "ok" if own else "warn", f"{what} {lock.scope}: {lock} [lock {lock.id}]", fix, "the rest", "store")
         )

@@ -143,7 +143,7 @@ def read_host(name: str, clock: str, rest: str, local: float, wanted: str, token
         words = (
             f"{name} knows a run with token {known[1]} ({at}); the next of this store has {token}, and would be refused as older"
         )
-        fix = 'correct the clock, make sure no one else works there, then: testbed unlock --hosts --reason "..."'
+        fix = 'correct the clock, make sure no one else works there, then: testbed lock release --hosts --reason "..."'
         checks.append(Probe(FENCE, "fail", words, fix, "`status`, `plan`", "reach"))
     if abs(ahead_s) > CLOCK_S:
         words = f"{abs(ahead_s):.1f} s {'ahead of' if ahead_s > 0 else 'behind'} this machine"

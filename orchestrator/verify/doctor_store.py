@@ -47,14 +47,14 @@ def store_checks(settings: Settings) -> list[Probe]:
         with Store(settings.store_path, shared=settings.store is not None) as store:
             died = [r for r in store.history(limit=50) if r.status == "died" and r.unfinished and r.verb != "sample"]
     except (TestbedError, OSError) as error:
-        return [Probe("store", "fail", str(error), getattr(error, "hint", ""), "`lab`, `schema`", "store")]
+        return [Probe("store", "fail", str(error), getattr(error, "hint", ""), "`lab`, `examples`", "store")]
     checks = [Probe("store", "ok", str(settings.store_path), area="store"), _runs(settings)]
     for run in died[:3]:
         ways = f"testbed resume {run.id} goes on, testbed rollback {run.id} goes back"
         fix = f"{'testbed turn goes on' if run.verb == 'turn' else ways}; testbed status shows the present state"
         checks.append(Probe("run that died", "warn", f"{run.id}: {run.verb} {run.plan_name}".rstrip(), fix, "everything", "store"))
     if len(died) > 3:
-        checks.append(Probe("run that died", "warn", f"{len(died) - 3} more", "testbed history", "everything", "store"))
+        checks.append(Probe("run that died", "warn", f"{len(died) - 3} more", "testbed run list", "everything", "store"))
     return checks
 
 
@@ -69,7 +69,7 @@ def _runs(settings: Settings) -> Probe:
     if number < MANY and mb < LARGE_MB:
         return Probe("runs", "ok", words, area="store")
     return Probe(
-        "runs", "warn", f"{words}; none is removed unasked", f"testbed history --prune --keep {KEEP}", "everything", "store"
+        "runs", "warn", f"{words}; none is removed unasked", f"testbed run list --prune --keep {KEEP}", "everything", "store"
     )
 
 
@@ -90,7 +90,7 @@ def examine_store(settings: Settings, *, recover: bool) -> list[Probe]:
     if not recover:
         words = "\n".join([f"{path} is damaged", *found.findings])
         fix = "testbed doctor --store --recover takes what can be read into a new file and keeps this one"
-        return [Probe("store", "fail", words, fix, "`lab`, `schema`", "store")]
+        return [Probe("store", "fail", words, fix, "`lab`, `examples`", "store")]
     done = rescue(path)
     rows = ", ".join(f"{count} {table}" for table, count in done.rows.items() if count)
     checks = [Probe("store", "ok", f"{path} is new: {rows or 'nothing'}; the damaged one is {done.kept}", area="store")]

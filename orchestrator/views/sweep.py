@@ -147,7 +147,8 @@ class FigureRequest:
             if name not in (self.x, self.by) and len(values) > 1:
                 words = f"--figure: {name} differs, too ({', '.join(values[:8])}): choose one, or give it as by"
                 raise Usage(
-                    words, hint=f"testbed sweep show --figure x={self.x},y={self.y},by={self.by or name},{name}={values[0]}"
+                    words,
+                    hint=f"testbed experiment sweep show --figure x={self.x},y={self.y},by={self.by or name},{name}={values[0]}",
                 )
         return found
 
@@ -165,7 +166,7 @@ def parse_figure(text: str, record: CampaignRecord, values: Sequence[str]) -> Fi
         if given.get(name) and given[name] not in known:
             problems.append(f"--figure: {name}={given[name]}: wanted one of {', '.join(known)}{did_you_mean(given[name], known)}")
     if problems:
-        raise Usage("\n".join(problems), hint="testbed sweep show --figure x=ports,y=iteration_ms,by=method")
+        raise Usage("\n".join(problems), hint="testbed experiment sweep show --figure x=ports,y=iteration_ms,by=method")
     return FigureRequest(given["x"], given["y"], given.get("by", ""), only)
 
 
@@ -182,7 +183,7 @@ def draw_figure(wanted: FigureRequest, rows: Sequence[Row], record: CampaignReco
         if wanted.y in row.values and at is not None:
             lines.setdefault(row.labels.get(wanted.by, ""), []).append((at, row.values[wanted.y]))
     if not lines:
-        raise Missing(f"{record.name}: no trial that is done has {wanted.y} and {wanted.x}", hint="testbed sweep show")
+        raise Missing(f"{record.name}: no trial that is done has {wanted.y} and {wanted.x}", hint="testbed experiment sweep show")
     places = list(dict.fromkeys(at for line in lines.values() for at, _ in line))
     words = any(isinstance(at, str) for at in places)
     prepare(cache_dir)

@@ -1,4 +1,4 @@
-"""The phases of a run as bars of a waterfall, as `show` and the live views draw them. Pure."""
+"""The phases of a run as bars of a waterfall, as `run show` and the live views draw them. Pure."""
 
 from __future__ import annotations
 

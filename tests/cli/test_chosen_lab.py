@@ -61,7 +61,7 @@ def test_both_ways_on_from_a_run_that_died_are_for_the_chosen_lab(cli: Any) -> N
     "text",
     [
         "testbed up --inventory other --topology plan.json",
-        "testbed history",
+        "testbed run list",
         "see testbed-crash.txt",
         "this is a bug in testbed; please report it",
     ],
@@ -131,7 +131,9 @@ def test_a_lab_of_one_family_is_followed_by_commands_for_it(cli: Any) -> None:
         started = cli("lab", "start", "--driver", "polatis-scpi", "--hosts", "0")
         assert started.code == 0, started.err
         folder = cli.home / "state" / "labs" / "polatis-scpi"
-        assert started.err.splitlines()[-1].startswith(f"next: testbed --inventory {folder} driver conform polatis-scpi --device ")
+        assert started.err.splitlines()[-1].startswith(
+            f"next: testbed --inventory {folder} devices driver conform polatis-scpi --device "
+        )
     finally:
         cli("lab", "stop", "--driver", "polatis-scpi")
     assert cli("lab", "status", "--driver", "polatis-scpi").err == "next: testbed lab start --driver polatis-scpi\n"

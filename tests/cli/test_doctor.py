@@ -439,7 +439,7 @@ def test_the_store_alone_is_checked_whole_and_a_damaged_one_is_put_right_on_dema
     assert said.code == 2 and "E-STORE" in said.err and "testbed doctor --store --recover" in said.err
     said = cli("doctor", "--store", "--recover")
     assert said.code == 0 and "runs may be missing" in said.out and ".damaged-" in said.out
-    assert "is whole: 2" in cli("doctor", "--store").out and cli("history").code == 0
+    assert "is whole: 2" in cli("doctor", "--store").out and cli("run", "list").code == 0
     assert cli("doctor", "--store", "--recover").code == 0, "of a whole one nothing is made"
     assert len(list((tmp_path / "data").glob("*.damaged-*"))) <= 3
     assert cli("doctor", "--recover").code == 2

@@ -107,6 +107,6 @@ def test_hosts_that_know_a_newer_run_than_this_store_can_make_are_told_in_one(tm
     ]
     assert [len(checks) for checks in said] == [2, 1, 1]
     found = said[0][1]
-    assert found.state == "fail" and "token 1826000000 (2027-11-" in found.detail and "testbed unlock --hosts" in found.fix
+    assert found.state == "fail" and "token 1826000000 (2027-11-" in found.detail and "testbed lock release --hosts" in found.fix
     one = doctor_reach.in_one([c for n in range(6) for c in doctor_reach.read_host(f"gpu0{n}", "1000.2", rest, 1000.0, "ab12", 9)])
     assert len(one) == 7 and one[-1].detail.endswith("and 2 more")

@@ -43,12 +43,12 @@ def test_a_fixture_of_ours_in_such_a_repository_names_who_hides_it(foreign: Path
 
 def test_the_command_line_finds_its_own_packages_whatever_is_on_the_path(foreign: Path) -> None:
     testbed = str(Path(sys.executable).with_name("testbed"))
-    done = _run(foreign, testbed, "driver", "list", PYTHONPATH=str(foreign))
+    done = _run(foreign, testbed, "devices", "driver", "list", PYTHONPATH=str(foreign))
     assert done.returncode == 0 and "polatis-scpi" in done.stdout and "hides ours" not in done.stdout, done.stdout + done.stderr
 
 
 def test_what_the_command_line_starts_finds_our_packages_too(foreign: Path) -> None:
-    """`testbed driver conform` starts emulators; the directory it is typed in has a package of that name."""
+    """`testbed devices driver conform` starts emulators; the directory it is typed in has a package of that name."""
     testbed = str(Path(sys.executable).with_name("testbed"))
-    done = _run(foreign, testbed, "driver", "conform", "polatis-scpi", "--only", CHECK, PYTHONPATH=str(foreign))
+    done = _run(foreign, testbed, "devices", "driver", "conform", "polatis-scpi", "--only", CHECK, PYTHONPATH=str(foreign))
     assert "hides ours" not in done.stdout + done.stderr and done.returncode == 0, done.stdout + done.stderr

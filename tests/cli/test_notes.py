@@ -1,4 +1,4 @@
-"""`note`, and the filters of `history`."""
+"""`run note`, and the filters of `run list`."""
 
 from __future__ import annotations
 
@@ -25,28 +25,28 @@ def runs(cli: Any, tmp_path: Path) -> list[str]:
 
 
 def listed(cli: Any, *words: str) -> list[str]:
-    return [run["id"][-4:] for run in cli("history", "--json", *words).json["data"]["runs"]]
+    return [run["id"][-4:] for run in cli("run", "list", "--json", *words).json["data"]["runs"]]
 
 
 def test_a_tag_finds_its_runs_again_and_goes(cli: Any, runs: list[str]) -> None:
-    assert cli("note", "0001", "0004", "--tag", "paper-fig3", "--tag", "v2").code == 0
+    assert cli("run", "note", "0001", "0004", "--tag", "paper-fig3", "--tag", "v2").code == 0
     assert listed(cli, "--tag", "paper-fig3") == ["0004", "0001"]
-    assert cli("note", "--json").json["data"]["tags"] == {"paper-fig3": 2, "v2": 2}
-    said = cli("history").out
+    assert cli("run", "note", "--json").json["data"]["tags"] == {"paper-fig3": 2, "v2": 2}
+    said = cli("run", "list").out
     assert "tags" in said.splitlines()[0] and said.count("paper-fig3, v2") == 2
-    cli("note", "0001", "--untag", "v2", "--tag", "v2b")
+    cli("run", "note", "0001", "--untag", "v2", "--tag", "v2b")
     assert listed(cli, "--tag", "paper-fig3", "--tag", "v2") == ["0004"], "all of several tags"
-    assert "No run matches" in cli("history", "--tag", "none-such").out
+    assert "No run matches" in cli("run", "list", "--tag", "none-such").out
 
 
 def test_a_note_is_in_show_and_can_be_dropped_by_its_number(cli: Any, runs: list[str]) -> None:
-    cli("note", "0002", "-m", "  fibre of gpu07\x1b[2J cleaned\nbefore ")
-    number = cli("note", "last", "0002", "-m", "again", "--json").json["data"]["runs"][1]["notes"][1]["number"]
-    shown = cli("show", "0002").out
+    cli("run", "note", "0002", "-m", "  fibre of gpu07\x1b[2J cleaned\nbefore ")
+    number = cli("run", "note", "last", "0002", "-m", "again", "--json").json["data"]["runs"][1]["notes"][1]["number"]
+    shown = cli("run", "show", "0002").out
     assert "fibre of gpu07\\x1b[2J cleaned" in shown and "again" in shown
-    refused = cli("note", "last", "--drop", str(number))
+    refused = cli("run", "note", "last", "--drop", str(number))
     assert refused.code == 2 and f"no note {number}" in refused.err, "it is of another run"
-    said = cli("note", "0002", "--drop", str(number), "--json").json["data"]["runs"][0]["notes"]
+    said = cli("run", "note", "0002", "--drop", str(number), "--json").json["data"]["runs"][0]["notes"]
     assert [note["text"] for note in said] == ["fibre of gpu07\x1b[2J cleaned\nbefore"] and said[0]["user"] == load().user
 
 
@@ -55,32 +55,32 @@ def test_history_is_filtered_by_verb_status_plan_user_and_time(cli: Any, runs: l
     assert listed(cli, "--verb", "up", "--status", "ok", "--limit", "1") == ["0004"]
     assert listed(cli, "--plan", "a", "--status", "ok", "--since", "1h") == ["0001"]
     assert listed(cli, "--by", "somebody-else") == [] == listed(cli, "--since", "2999-01-01")
-    assert cli("history", "--since", "soon").code == 2 and cli("history", "--prune", "--tag", "x").code == 2
+    assert cli("run", "list", "--since", "soon").code == 2 and cli("run", "list", "--prune", "--tag", "x").code == 2
 
 
 def test_a_filter_that_fits_no_run_says_what_there_is(cli: Any, runs: list[str]) -> None:
-    cli("note", "0001", "--tag", "fig3")
-    said = cli("history", "--status", "fail", "--verb", "up", "--tag", "fig4").out
+    cli("run", "note", "0001", "--tag", "fig3")
+    said = cli("run", "list", "--status", "fail", "--verb", "up", "--tag", "fig4").out
     assert "no run has --status fail; there are: failed, ok; did you mean failed?" in said and "--verb" not in said
     assert "no run has --tag fig4; there are: fig3; did you mean fig3?" in said
-    assert cli("history", "--status", "failed", "--verb", "verify").out == "No run matches\n", "some run has either"
+    assert cli("run", "list", "--status", "failed", "--verb", "verify").out == "No run matches\n", "some run has either"
 
 
 def test_a_note_of_somebody_else_is_removed_only_when_confirmed(cli: Any, runs: list[str]) -> None:
     with Store(load().store_path, durable=False) as store:
         annotate(store, [runs[0]], "somebody-else", text="theirs")
-    refused = cli("note", "0001", "--drop", "1")
+    refused = cli("run", "note", "0001", "--drop", "1")
     assert refused.code == 2 and "asks for confirmation" in refused.err
-    assert cli("note", "0001", "--drop", "1", "--yes", "--json").json["data"]["runs"][0]["notes"] == []
+    assert cli("run", "note", "0001", "--drop", "1", "--yes", "--json").json["data"]["runs"][0]["notes"] == []
 
 
 @pytest.mark.parametrize(
     "words",
     [
-        ["history", "--limit", "{}"],
-        ["history", "--prune", "--dry-run", "--keep", "{}"],
-        ["note", "last", "--drop", "{}"],
-        ["queue", "drop", "{}"],
+        ["run", "list", "--limit", "{}"],
+        ["run", "list", "--prune", "--dry-run", "--keep", "{}"],
+        ["run", "note", "last", "--drop", "{}"],
+        ["job", "queue", "drop", "{}"],
         ["lab", "fault", "remove", "ocs1", "{}"],
         ["design", "topoopt", "--seed", "{}"],
     ],
@@ -93,9 +93,9 @@ def test_a_whole_number_that_nothing_has_room_for_is_refused_by_the_name_of_its_
 
 
 def test_a_run_with_a_tag_is_not_pruned(cli: Any, runs: list[str]) -> None:
-    cli("note", "0001", "--tag", "paper-fig3", "-m", "x")
-    cli("note", "0003", "-m", "forgotten with its run")
-    done = cli("history", "--prune", "--keep", "1", "--yes", "--json").json["data"]
+    cli("run", "note", "0001", "--tag", "paper-fig3", "-m", "x")
+    cli("run", "note", "0003", "-m", "forgotten with its run")
+    done = cli("run", "list", "--prune", "--keep", "1", "--yes", "--json").json["data"]
     assert [run[-4:] for run in done["removed"]] == ["0002", "0003"]
     assert done["stay"] == {runs[0]: "it has the tag paper-fig3"}
     with Store(load().store_path) as store:
@@ -105,14 +105,14 @@ def test_a_run_with_a_tag_is_not_pruned(cli: Any, runs: list[str]) -> None:
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (["note", "--tag", "x"], 2, "which run"),
-        (["note", "9999", "--tag", "x"], 2, "no run '9999'"),
-        (["note", "last", "--tag", "two words"], 2, "tag 'two words'"),
-        (["note", "last", "--tag", ""], 2, "tag ''"),
-        (["note", "last", "-m", "  "], 2, "1 to 4000 characters"),
-        (["note", "last", "-m", "gr\udcfcn"], 2, "not UTF-8"),
-        (["note", "last", "--drop", str(2**70)], 2, "--drop"),
-        (["note", "last", "--tag", "good", "-m", "x" * (MOST_TEXT + 1)], 2, "1 to 4000 characters"),
+        (["run", "note", "--tag", "x"], 2, "which run"),
+        (["run", "note", "9999", "--tag", "x"], 2, "no run '9999'"),
+        (["run", "note", "last", "--tag", "two words"], 2, "tag 'two words'"),
+        (["run", "note", "last", "--tag", ""], 2, "tag ''"),
+        (["run", "note", "last", "-m", "  "], 2, "1 to 4000 characters"),
+        (["run", "note", "last", "-m", "gr\udcfcn"], 2, "not UTF-8"),
+        (["run", "note", "last", "--drop", str(2**70)], 2, "--drop"),
+        (["run", "note", "last", "--tag", "good", "-m", "x" * (MOST_TEXT + 1)], 2, "1 to 4000 characters"),
     ],
 )
 def test_what_is_no_tag_or_note_is_refused_and_nothing_is_written(
@@ -120,4 +120,4 @@ def test_what_is_no_tag_or_note_is_refused_and_nothing_is_written(
 ) -> None:
     answer = cli(*words)
     assert answer.code == code and said in answer.err
-    assert cli("note", "--json").json["data"]["tags"] == {}
+    assert cli("run", "note", "--json").json["data"]["tags"] == {}

@@ -95,7 +95,7 @@ def test_one_of_something_is_in_the_singular(cli: Any) -> None:
     assert ", 1 link, generation" in out and "1 rank, " in out and "1 iteration\n" in out
 
 
-@pytest.mark.parametrize("argv", [["version"], ["--help"], ["version", "--json"]])
+@pytest.mark.parametrize("argv", [["--version"], ["--help"], ["--version", "--json"]])
 def test_output_that_cannot_be_written_is_told_without_a_traceback(argv: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)  # it would leave nothing for the end of the process to write
     with Path("/dev/full").open("w") as full:
@@ -196,7 +196,7 @@ def test_the_audit_of_locks_is_bounded_and_says_so(cli: Any) -> None:
     few, all_ = cli("lock", "audit", "--last", "3"), cli("lock", "audit")
     assert len(few.out.splitlines()) == 4 and "Older records are not shown" in few.out and "--last 30" in few.err
     assert len(all_.out.splitlines()) == 4 and all_.err == ""
-    assert cli("lock", "--last", "3").code == 2
+    assert cli("lock", "list", "--last", "3").code == 2
 
 
 def test_a_refusal_for_a_tag_says_nothing_of_too_much_light() -> None:
@@ -213,7 +213,9 @@ def test_a_refusal_for_a_tag_says_nothing_of_too_much_light() -> None:
     assert "tagout remove" in refused.value.hint and "max_input_dbm" not in refused.value.hint
 
 
-@pytest.mark.parametrize("argv", [("up", "--plan", "none.json"), ("driver", "replay", "none"), ("report", "none.json")])
+@pytest.mark.parametrize(
+    "argv", [("up", "--plan", "none.json"), ("devices", "driver", "replay", "none"), ("experiment", "report", "none.json")]
+)
 def test_a_file_that_is_not_there_is_told_without_numbers_of_the_system(cli: Any, argv: tuple[str, ...]) -> None:
     said = cli(*argv)
     assert said.code and "Errno" not in said.err and "Traceback" not in said.err
@@ -221,14 +223,14 @@ def test_a_file_that_is_not_there_is_told_without_numbers_of_the_system(cli: Any
 
 def test_a_hint_names_a_page_where_it_is_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from optical_testbed_home import HOME
-    from orchestrator.cli import installed
+    from orchestrator.cli import pages
 
-    monkeypatch.setattr(installed, "examples_home", lambda: tmp_path / "share")
+    monkeypatch.setattr(pages, "examples_home", lambda: tmp_path / "share")
     monkeypatch.chdir(tmp_path)
-    assert installed.with_pages("see docs/how-to/grafana.md") == "see docs/how-to/grafana.md", "no pages are installed"
+    assert pages.with_pages("see docs/how-to/grafana.md") == "see docs/how-to/grafana.md", "no pages are installed"
     (tmp_path / "share" / "docs" / "how-to").mkdir(parents=True)
-    assert installed.with_pages("see docs/how-to/grafana.md, x") == f"see {tmp_path}/share/docs/how-to/grafana.md, x"
-    assert installed.with_pages("see extensions/shadow/README.md") == f"see {HOME}/extensions/shadow/README.md", "a mechanism's"
+    assert pages.with_pages("see docs/how-to/grafana.md, x") == f"see {tmp_path}/share/docs/how-to/grafana.md, x"
+    assert pages.with_pages("see extensions/shadow/README.md") == f"see {HOME}/extensions/shadow/README.md", "a mechanism's"
     (tmp_path / "docs" / "how-to").mkdir(parents=True)
     (tmp_path / "docs" / "how-to" / "grafana.md").touch()
-    assert installed.with_pages("see docs/how-to/grafana.md") == "see docs/how-to/grafana.md", "it is below this directory"
+    assert pages.with_pages("see docs/how-to/grafana.md") == "see docs/how-to/grafana.md", "it is below this directory"

@@ -1,4 +1,4 @@
-"""`history --prune` as it is typed."""
+"""`run list --prune` as it is typed."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ def test_history_says_what_would_go_asks_and_removes(cli: Any, tmp_path: Path) -
             run = store.new_run("verify", "lab", user=load().user)
             run.finish("ok")
             fill(tmp_path / "state" / "runs" / run.id, 3)
-    assert cli("history", "--keep", "3").code == 2
-    said = cli("history", "--prune", "--keep", "3", "--dry-run")
+    assert cli("run", "list", "--keep", "3").code == 2
+    said = cli("run", "list", "--prune", "--keep", "3", "--dry-run")
     assert said.code == 0 and "Would remove 2 runs (" in said.out and "-0001 to " in said.out
-    assert cli("history", "--prune", "--keep", "3").code == 2, "there is no terminal to ask on"
-    assert len(cli("history", "--json").json["data"]["runs"]) == 5
-    done = cli("history", "--prune", "--keep", "3", "--yes", "--json").json["data"]
+    assert cli("run", "list", "--prune", "--keep", "3").code == 2, "there is no terminal to ask on"
+    assert len(cli("run", "list", "--json").json["data"]["runs"]) == 5
+    done = cli("run", "list", "--prune", "--keep", "3", "--yes", "--json").json["data"]
     assert [run[-4:] for run in done["removed"]] == ["0001", "0002"] and done["mb"] > 0
-    assert len(cli("history", "--json").json["data"]["runs"]) == 3
+    assert len(cli("run", "list", "--json").json["data"]["runs"]) == 3
     assert len(list((tmp_path / "state" / "runs").iterdir())) == 3
-    assert "Nothing to remove" in cli("history", "--prune").out
+    assert "Nothing to remove" in cli("run", "list", "--prune").out

@@ -1,4 +1,4 @@
-"""`testbed queue`: what may be added, what is listed and why it waits, all on an inventory whose lab does not run."""
+"""`testbed job queue`: what may be added, what is listed and why it waits, all on an inventory whose lab does not run."""
 
 from __future__ import annotations
 
@@ -46,21 +46,21 @@ def opened() -> tuple[Command, OnLab]:
 
 
 def test_a_job_is_added_listed_explained_and_dropped(bench: Any) -> None:
-    said = bench("queue", "add", WORKLOAD, "--hosts", "6", "--for", "4h", "--preemptible", *RING, "--as", "ann")
+    said = bench("job", "queue", "add", WORKLOAD, "--hosts", "6", "--for", "4h", "--preemptible", *RING, "--as", "ann")
     assert said.code == 0 and said.out == "Job 1: vgg16 on 6 hosts for 4 h 00 min, as ann.q1\n"
-    assert said.err.endswith("next: testbed --as ann queue --explain\n")
-    bench("queue", "add", PLAN, "--for", "10m", "--as", "ann")
-    rows = bench("queue", "--json").json["data"]["rows"]
+    assert said.err.endswith("next: testbed --as ann job queue list --explain\n")
+    bench("job", "queue", "add", PLAN, "--for", "10m", "--as", "ann")
+    rows = bench("job", "queue", "--json").json["data"]["rows"]
     assert [(row["number"], row["state"], row["count"], row["slice"]) for row in rows] == [
         (1, "waiting", 6, "ann.q1"),
         (2, "waiting", 12, "ann.q2"),
     ]
     assert rows[1]["starts"] and "comes after 2" not in rows[0]["why"]
-    out = bench("queue", "--explain").out.splitlines()
+    out = bench("job", "queue", "--explain").out.splitlines()
     assert "starts on gpu01, gpu02" in out[2] and "needs 6 hosts of 12, 0 are free; it is not known" not in out[1]
-    assert bench("queue", "drop", "1").code == 9, "it is ann's"
-    assert bench("queue", "drop", "1", "--as", "ann").out == "Job 1 is out of the queue\n"
-    assert bench("queue").out.splitlines()[1].split()[:4] == ["1", "vgg16", "(preemptible)", "ann"]
+    assert bench("job", "queue", "drop", "1").code == 9, "it is ann's"
+    assert bench("job", "queue", "drop", "1", "--as", "ann").out == "Job 1 is out of the queue\n"
+    assert bench("job", "queue").out.splitlines()[1].split()[:4] == ["1", "vgg16", "(preemptible)", "ann"]
 
 
 @pytest.mark.parametrize(
@@ -84,23 +84,23 @@ def test_a_job_is_added_listed_explained_and_dropped(bench: Any) -> None:
 def test_what_no_lab_could_run_or_nobody_could_plan_is_refused_and_not_added(
     bench: Any, words: list[str], code: int, said: str
 ) -> None:
-    answer = bench("queue", "add", *words, "--json")
+    answer = bench("job", "queue", "add", *words, "--json")
     assert answer.code == code and said in answer.json["message"] and answer.json["hint"]
-    assert bench("queue", "--json").json["data"]["rows"] == []
+    assert bench("job", "queue", "--json").json["data"]["rows"] == []
 
 
 def test_the_nearest_number_of_hosts_that_can_hold_a_workload_is_offered(bench: Any) -> None:
-    odd = bench("queue", "add", WORKLOAD, "--hosts", "7", "--for", "4h", "--json").json
+    odd = bench("job", "queue", "add", WORKLOAD, "--hosts", "7", "--for", "4h", "--json").json
     assert "no 7 hosts of emulated can hold it: 14 duplex links among 7 hosts" in odd["message"] and odd["hint"] == "--hosts 6"
-    moe = bench("queue", "add", str(ROOT / "examples/workloads/moe.yaml"), "--hosts", "6", "--for", "4h", "--json").json
+    moe = bench("job", "queue", "add", str(ROOT / "examples/workloads/moe.yaml"), "--hosts", "6", "--for", "4h", "--json").json
     assert "are 12 ranks, not 6" in moe["message"] and moe["hint"] == "--hosts 12"
 
 
 def test_words_that_mean_two_things_are_refused(bench: Any) -> None:
     assert "exclude each other" in bench("queue", "--start", "--stop", "--json").json["message"]
-    assert "go with --foreground" in bench("queue", "--log", "x", "--json").json["message"]
+    assert "go with --foreground" in bench("job", "queue", "--log", "x", "--json").json["message"]
     assert bench("queue", "--stop").out == "The queue was not served\n"
-    assert bench("queue").out == "No jobs in the queue\n"
+    assert bench("job", "queue").out == "No jobs in the queue\n"
 
 
 def test_who_serves_on_a_machine_that_is_gone_can_be_given_up_and_a_job_that_is_added_all_the_same_is_said(
@@ -114,28 +114,28 @@ def test_who_serves_on_a_machine_that_is_gone_can_be_given_up_and_a_job_that_is_
         raise Locked("the queue is served already by pid 7 on gone", hint="testbed queue --stop")
 
     monkeypatch.setattr(Kind, "start", locked)
-    said = bench("queue", "add", PLAN, "--for", "10m", "--json")
-    assert said.code == 0 and bench("queue", "add", PLAN, "--for", "10m").out.startswith("Job 2: ")
+    said = bench("job", "queue", "add", PLAN, "--for", "10m", "--json")
+    assert said.code == 0 and bench("job", "queue", "add", PLAN, "--for", "10m").out.startswith("Job 2: ")
 
     def fails(*_: object) -> QueueState:
         raise TimedOut("the queue is still starting", hint="see log")
 
     monkeypatch.setattr(Kind, "start", fails)
     assert "is not served any more from gone" in bench("queue", "--stop").out
-    answer = bench("queue", "add", PLAN, "--for", "10m", "--json")
+    answer = bench("job", "queue", "add", PLAN, "--for", "10m", "--json")
     words = f"job 3 (ring-12 of {user}) was added, but nothing serves the queue: the queue is still starting"
     assert answer.code != 0 and answer.json["message"] == words
     assert answer.json["hint"].startswith("testbed queue --start")
-    assert len(bench("queue", "--json").json["data"]["rows"]) == 3
+    assert len(bench("job", "queue", "--json").json["data"]["rows"]) == 3
     job = get(command.store, key_of(acts.lab), 1)
     assert job is not None and claim(command.store, Who(user, user), job, ("gpu01",), "")
-    answer = bench("queue", "drop", "1", "--json").json
+    answer = bench("job", "queue", "drop", "1", "--json").json
     assert answer["message"].startswith(f"job 1 (ring-12 of {user}) is to be stopped, but nothing serves the queue: the queue is")
     command.store.close()
 
 
 def test_hosts_of_others_reserved_tagged_out_or_locked_are_left_alone_and_named(bench: Any) -> None:
-    bench("queue", "add", WORKLOAD, "--hosts", "12", "--for", "1h", *RING)
+    bench("job", "queue", "add", WORKLOAD, "--hosts", "12", "--for", "1h", *RING)
     command, acts = opened()
     key, store = key_of(acts.lab), command.store
     link = Link(HostPort("gpu01", 1), HostPort("gpu02", 1))
@@ -155,7 +155,7 @@ def test_hosts_of_others_reserved_tagged_out_or_locked_are_left_alone_and_named(
 
 
 def test_a_running_job_of_the_queue_keeps_its_hosts_and_its_own_plan_is_not_another_owners(bench: Any) -> None:
-    bench("queue", "add", WORKLOAD, "--hosts", "6", "--for", "1h", *RING)
+    bench("job", "queue", "add", WORKLOAD, "--hosts", "6", "--for", "1h", *RING)
     command, acts = opened()
     store, job = command.store, get(command.store, key_of(acts.lab), 1)
     assert job is not None
@@ -169,10 +169,10 @@ def test_a_running_job_of_the_queue_keeps_its_hosts_and_its_own_plan_is_not_anot
     link = Link(HostPort("gpu01", 1), HostPort("gpu02", 1))
     store.set_current(job.key, "r", plan_name="vgg16-1", plan_sha="", plan_text="", up=UpState((link,)), generation=1)
     assert acts.is_up(starting) and not acts.out([starting])
-    bench("queue", "add", WORKLOAD, "--hosts", "6", "--for", "1h", *RING)
+    bench("job", "queue", "add", WORKLOAD, "--hosts", "6", "--for", "1h", *RING)
     first, second = queue_view(command).rows
     assert (first.state, first.hosts) == ("running", hosts) and set(second.starts) == set(acts.hosts) - set(hosts)
-    assert bench("queue", "drop", "1").out == "Job 1 is being stopped\n"
+    assert bench("job", "queue", "drop", "1").out == "Job 1 is being stopped\n"
     store.close()
 
 

@@ -1,4 +1,4 @@
-"""`rehearse` and `up --rehearse`: what is shown, when it is asked, what is kept, and what is refused before anything is done."""
+"""`plan --rehearse` and `up --rehearse`: what is shown, when it is asked, what is kept, and what is refused."""
 
 from __future__ import annotations
 
@@ -53,16 +53,16 @@ def rehearsed(cli: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_a_rehearsal_shows_what_it_found_and_names_the_command_that_makes_the_change(
     rehearsed: Any, golden: Callable[[str, str], None]
 ) -> None:
-    said = rehearsed("rehearse", "plan.json")
+    said = rehearsed("plan", "--rehearse", "plan.json")
     assert said.code == 0
     golden("rehearse.txt", said.out)
-    assert rehearsed("rehearse", "plan.json", "--json").json["data"]["total_s"] == pytest.approx(0.61)
+    assert rehearsed("plan", "--rehearse", "plan.json", "--json").json["data"]["total_s"] == pytest.approx(0.61)
     assert [name for name, _, _ in rehearsed.calls] == ["rehearse", "rehearse"]
 
 
 def test_a_change_that_fails_on_the_twin_exits_with_seven_and_lists_what_hands_would_have_to_do(rehearsed: Any) -> None:
     rehearsed.answers["rehearse"] = replace(FOUND, failed="ocs1: 2->19: port stuck\nsee its front", left=("ocs1: make 2->18",))
-    said = rehearsed("rehearse", "plan.json")
+    said = rehearsed("plan", "--rehearse", "plan.json")
     assert said.code == 7 and "by hand    ocs1: make 2->18" in said.out and "port stuck" in said.err
     words = rehearsed("up", "plan.json", "--rehearse", "--yes")
     assert words.code == 7 and "it was not made" in words.err
@@ -73,9 +73,11 @@ def test_a_change_that_fails_on_the_twin_exits_with_seven_and_lists_what_hands_w
 def test_the_next_command_has_the_options_that_were_rehearsed(rehearsed: Any, last: tuple[str, ...]) -> None:
     options = ("--avoid", "gpu03:p1", "--avoid", "a b", "--adopt", "ocs1:4->17", *last)
     typed = "-t plan.json --avoid gpu03:p1 --avoid 'a b' --adopt 'ocs1:4->17' " + " ".join(last)
-    assert f"next: testbed up {typed}\n" in rehearsed("rehearse", "plan.json", *options).err
+    assert f"next: testbed up {typed}\n" in rehearsed("plan", "--rehearse", "plan.json", *options).err
     rehearsed.answers["rehearse"] = replace(FOUND, failed="ocs1: 2->19: port stuck")
-    assert f"testbed rehearse {typed};" in " ".join(rehearsed("up", "plan.json", "--rehearse", "--yes", *options).err.split())
+    assert f"testbed plan --rehearse {typed};" in " ".join(
+        rehearsed("up", "plan.json", "--rehearse", "--yes", *options).err.split()
+    )
 
 
 def test_without_a_terminal_nothing_is_rehearsed_unless_asking_was_waived(rehearsed: Any) -> None:
@@ -115,7 +117,7 @@ def test_the_benchmark_of_rehearsals_fails_if_one_change_of_ten_was_foretold_bad
     ("option", "instead"),
     [
         (("--relabel",), "testbed plan -t plan.json --relabel -o saved.json; then: testbed up --plan saved.json --rehearse"),
-        (("--dry-run",), "testbed rehearse -t plan.json, which makes no change on the lab"),
+        (("--dry-run",), "testbed plan --rehearse -t plan.json, which makes no change on the lab"),
         (("--spares", "gpu11, gpu12"), 'write them in the plan: "spares": ["gpu11", "gpu12"]'),
     ],
 )

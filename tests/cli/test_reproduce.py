@@ -1,4 +1,4 @@
-"""`testbed reproduce` at the command line: which scenario is meant, and what is refused before anything starts."""
+"""`testbed experiment reproduce` at the command line: which scenario is meant, and what is refused before anything starts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.house.repository import scenarios
 
 
 def said(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, dict[str, Any]]:
-    code = run(["reproduce", *map(str, words), "--json"])
+    code = run(["experiment", "reproduce", *map(str, words), "--json"])
     return code, json.loads(capsys.readouterr().out)
 
 

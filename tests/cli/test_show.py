@@ -1,4 +1,4 @@
-"""`history` and `show`: the runs, and where their milliseconds went."""
+"""`run list` and `run show`: the runs, and where their milliseconds went."""
 
 from __future__ import annotations
 
@@ -77,19 +77,19 @@ def plain(text: str, run: str) -> str:
 
 
 def test_show_draws_the_phases(cli: Any, recorded: str, golden: Callable[[str, str], None]) -> None:
-    said = cli("show", recorded, "--steps")
+    said = cli("run", "show", recorded, "--steps")
     assert said.code == 0
     golden("show.txt", re.sub(r"done   ocs1  apply 12  .*", "done   ocs1  apply 12  T", plain(said.out, recorded)))
 
 
 def test_show_draws_with_plain_letters_where_asked(cli: Any, recorded: str, golden: Callable[[str, str], None]) -> None:
-    said = cli("show", recorded[-4:], "--no-unicode")
+    said = cli("run", "show", recorded[-4:], "--no-unicode")
     assert said.out.isascii()
     golden("show-ascii.txt", plain(said.out, recorded))
 
 
 def test_show_without_a_name_is_the_newest_run(cli: Any, recorded: str) -> None:
-    body = cli("show", "--json").json["data"]
+    body = cli("run", "show", "--json").json["data"]
     assert body["run"]["id"] == recorded and "plan_text" not in body["run"]
     assert [p["phase"] for p in body["phases"]] == ["stage", "switch", "link", "commit"]
     assert [p["ms"] for p in body["phases"]] == [1100.0, 52.0, 1.0, 4.0]
@@ -103,33 +103,33 @@ def test_show_without_a_name_is_the_newest_run(cli: Any, recorded: str) -> None:
 def test_a_torn_journal_is_shown_with_what_it_lost(cli: Any, recorded: str) -> None:
     path = load().run_dir(recorded) / "telemetry" / "000.lp"
     path.write_bytes(path.read_bytes()[:-5])
-    said = cli("show")
+    said = cli("run", "show")
     assert said.code == 0 and "torn last line" in said.out
 
 
 def test_a_run_without_a_journal_is_still_shown(cli: Any) -> None:
     with Store(load().store_path) as store:
         store.new_run("up", "emulated").finish("failed", 5, "ocs1: no answer\nocs2: no answer")
-    said = cli("show", "last")
+    said = cli("run", "show", "last")
     assert said.code == 0 and "no phases were recorded" in said.out and "  ocs2: no answer\n" in said.out
 
 
 def test_a_run_that_is_not_there_names_those_that_are(cli: Any, recorded: str) -> None:
-    said = cli("show", "nine")
+    said = cli("run", "show", "nine")
     assert said.code == 2 and f"no run 'nine'; the latest are {recorded}" in said.err
 
 
 def test_history_lists_the_newest_first(cli: Any, recorded: str) -> None:
     with Store(load().store_path) as store:
         store.new_run("down", "emulated", user="bob").finish("interrupted", 130)
-    lines = cli("history").out.splitlines()
+    lines = cli("run", "list").out.splitlines()
     assert lines[0].split() == ["run", "verb", "plan", "status", "took", "started", "by"]
     assert "down" in lines[1] and "interrupted" in lines[1] and "bob@" in lines[1] and recorded in lines[2]
-    assert [r["verb"] for r in cli("history", "--json", "-n", "1").json["data"]["runs"]] == ["down"]
+    assert [r["verb"] for r in cli("run", "list", "--json", "-n", "1").json["data"]["runs"]] == ["down"]
 
 
 def test_no_runs_yet_is_said(cli: Any) -> None:
-    assert cli("history").out == "No runs yet\n"
+    assert cli("run", "list").out == "No runs yet\n"
 
 
 def test_a_phase_that_came_twice_stands_once_and_what_overlaps_others_says_so() -> None:

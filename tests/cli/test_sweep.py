@@ -1,4 +1,4 @@
-"""`testbed sweep` at the command line: what is refused before anything starts, and what is shown of results."""
+"""`testbed experiment sweep` at the command line: what is refused before anything starts, and what is shown of results."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def said(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, dict[str, Any]]:
-    code = run(["sweep", *map(str, words), "--json"])
+    code = run(["experiment", "sweep", *map(str, words), "--json"])
     found: dict[str, Any] = json.loads(capsys.readouterr().out)
     return code, found
 
@@ -72,11 +72,11 @@ def test_many_trials_are_asked_about_with_their_number(
     text = EXAMPLE.read_text().replace("../", f"{ROOT}/examples/").replace("[1, 2, 3]", str([*range(30)]))
     (tmp_path / "many.yaml").write_text(text)
     code, found = said(capsys, tmp_path / "many.yaml")
-    assert code == 2 and found["message"].startswith("methods: 720 trials, 720 prediction; sweep run asks")
-    assert found["hint"] == f"testbed sweep {tmp_path / 'many.yaml'} --yes"
+    assert code == 2 and found["message"].startswith("methods: 720 trials, 720 prediction; experiment sweep run asks")
+    assert found["hint"] == f"testbed experiment sweep {tmp_path / 'many.yaml'} --yes"
     monkeypatch.setattr("orchestrator.cli.call.Call.must_be_able_to_ask", lambda call: None)
     monkeypatch.setattr("sys.stdin", io.StringIO(""))
-    assert run(["sweep", str(tmp_path / "many.yaml")]) == 130
+    assert run(["experiment", "sweep", str(tmp_path / "many.yaml")]) == 130
     assert "methods: 720 trials, 720 prediction. Run them all? [y/N]" in capsys.readouterr().err
 
 
@@ -96,11 +96,11 @@ def test_results_are_shown_as_medians_with_what_failed_and_what_waits(capsys: py
     assert row["labels"] == {"workload": "bert", "method": "topoopt", "ports": 2} and row["trials"] == 3
     assert row["values"]["iteration_ms"] == {
         "value": 101.0, "low": None, "high": None, "least": 100.0, "largest": 102.0, "trials": 3}  # fmt: skip
-    run(["sweep", "show", "methods", "--value", "dark_ms"])
+    run(["experiment", "sweep", "show", "methods", "--value", "dark_ms"])
     out = capsys.readouterr().out
     assert "methods: 36 of 72 trials done, 12 failed, 24 waiting" in out and "failed     workload=bert method=torus" in out
     assert out.splitlines()[1].split() == ["workload", "method", "ports", "trials", "dark_ms"]
-    run(["sweep", "show"])
+    run(["experiment", "sweep", "show"])
     assert "101 [100 to 102]" in (out := capsys.readouterr().out) and "  [ ] least and largest: an interval needs 6 trials" in out
     assert "no value dork_ms; did you mean dark_ms?" in said(capsys, "show", "--value", "dork_ms")[1]["message"]
 
@@ -130,7 +130,7 @@ def test_trials_that_failed_make_the_exit_code_and_are_named(
     monkeypatch.setattr(verb, "carried_out", lambda settings, *_, **__: (record.find_campaign(settings, None), seen))
     code, found = said(capsys, EXAMPLE, "--resume")
     assert (code, found["code"]) == (8, "E-TRIALS-FAILED") and found["data"]["failed"] == 12
-    assert run(["sweep", str(EXAMPLE), "--resume"]) == 8
+    assert run(["experiment", "sweep", str(EXAMPLE), "--resume"]) == 8
     assert "failed     workload=bert method=torus ports=2 seed=1 (and 11 more trials): Infeasible: no" in capsys.readouterr().out
 
 
@@ -142,6 +142,6 @@ def test_check_says_which_trials_the_lab_has_too_few_hosts_for(
     where = ROOT / "examples" / "workloads" / "bert.yaml"
     head = f"schema: testbed.sweep/1\nname: x\nkind: prediction\nlab: {{hosts: {hosts}, ports: 4}}\n"
     page.write_text(f"{head}base: {{workload: {where}, method: ring}}\ngrid: {{seed: [1, 2]}}\n")
-    assert run(["sweep", str(page), "--check"]) == code
+    assert run(["experiment", "sweep", str(page), "--check"]) == code
     said = capsys.readouterr()
     assert ("2 of 2 trials cannot be made" in said.err and "needs 12 hosts, the lab has 8" in said.err) == (code == 3), said

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -174,7 +173,7 @@ def test_the_common_options_may_stand_before_or_after_the_verb(cli: Any) -> None
         (("job",), ""),
         (("job", "logs", "--lines", "none"), "--lines"),
         (("down",), "there is no terminal"),
-        (("schema", "moon"), "moon"),
+        (("examples", "schema", "moon"), "moon"),
     ],
 )
 def test_wrong_usage_is_two_in_words_and_in_json(cli: Any, argv: tuple[str, ...], words: str) -> None:
@@ -339,13 +338,13 @@ def test_there_is_no_colour_without_a_terminal(cli: Any) -> None:
 
 
 def test_version_names_what_it_stands_on(cli: Any) -> None:
-    said = cli("version", "--json")
+    said = cli("--version", "--json")
     assert {"testbed", "python", "kernel", "paramiko"} <= set(said.json["data"])
 
 
 def test_schema_prints_a_json_schema(cli: Any) -> None:
-    printed = json.loads(cli("schema", "plan").out)
-    assert printed == cli("schema", "--json").json["data"] and "$schema" in printed
+    printed = json.loads(cli("examples", "schema", "plan").out)
+    assert printed == cli("examples", "schema", "--json").json["data"] and "$schema" in printed
 
 
 def test_help_puts_examples_first_and_every_verb_has_some(cli: Any) -> None:
@@ -355,11 +354,10 @@ def test_help_puts_examples_first_and_every_verb_has_some(cli: Any) -> None:
         ("down",),
         ("status",),
         ("verify",),
-        ("history",),
-        ("show",),
+        ("run", "list"),
+        ("run", "show"),
         ("doctor",),
-        ("schema",),
-        ("version",),
+        ("examples", "schema"),
     ]
     verbs += [("rollback",), ("resume",), ("restore",)]
     verbs += [("job", v) for v in ("launch", "status", "logs", "stop")] + [("lab", v) for v in ("start", "stop", "status")]
@@ -371,7 +369,9 @@ def test_help_puts_examples_first_and_every_verb_has_some(cli: Any) -> None:
     assert cli().out == cli("--help").out and cli().code == 0
 
 
-@pytest.mark.parametrize("words", [("up",), ("plan",), ("down",), ("status",), ("design",), ("design", "ring"), ("queue",)])
+@pytest.mark.parametrize(
+    "words", [("up",), ("plan",), ("down",), ("status",), ("design",), ("design", "ring"), ("job", "queue", "list")]
+)
 def test_the_first_screen_of_help_has_examples_and_the_first_options(cli: Any, words: tuple[str, ...]) -> None:
     screen = cli(*words, "--help").out.splitlines()[:24]
     assert "  Examples:" in screen and "Options:" in screen
@@ -380,9 +380,12 @@ def test_the_first_screen_of_help_has_examples_and_the_first_options(cli: Any, w
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("driver", "conform", "polatis-scpi", "--device", "ocs9"), "there is no device 'ocs9' in this lab; did you mean ocs1?"),
-        (("driver", "record", "ocs9", "--out", "x.txt"), "there is no device 'ocs9' in this lab; did you mean ocs1?"),
-        (("driver", "conform", "polatis-spci"), "there is no driver 'polatis-spci'; did you mean polatis-scpi?"),
+        (
+            ("devices", "driver", "conform", "polatis-scpi", "--device", "ocs9"),
+            "there is no device 'ocs9' in this lab; did you mean ocs1?",
+        ),
+        (("devices", "driver", "record", "ocs9", "--out", "x.txt"), "there is no device 'ocs9' in this lab; did you mean ocs1?"),
+        (("devices", "driver", "conform", "polatis-spci"), "there is no driver 'polatis-spci'; did you mean polatis-scpi?"),
     ],
 )
 def test_a_device_or_driver_that_is_not_there_is_no_fault_of_a_file(cli: Any, words: tuple[str, ...], said: str) -> None:
@@ -398,38 +401,12 @@ heavy = {"paramiko", "pyvisa", "ansible", "ansible_runner", "influxdb_client", "
 run(["--help"])
 light = heavy | {"pydantic", "rich", "yaml", "asyncio"}
 print(sorted(light & set(sys.modules)), file=sys.stderr)
-for verb in ("up", "show", "doctor"):
-    run([verb, "--help"])
+for words in (["up"], ["run", "show"], ["doctor"]):
+    run([*words, "--help"])
 print(sorted(heavy & set(sys.modules)), file=sys.stderr)
 """
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert ended.stderr == "[]\n[]\n"
-
-
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion_knows_verbs_and_runs(cli: Any, shell: str) -> None:
-    from orchestrator.settings import load
-    from orchestrator.store.store import Store
-
-    with Store(load().store_path) as store:
-        run = store.new_run("up", "emulated", plan_name="ring-12").id
-
-    def complete(*words: str) -> str:
-        line = " ".join(("testbed", *words))
-        env = os.environ | {
-            "_TESTBED_COMPLETE": f"complete_{shell}",
-            "_TYPER_COMPLETE_ARGS": line,
-            "COMP_WORDS": line,
-            "COMP_CWORD": str(len(words)),
-            "_TYPER_COMPLETE_FISH_ACTION": "get-args",
-            "_TYPER_COMPLETE_WORD_TO_COMPLETE": words[-1],
-        }
-        return subprocess.run(
-            [sys.executable, "-m", "orchestrator.cli.main"], env=env, capture_output=True, text=True, check=False
-        ).stdout
-
-    assert "history" in complete("hist")
-    assert run in complete("show", run[:4])
 
 
 def test_job_env_prints_one_thing_at_a_time(cli: Any) -> None:
@@ -454,13 +431,13 @@ def test_spares_are_checked_before_a_stopped_lab_is_started_for_the_plan(cli: An
 
 def test_every_verb_says_in_the_same_words_that_there_is_no_such_run(cli: Any) -> None:
     asked = (
-        ("show", "9999"),
-        ("note", "9999", "--tag", "x"),
+        ("run", "show", "9999"),
+        ("run", "note", "9999", "--tag", "x"),
         ("telemetry", "query", "9999", "SELECT 1"),
     )
     for argv in asked:
         body = cli(*argv, "--json")
-        assert (body.code, body.json["code"], body.json["hint"]) == (2, "E-MISSING", "testbed history"), argv
+        assert (body.code, body.json["code"], body.json["hint"]) == (2, "E-MISSING", "testbed run list"), argv
         assert body.json["message"] == "there is no run '9999'; there are no runs yet", argv
 
 
@@ -477,9 +454,16 @@ def test_an_option_that_cannot_be_read_is_wrong_usage_and_no_bad_file(cli: Any) 
         ("verify", "--pairs", "none"): "--pairs: wanted a whole number from 1 to 100000000 or all, found 'none'",
         ("telemetry", "replay", "last", "--to", "here"): "--to: wanted none, auto or http://HOST:PORT; found 'here'",
         ("up", "-t", "plan.json", "--job", "lve"): "--job lve: not one of live, restart, keep; did you mean live?",
-        ("schema", "plam"): "plam: not one of plan, scenario, sweep, data; did you mean plan?",
+        ("examples", "schema", "plam"): "plam: not one of plan, scenario, sweep, data; did you mean plan?",
         ("coordinate", "--by", "shft"): "--by shft: not one of shift, mltcp, together, off; did you mean shift?",
-        ("driver", "new", "acme", "--protocol", "scp"): "--protocol scp: not one of scpi, tl1, http, cli; did you mean scpi?",
+        (
+            "devices",
+            "driver",
+            "new",
+            "acme",
+            "--protocol",
+            "scp",
+        ): "--protocol scp: not one of scpi, tl1, http, cli; did you mean scpi?",
         ("lab", "start", "--driver", "polaris-scpi"): "--driver polaris-scpi: there is no such driver; did you mean polatis-scpi?",
     }
     for argv, words in asked.items():

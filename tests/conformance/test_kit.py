@@ -33,7 +33,7 @@ def test_a_scaffold_installs_says_who_the_device_is_and_fails_in_the_rest(protoc
         "[testbed.drivers]\nacme-x = acme_x_testbed.driver:AcmeX\n\n[testbed.emulators]\nacme-x = acme_x_testbed.emulated\n"
     )
     ran = subprocess.run(
-        [sys.executable, "-m", "orchestrator.cli.main", "driver", "conform", "acme-x"],
+        [sys.executable, "-m", "orchestrator.cli.main", "devices", "driver", "conform", "acme-x"],
         env={**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{ROOT}"},
         cwd=tmp_path,
         capture_output=True,

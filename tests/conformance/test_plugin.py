@@ -49,12 +49,12 @@ def test_a_mark_chooses_the_driver(device: Opened, emulated_lab: Lab) -> None:
 def test_the_command_line_answers_parsed_json_and_raises_what_it_refuses(testbed: CommandLine) -> None:
     assert testbed("lab", "status")["running"]
     with pytest.raises(CommandFailed, match="E-MISSING") as caught:
-        testbed("driver", "conform", "polatis-scpi", "--device", "ocs9")
+        testbed("devices", "driver", "conform", "polatis-scpi", "--device", "ocs9")
     assert caught.value.code == 2
 
 
 def test_of_some_checks_no_row_of_the_support_matrix_is_made() -> None:
-    done = run("-m", "orchestrator.cli.main", "driver", "conform", "polatis-scpi", "--only", "says-who-it-is", cwd=ROOT)
+    done = run("-m", "orchestrator.cli.main", "devices", "driver", "conform", "polatis-scpi", "--only", "says-who-it-is", cwd=ROOT)
     assert done.returncode == 0 and "confirmed" in done.stdout and "promises kept" not in done.stdout, done.stdout
 
 

@@ -290,10 +290,25 @@ def test_push_and_note_from_the_command_line(
     server: Server, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("TESTBED_GRAFANA_TOKEN", TOKEN)
-    assert run(["grafana", "push", "--url", server.url, "--influx", "http://influx:8086"]) == 0
+    assert run(["telemetry", "grafana", "push", "--url", server.url, "--influx", "http://influx:8086"]) == 0
     said = capsys.readouterr().out
     assert f"{server.url}/d/testbed-live/x" in said and "Grafana 13.2.3" in said and TOKEN not in said
-    assert run(["grafana", "note", "cleaned a connector", "--url", server.url, "--at", "2026-11-21T14:03:00+00:00", "--json"]) == 0
+    assert (
+        run(
+            [
+                "telemetry",
+                "grafana",
+                "note",
+                "cleaned a connector",
+                "--url",
+                server.url,
+                "--at",
+                "2026-11-21T14:03:00+00:00",
+                "--json",
+            ]
+        )
+        == 0
+    )
     assert json.loads(capsys.readouterr().out)["data"] == {"id": 42, "time_ms": 1795269780000, "end_ms": None}
     assert server.heard[-1].body["tags"] == ["testbed", "testbed-note"]
     assert server.heard[-1].body["timeEnd"] == server.heard[-1].body["time"]
@@ -307,7 +322,7 @@ def test_what_is_missing_or_wrong_on_the_command_line_is_named(server: Server, c
         (["note", "x", "--url", server.url, "--token", TOKEN, "--at", "noon"], "'noon' is not a time"),
         (["push", "--url", server.url, "--token", TOKEN, "--influx", "influx:8086"], "--influx must be http"),
     ):
-        assert run(["grafana", *words]) == 2
+        assert run(["telemetry", "grafana", *words]) == 2
         assert said in capsys.readouterr().err
     assert not server.heard
 
@@ -319,7 +334,7 @@ def test_provision_writes_what_grafana_reads(tmp_path: Path) -> None:
     import yaml
 
     out = tmp_path / "out"
-    command = [sys.executable, "-m", "orchestrator.cli.main", "grafana", "provision", "--out", out, "--json"]
+    command = [sys.executable, "-m", "orchestrator.cli.main", "telemetry", "grafana", "provision", "--out", out, "--json"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     names = {str(Path(file).relative_to(out)) for file in json.loads(done.stdout)["data"]["files"]}
     assert names == {

@@ -121,7 +121,7 @@ def test_a_cut_fibre_is_said_within_a_second_traffic_goes_round_it_and_the_job_g
     watching.wait("restored")
     assert generations(small) == planned
     assert small.testbed("status", "--exit-code").exit_code == 0
-    runs = small.testbed("history", "--limit", "2").must()["runs"]
+    runs = small.testbed("run", "list", "--limit", "2").must()["runs"]
     assert [(r["verb"], r["status"]) for r in runs] == [("guard", "ok")] * 2
     assert watching.end() == 0
 

@@ -58,7 +58,7 @@ def test_a_job_trains_survives_a_move_of_its_circuit_and_resumes_on_new_rings(la
     assert kept["removed"] == 12 and kept["job"]["run"] == replaced["run"], "it runs on over a change to a plan with another job"
     assert any("keeps running as launched" in note for note in kept["notes"])
 
-    ran = lab.testbed("exec", "gpu02", "cat", "/proc/sys/kernel/hostname", "/nothing")
+    ran = lab.testbed("host", "exec", "gpu02", "cat", "/proc/sys/kernel/hostname", "/nothing")
     assert ran.exit_code == 1 and ran.envelope["data"]["stdout"] == "gpu02\n" and "/nothing" in ran.envelope["data"]["stderr"]
 
     stopped = lab.testbed("job", "stop").must()

@@ -84,7 +84,7 @@ def test_the_robot_works_ahead_and_the_change_itself_is_a_flip(ahead: Lab) -> No
     assert [p["name"] for p in report["phases"]].index("prewire") < [p["name"] for p in report["phases"]].index("switch")
 
     writes = ahead.writes()["flip1"]
-    wired = ahead.testbed("prewire", "--topology", second).must()
+    wired = ahead.testbed("plan", "--prewire", "--topology", second).must()
     assert (wired["made"], wired["removed"], wired["waiting"], wired["flips"]) == (6, 0, 0, 12) and moves(wired) == 6
     assert heard(ahead) == joined([1, 2, 3, 4, 5, 6]) and ahead.writes()["flip1"] == writes
     seen = {d["name"]: d for d in ahead.testbed("status").must()["devices"]}
@@ -92,7 +92,7 @@ def test_the_robot_works_ahead_and_the_change_itself_is_a_flip(ahead: Lab) -> No
     assert ahead.testbed("verify").must()["ok"]
 
     before = ahead.writes()
-    assert ahead.testbed("prewire", "--topology", second).must()["nothing_to_do"] and ahead.writes() == before
+    assert ahead.testbed("plan", "--prewire", "--topology", second).must()["nothing_to_do"] and ahead.writes() == before
     expected = ahead.testbed("plan", "--topology", second).must()
     assert expected["dark_ms_expected"] == 50.0 and expected["dark_time_scale"] == 1.0
 
@@ -114,11 +114,11 @@ def test_what_is_wired_ahead_is_taken_out_by_rollback_and_by_down(ahead: Lab) ->
     first, second = ring(ahead, "first", [1, 2, 3, 4, 5, 6]), ring(ahead, "second", [1, 2, 4, 3, 5, 6])
     ahead.up(first).must()
     before = plugged(ahead)
-    ahead.testbed("prewire", "--topology", second).must()
+    ahead.testbed("plan", "--prewire", "--topology", second).must()
     assert len(before) == 12 and len(plugged(ahead)) == 18
     ahead.testbed("rollback").must()
     assert plugged(ahead) == before and heard(ahead) == joined([1, 2, 3, 4, 5, 6])
-    ahead.testbed("prewire", "--topology", second).must()
+    ahead.testbed("plan", "--prewire", "--topology", second).must()
     ahead.testbed("down", "--yes").must()
     assert ahead.glass()["flip1"] == plugged(ahead) == set()
 
@@ -129,7 +129,7 @@ def test_a_robot_that_fails_while_it_wires_ahead_harms_nobody_and_is_asked_again
     wanted = ahead.testbed("plan", "--topology", second).must()
     label = next(row for row in wanted["diff"] if row["device"] == "robot1")["made"][0].partition("->")[0]
     ahead.ask("faults.add", device="robot1", kind="stuck-port", port=label)
-    answer = ahead.testbed("prewire", "--topology", second)
+    answer = ahead.testbed("plan", "--prewire", "--topology", second)
     assert not answer.envelope["ok"] and "every circuit that was lit still is" in answer.envelope["message"]
     assert heard(ahead) == joined([1, 2, 3, 4, 5, 6])
     for fault in ahead.ask("faults.list")["faults"]["robot1"]:

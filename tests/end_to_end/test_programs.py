@@ -124,7 +124,7 @@ def test_a_program_resumes_is_replaced_when_its_files_change_and_shows_in_every_
     status = owned.testbed("status").must()
     assert status["job"]["workload"] == "tiny" and status["job"]["iterations"] > 0
     page = owned.folder / "page.html"
-    assert owned.testbed("report", "last", "--out", page).exit_code == 0 and "tiny" in page.read_text()
+    assert owned.testbed("experiment", "report", "last", "--out", page).exit_code == 0 and "tiny" in page.read_text()
     live = owned.up(owned.plan("live", ring((1, 2)), job=job([HOSTS], scale=3)), "--job", "live")
     assert live.exit_code != 0 and "job.args.scale differ" in live.envelope["message"], "as with the project's own programs"
     kept = owned.up(owned.plan("kept", ring((1, 2)), job=job([HOSTS], scale=3)), "--job", "keep").must()["job"]

@@ -42,7 +42,7 @@ def queue(lab: Lab) -> Iterator[Lab]:
     yield lab
     for row in rows(lab).values():
         if row["state"] not in ("done", "failed"):
-            lab.testbed("queue", "drop", str(row["number"]), "--as", row["owner"])
+            lab.testbed("job", "queue", "drop", str(row["number"]), "--as", row["owner"])
     lab.testbed("queue", "--start")
     until(lambda: all(row["state"] in ("done", "failed") for row in rows(lab).values()))
     lab.testbed("queue", "--stop")
@@ -50,7 +50,7 @@ def queue(lab: Lab) -> Iterator[Lab]:
 
 
 def rows(lab: Lab) -> dict[int, dict[str, Any]]:
-    return {row["number"]: row for row in lab.testbed("queue", "--explain", "--all").must()["rows"]}
+    return {row["number"]: row for row in lab.testbed("job", "queue", "--explain", "--all").must()["rows"]}
 
 
 def state(lab: Lab, number: int, *wanted: str) -> dict[str, Any]:
@@ -89,12 +89,14 @@ def test_jobs_wait_start_beside_others_give_way_go_on_and_survive_the_death_of_t
     args = {"iterations": 0, "hidden": 64, "checkpoint_every": 10}
     training = lab.plan("training", ring((1, 2)), job={**job, "args": args})
 
-    first = lab.testbed("queue", "add", training, "--for", "1h", "--preemptible", **ANN).must()
+    first = lab.testbed("job", "queue", "add", training, "--for", "1h", "--preemptible", **ANN).must()
     assert first["number"] == 1 and first["slice"] == "ann.q1"
     row = rows(lab)[1]
     assert row["state"] == "waiting" and "gpu05: held by bob (bobs)" in row["why"]
 
-    lab.testbed("queue", "add", workload, "--hosts", "4", "--for", "10m", "--iterations", "600", "--method", "ring", **ANN).must()
+    lab.testbed(
+        "job", "queue", "add", workload, "--hosts", "4", "--for", "10m", "--iterations", "600", "--method", "ring", **ANN
+    ).must()
     beside = state(lab, 2, "running")
     assert set(beside["hosts"]) == set(HOSTS[:4]) and lab.testbed("verify", "--as", "ann.q2").must()
     assert all(pairs <= lab.glass()[device] for device, pairs in bobs.items()), "bob's light stays"
@@ -108,7 +110,7 @@ def test_jobs_wait_start_beside_others_give_way_go_on_and_survive_the_death_of_t
     status = lab.testbed("job", "status", "--as", "ann.q1").must()
     assert status["state"] == "running" and lab.stored(ONCE) == [1]
 
-    lab.testbed("queue", "add", workload, "--hosts", "4", "--for", "8s", "--method", "ring", **ANN).must()
+    lab.testbed("job", "queue", "add", workload, "--hosts", "4", "--for", "8s", "--method", "ring", **ANN).must()
     state(lab, 1, "stopping", "waiting")
     kill(lab)
     state(lab, 3, "running")
@@ -118,7 +120,7 @@ def test_jobs_wait_start_beside_others_give_way_go_on_and_survive_the_death_of_t
     again = lab.testbed("job", "status", "--as", "ann.q1").must()
     assert again["state"] == "running" and again["resumed_from"] >= status["iterations"] > 0
 
-    lab.testbed("queue", "drop", "1", **ANN).must()
+    lab.testbed("job", "queue", "drop", "1", **ANN).must()
     assert "dropped by" in state(lab, 1, "done")["why"]
     assert circuits(lab) == 0
-    until(lambda: lab.testbed("queue").must()["process"] is None)
+    until(lambda: lab.testbed("job", "queue").must()["process"] is None)

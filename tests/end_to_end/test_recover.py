@@ -64,7 +64,7 @@ def test_the_guard_restarts_a_job_replaces_a_host_and_a_second_guard_goes_on_whe
         assert "gpu05" in str(small.testbed("job", "env").must())
         status = small.testbed("status").envelope["data"]
         assert len(status["recoveries"]) == 3 and "evict gpu04 -> gpu05" in status["recoveries"][0]
-        history = small.testbed("history").envelope["data"]["runs"]
+        history = small.testbed("run", "list").envelope["data"]["runs"]
         assert [run["verb"] for run in history if run["verb"] in ("job restart", "up")][:3] == ["up", "job restart", "job restart"]
         assert history[0]["options"]["evict"] == {"gpu04": "gpu05"} and "gpu04" in history[0]["message"]
         guard.process.send_signal(signal.SIGKILL)  # it dies

@@ -93,7 +93,7 @@ def test_after_a_power_cut_hosts_run_no_job_and_down_ends_well(lab: Lab) -> None
 def test_a_user_of_jobs_who_was_deleted_is_missed_and_the_next_up_adds_it_again(lab: Lab) -> None:
     lab.up(pair(lab), "--no-job").must()
     for host in ("gpu01", "gpu02"):
-        lab.testbed("exec", host, "userdel", "testbed-job").must()
+        lab.testbed("host", "exec", host, "userdel", "testbed-job").must()
     checks = {check["name"]: check for check in lab.testbed("doctor").envelope["data"]["checks"]}
     assert checks["gpu01"]["state"] == "fail" and "the user that its jobs run as is gone" in checks["gpu01"]["detail"]
     assert checks["gpu03"]["state"] == "ok"

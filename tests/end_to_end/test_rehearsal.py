@@ -32,7 +32,7 @@ def test_a_rehearsed_change_writes_nothing_and_is_then_made_with_both_figures_si
     lab.up(lab.plan("first", ring((1, 2)), job=JOB)).must()
     other = lab.plan("other", ring((3, 4)), job=JOB)
     writes, glass, labs = lab.writes(), lab.glass(), labs_of(lab)
-    seen = lab.testbed("rehearse", "--topology", other).must()
+    seen = lab.testbed("plan", "--rehearse", "--topology", other).must()
     assert (lab.writes(), lab.glass(), labs_of(lab)) == (writes, glass, labs)
     assert seen["ok"] and seen["dark_ms"] > 0 and seen["back"]["failed"] == "" and seen["notes"] == []
     assert {p["name"] for p in seen["phases"]} >= {"stage", "switch", "link", "verify"}
@@ -40,7 +40,7 @@ def test_a_rehearsed_change_writes_nothing_and_is_then_made_with_both_figures_si
     assert made["made"] == sum(len(d["made"]) for d in made["rehearsed"]["diff"])
     rows = {row["what"]: row for row in made["beside"]}
     assert all(rows[name]["rehearsed_ms"] and rows[name]["measured_ms"] for name in ("dark", "total", "phase switch"))
-    assert lab.testbed("show", made["run"]).must()["beside"] == made["beside"]
+    assert lab.testbed("run", "show", made["run"]).must()["beside"] == made["beside"]
 
 
 @pytest.mark.long
@@ -48,20 +48,20 @@ def test_foreign_circuits_are_on_the_twin_and_a_fault_of_the_lab_fails_the_rehea
     theirs = lab.plan("theirs", [("gpu05:p1", "gpu06:p1")])
     lab.up(theirs, "--as", "alice").must()
     mine = lab.plan("mine", MINE)
-    seen = lab.testbed("rehearse", "--topology", mine).must()
+    seen = lab.testbed("plan", "--rehearse", "--topology", mine).must()
     assert sum(len(d["foreign"]) for d in seen["diff"]) == 2
     port = next(d["made"][0].partition("->")[2] for d in seen["diff"] if d["made"])
     device = next(d["device"] for d in seen["diff"] if d["made"])
     lab.up(mine).must()
     number = lab.ask("faults.add", device=device, kind="extra-loss", port=port, db=6.0)["number"]
     longer = lab.plan("longer", [*MINE, ("gpu01:p2", "gpu03:p2")])
-    answer = lab.testbed("rehearse", "--topology", longer)
+    answer = lab.testbed("plan", "--rehearse", "--topology", longer)
     assert answer.exit_code == 7 and "outside the loss window" in answer.envelope["data"]["failed"]
     lab.ask("faults.remove", device=device, number=number)
     lab.testbed("down", "--yes").must()
     lab.ask("faults.add", device=device, kind="failed-port", port=port)
-    answer = lab.testbed("rehearse", "--topology", mine)
+    answer = lab.testbed("plan", "--rehearse", "--topology", mine)
     assert answer.exit_code == 7 and "failed on the twin" in answer.envelope["message"]
-    seen = lab.testbed("rehearse", "--topology", mine, "--devices-only")
+    seen = lab.testbed("plan", "--rehearse", "--topology", mine, "--devices-only")
     assert seen.exit_code == 7 and seen.envelope["data"]["devices_alone"]
     lab.testbed("down", "--yes", "--as", "alice").must()

@@ -29,7 +29,7 @@ def recomputed(lab: Lab, page: Page, folder: Path) -> None:
 def test_the_report_of_a_real_move_says_what_happened_and_every_number_can_be_had_again(lab: Lab, tmp_path: Path) -> None:
     lab.up(lab.plan("ring", ring((1, 2)))).must()
     up = lab.up(lab.plan("moved", [*ring((1, 2))[1:], ("gpu01:p3", "gpu02:p3")])).must()
-    said = lab.testbed("report", "--out", tmp_path / "page.html", "--figures", tmp_path / "figures").must()
+    said = lab.testbed("experiment", "report", "--out", tmp_path / "page.html", "--figures", tmp_path / "figures").must()
     page = Page((tmp_path / "page.html").read_text())
     recomputed(lab, page, tmp_path)
     answer = page.numbers["answers"]["reconfigs"]
@@ -46,7 +46,7 @@ def test_two_real_plans_are_compared_and_everything_is_as_before(lab: Lab, tmp_p
     lab.up(lab.plan("first", ring((3, 4)))).must()
     before = lab.glass()
     a, b = lab.plan("a", ring((1, 2)), job=JOB), lab.plan("b", ring((1, 2), 5), job=JOB)
-    found = lab.testbed("compare", a, b, "--repeats", "2", "--iterations", "8").must()
+    found = lab.testbed("experiment", "compare", a, b, "--repeats", "2", "--iterations", "8").must()
     assert [slot["arm"] for slot in found["slots"]] == ["a", "b", "b", "a"] and found["complete"]
     assert found["verdict"]["measured"] == [2, 2] and found["verdict"]["iterations"] == [16, 16]
     assert lab.glass() == before and found["left"] == "as it was before: first is up"

@@ -38,7 +38,7 @@ def test_a_scenario_on_the_lab_that_is_up_is_judged_and_everything_is_as_before(
     file = tmp_path / "scenario.yaml"
     for band, code in (("{min: 0.001, max: 1000}", 0), ("{max: 0.001}", 8)):
         file.write_text(f"{HEAD}{arms}compare: [{{metric: iteration_ms, of: b, over: a, band: {band}}}]\n")
-        answer = lab.testbed("reproduce", file, "--yes", within_s=400)
+        answer = lab.testbed("experiment", "reproduce", file, "--yes", within_s=400)
         found = answer.envelope["data"]
         assert answer.exit_code == code and found["outcome"] == ("reproduced" if code == 0 else "not reproduced")
     assert [slot["arm"] for slot in found["slots"]] == ["a", "b", "b", "a"]
@@ -61,7 +61,7 @@ def test_a_scenario_with_a_lab_of_its_own_changes_under_a_job_and_leaves_nothing
         "compare:\n  - {metric: dark_ms, of: go@300, over: go@10, band: {min: 2}}\n"
         "  - {metric: span_ms, of: go@300, over: stay, band: {min: 0.01}}\n"
     )
-    answer = lab.testbed("reproduce", file, within_s=400)
+    answer = lab.testbed("experiment", "reproduce", file, within_s=400)
     found = answer.must()
     assert [slot["state"] for slot in found["slots"]] == ["done"] * 6 and found["left"] == "nothing is up"
     recomputed(lab, Page(Path(found["report"]).read_text()), tmp_path)

@@ -35,7 +35,7 @@ def shared(lab: Lab) -> Iterator[Lab]:
     for tag in lab.testbed("tagout", "list").must()["tagouts"]:
         lab.testbed("tagout", "remove", tag["id"], "--steal", "--reason", "the test is over").must()
     for lock in lab.testbed("lock").must()["locks"]:
-        lab.testbed("unlock", lock["id"], "--steal", "--reason", "the test is over")
+        lab.testbed("lock", "release", lock["id"], "--steal", "--reason", "the test is over")
     for owner in (ANN, BOB):
         lab.testbed("down", "--yes", **owner).must()
 
@@ -77,7 +77,7 @@ def test_two_plans_on_disjoint_ports_run_at_the_same_time_on_the_same_devices(sh
     second = lab.command("up", "--topology", plans[1], "--no-job", **BOB)
     for answer in (finished(first), finished(second)):
         answer.must()
-    runs = {run["owner"]: run for run in lab.testbed("history").must()["runs"][:2]}
+    runs = {run["owner"]: run for run in lab.testbed("run", "list").must()["runs"][:2]}
     assert runs["ann"]["started"] < runs["bob"]["ended"] and runs["bob"]["started"] < runs["ann"]["ended"]
     assert sum(len(pairs) for pairs in lab.glass().values()) == 12
     for plan, owner in zip(plans, (ANN, BOB), strict=True):
@@ -135,12 +135,12 @@ def test_a_robbed_run_changes_nothing_more_and_its_hosts_listen_to_the_newer_one
     with asleep(robbed):
         [held] = locks(lab)
         run = held["run"]
-        refused = lab.testbed("unlock", held["id"], **BOB)
+        refused = lab.testbed("lock", "release", held["id"], **BOB)
         assert refused.exit_code == 4 and "--steal" in refused.envelope["hint"]
-        assert lab.testbed("unlock", held["id"], "--steal", **BOB).exit_code == 2
-        lab.testbed("unlock", held["id"][:4], "--steal", "--reason", "x", **BOB)
+        assert lab.testbed("lock", "release", held["id"], "--steal", **BOB).exit_code == 2
+        lab.testbed("lock", "release", held["id"][:4], "--steal", "--reason", "x", **BOB)
         assert locks(lab)[0]["id"] == held["id"]  # the whole id, or nothing
-        lab.testbed("unlock", held["id"], "--steal", "--reason", "ann is at sea", **BOB).must()
+        lab.testbed("lock", "release", held["id"], "--steal", "--reason", "ann is at sea", **BOB).must()
         lab.up(plans[1], "--no-job", **BOB).must()
         glass = circuits(lab)
     answer = finished(robbed)
@@ -149,8 +149,8 @@ def test_a_robbed_run_changes_nothing_more_and_its_hosts_listen_to_the_newer_one
     lab.testbed("verify", **BOB).must()
     stolen = next(r for r in lab.testbed("lock", "audit").must()["audit"] if r["what"] == "stolen")
     assert stolen["owner"] == "bob" and "up left" in stolen["why"] and "ann is at sea" in stolen["why"]
-    assert lab.testbed("show", run, **ANN).must()["run"]["status"] in ("failed", "interrupted")
-    left = [record for record in lab.testbed("history").must()["runs"] if record["id"] == run]
+    assert lab.testbed("run", "show", run, **ANN).must()["run"]["status"] in ("failed", "interrupted")
+    left = [record for record in lab.testbed("run", "list").must()["runs"] if record["id"] == run]
     assert left and left[0]["exit_code"] == 4
 
 
@@ -158,20 +158,20 @@ def test_a_robbed_run_changes_nothing_more_and_its_hosts_listen_to_the_newer_one
 def test_a_reservation_keeps_others_out_and_its_owner_in(shared: Lab) -> None:
     lab = shared
     plan = lab.plan("left", triangle("gpu01", "gpu02", "gpu03"))
-    made = lab.testbed("lock", "--hosts", "gpu02", "--for", "10m", "--reason", "demo day", **ANN).must()["lock"]
+    made = lab.testbed("lock", "reserve", "--hosts", "gpu02", "--for", "10m", "--reason", "demo day", **ANN).must()["lock"]
     answer = lab.up(plan, "--no-job", **BOB)
     assert answer.exit_code == 4 and "is reserved by" in answer.envelope["message"] and "demo day" in answer.envelope["message"]
-    queued = lab.testbed("lock", "--hosts", "gpu02,gpu03", "--for", "5m", "--reason", "next", "--queue", **BOB).must()
+    queued = lab.testbed("lock", "reserve", "--hosts", "gpu02,gpu03", "--for", "5m", "--reason", "next", "--queue", **BOB).must()
     assert queued["lock"]["state"] == "waiting" and queued["behind"][0]["id"] == made["id"]
     lab.up(plan, "--no-job", **ANN).must()
     lab.testbed("down", "--yes", **ANN).must()
-    assert lab.testbed("unlock", made["id"], **BOB).exit_code == 4
-    lab.testbed("unlock", made["id"], **ANN).must()
+    assert lab.testbed("lock", "release", made["id"], **BOB).exit_code == 4
+    lab.testbed("lock", "release", made["id"], **ANN).must()
     assert [(lock["owner"], lock["state"]) for lock in locks(lab)] == [("bob", "active")]
-    after = lab.testbed("lock", "--for", "1m", "--reason", "all", "--after", queued["lock"]["id"], **ANN).must()["lock"]
+    after = lab.testbed("lock", "reserve", "--for", "1m", "--reason", "all", "--after", queued["lock"]["id"], **ANN).must()["lock"]
     assert (after["state"], after["words"]) == ("waiting", "the whole lab")
-    assert lab.testbed("lock", "--for", "1m", **ANN).exit_code == 2
-    assert lab.testbed("lock", "--ports", "ocs9:1", "--for", "1m", "--reason", "x", **ANN).exit_code == 3
+    assert lab.testbed("lock", "reserve", "--for", "1m", **ANN).exit_code == 2
+    assert lab.testbed("lock", "reserve", "--ports", "ocs9:1", "--for", "1m", "--reason", "x", **ANN).exit_code == 3
 
 
 @pytest.mark.long
@@ -213,7 +213,7 @@ def test_a_circuit_that_nobody_owns_is_adopted_by_its_name_and_goes_with_the_nex
     [device] = circuits(lab)
     stranger = sorted(lab.glass()[device])
     store = lab.folder / "data" / "testbed.sqlite3"
-    lab.testbed("history").must()
+    lab.testbed("run", "list").must()
     aside = store.with_name("aside")
     aside.mkdir()
     for file in store.parent.glob("testbed.sqlite3*"):
@@ -423,10 +423,10 @@ def test_two_users_share_a_lab_through_one_store(lab: Lab, users: Users) -> None
     assert set(modes.values()) == {(0o660, GROUP)}, modes
     finished(first).must()
     finished(second).must()
-    assert {run["user"] for run in users.testbed("bob", "history").must()["runs"]} == {"ann", "bob"}
+    assert {run["user"] for run in users.testbed("bob", "run", "list").must()["runs"]} == {"ann", "bob"}
     refused = users.testbed("bob", "up", "-t", over, "--no-job")
     assert refused.exit_code == 9 and " of ann (left, run " in refused.envelope["message"]
-    users.testbed("ann", "lock", "--hosts", "gpu01", "--for", "10m", "--reason", "mine").must()
+    users.testbed("ann", "lock", "reserve", "--hosts", "gpu01", "--for", "10m", "--reason", "mine").must()
     assert [lock["user"] for lock in users.testbed("bob", "lock").must()["locks"]] == ["ann"]
     users.testbed("ann", "down", "--yes").must()
     assert sum(len(pairs) for pairs in lab.glass().values()) == 6
@@ -435,17 +435,17 @@ def test_two_users_share_a_lab_through_one_store(lab: Lab, users: Users) -> None
 
 @pytest.mark.long
 def test_a_store_is_opened_by_its_group_alone(lab: Lab, users: Users) -> None:
-    users.testbed("ann", "history").must()
-    outside = users.testbed("eve", "history")
+    users.testbed("ann", "run", "list").must()
+    outside = users.testbed("eve", "run", "list")
     assert outside.exit_code == 2 and "only members of group optics may" in outside.envelope["message"]
     users.store.chmod(0o2777)
-    everybody = users.testbed("ann", "history")
+    everybody = users.testbed("ann", "run", "list")
     assert everybody.exit_code == 2 and everybody.envelope["code"] == "E-UNSAFE-STORE"
     assert everybody.envelope["hint"] == f"chmod 2770 {users.store}"
     users.store.chmod(0o770)
-    assert "cannot share files created there" in users.testbed("ann", "history").envelope["message"]
+    assert "cannot share files created there" in users.testbed("ann", "run", "list").envelope["message"]
     users.store.chmod(0o2770)
-    missing = users.testbed("ann", "history", TESTBED_STORE=str(users.folder / "none"))
+    missing = users.testbed("ann", "run", "list", TESTBED_STORE=str(users.folder / "none"))
     assert missing.exit_code == 2 and "install -d -m 2770" in missing.envelope["hint"]
 
 
@@ -469,7 +469,7 @@ def test_a_store_that_others_may_write_is_refused_unless_it_is_declared_shared(t
 
     def history() -> Answer:
         env = os.environ | {"TESTBED_DATA_DIR": str(data), "TESTBED_INVENTORY": str(ROOT / "inventory" / "emulated")}
-        done = subprocess.run([TESTBED, "history", "--json"], env=env, capture_output=True, text=True, cwd=ROOT)
+        done = subprocess.run([TESTBED, "run", "list", "--json"], env=env, capture_output=True, text=True, cwd=ROOT)
         return Answer(done.returncode, json.loads(done.stdout), done.stderr)
 
     data.chmod(0o770)

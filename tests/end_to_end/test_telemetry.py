@@ -64,7 +64,7 @@ def test_a_move_under_a_job_records_every_name_and_a_private_influxd_gets_every_
         assert looked["samples"] + 24 * looked["missed"] >= 24 * 200 and looked["light"] > 0
         closely = Counter(p.measurement for p in written([looked]))
         assert closely["port"] == looked["samples"] and closely["clock"] >= 6 and closely["circuit"] >= 12
-        listed = {run["id"]: run["status"] for run in lab.testbed("history").must()["runs"]}
+        listed = {run["id"]: run["status"] for run in lab.testbed("run", "list").must()["runs"]}
         assert listed[looked["run"]] == "ok" and lab.testbed("telemetry", "sample", "--hz", "5000").exit_code == 2
 
         server = influxd.running_influxd(lab.folder / "state" / "influx")

@@ -195,7 +195,7 @@ def test_a_plan_that_nothing_was_added_to_keeps_its_text_so_that_errors_have_its
 
 def test_the_committed_schema_is_the_one_the_program_uses() -> None:
     committed = json.loads((ROOT / "docs" / "reference" / "scenario.schema.json").read_text())
-    assert committed == scenario_schema(), "write it again: testbed schema scenario > docs/reference/scenario.schema.json"
+    assert committed == scenario_schema(), "write it again: testbed examples schema scenario > docs/reference/scenario.schema.json"
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.parent.name)
@@ -205,7 +205,7 @@ def test_a_shipped_scenario_is_named_like_its_folder_fits_the_schema_and_has_its
     found = read_scenario(path.read_text(), str(path), lambda word: (path.parent / word).read_text())
     assert found.name == path.parent.name and found.lab is not None
     page = (path.parent / "README.md").read_text()
-    assert f"testbed reproduce {found.name}" in page and f"**{found.label}" in page
+    assert f"testbed experiment reproduce {found.name}" in page and f"**{found.label}" in page
     assert all(one.band in page for one in found.compared), "the page states every band"
 
 

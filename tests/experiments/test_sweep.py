@@ -409,11 +409,11 @@ def test_a_lab_that_exists_is_used_on_its_own_machine(typed: list[list[str]], se
 
 def test_a_command_says_why_it_failed_and_is_ended_when_it_takes_too_long(settings: Settings, tmp_path: Path) -> None:
     until = time.monotonic() + 60
-    assert onlab.run_testbed(["version"], None, {}, until)["testbed"]
+    assert onlab.run_testbed(["--version"], None, {}, until)["testbed"]
     with pytest.raises(NotVerified, match="testbed plan: E-BAD-FILE"):
         onlab.run_testbed(["plan", "--topology", str(tmp_path / "no.json")], ROOT / "inventory" / "emulated", {}, until)
     with pytest.raises(onlab.TimedOut, match="longer than the campaign's watchdog_s"):
-        onlab.run_testbed(["version"], None, {}, time.monotonic() - 1)
+        onlab.run_testbed(["--version"], None, {}, time.monotonic() - 1)
 
 
 def test_a_scenario_gives_its_findings(typed: list[list[str]], settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -423,7 +423,7 @@ def test_a_scenario_gives_its_findings(typed: list[list[str]], settings: Setting
 
     def command(words: list[str], *_: object) -> Any:
         typed.append(words)
-        sent.extend(sorted(path.name for path in Path(words[1]).parent.rglob("*.*") if path.is_file()))
+        sent.extend(sorted(path.name for path in Path(words[2]).parent.rglob("*.*") if path.is_file()))
         return found
 
     monkeypatch.setattr(onlab, "run_testbed", command)
@@ -431,7 +431,7 @@ def test_a_scenario_gives_its_findings(typed: list[list[str]], settings: Setting
     task = lab_task(repeats=3) | {"files": {"scenario": page}}
     values = onlab.on_lab(task)
     assert values == {"reproduced": 1.0, "iteration": 0.5, "iteration low": 0.4, "iteration high": 0.6, "stalls": 0.0}
-    assert typed[0][0] == "reproduce" and typed[0][2:] == ["--yes", "--repeats", "3"]
+    assert typed[0][:2] == ["experiment", "reproduce"] and typed[0][3:] == ["--yes", "--repeats", "3"]
     assert sent == ["a.json", "scenario.yaml"]
 
 

@@ -176,4 +176,6 @@ def test_the_examples_are_campaigns(path: Path) -> None:
 
 def test_the_committed_schema_is_the_one_the_program_uses() -> None:
     committed = (ROOT / "docs" / "reference" / "sweep.schema.json").read_text()
-    assert json.loads(committed) == sweep_schema(), "write it again: testbed schema sweep > docs/reference/sweep.schema.json"
+    assert json.loads(committed) == sweep_schema(), (
+        "write it again: testbed examples schema sweep > docs/reference/sweep.schema.json"
+    )

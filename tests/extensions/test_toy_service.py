@@ -167,10 +167,10 @@ def test_its_verbs_are_listed_run_and_described(tmp_path: Path) -> None:
         from orchestrator.cli.call import Call
         from orchestrator.cli.main import run
 
-        for words in (["--help"], ["chime", "--json"], ["job", "--help"], ["job", "chimes", "--json"], ["schema", "data", "chime"]):
+        for line in ("--help", "chime --json", "job --help", "job chimes --json", "examples schema data chime"):
             with redirect_stdout(StringIO()) as out:
-                assert run(words) == 0
-            said[" ".join(words)] = out.getvalue()
+                assert run(line.split()) == 0
+            said[line] = out.getvalue()
             said.setdefault("imported", "extensions.chime.command" in sys.modules)
         said["here"] = Call("chime", inventory="x").here("testbed chime")
         """,
@@ -179,7 +179,7 @@ def test_its_verbs_are_listed_run_and_described(tmp_path: Path) -> None:
     assert json.loads(str(said["chime --json"]))["data"] == {"rung": 3}
     assert "chimes    Show how often it rang." in str(said["job --help"])
     assert json.loads(str(said["job chimes --json"]))["data"] == {"times": 7}
-    assert '"rung"' in str(said["schema data chime"])
+    assert '"rung"' in str(said["examples schema data chime"])
     assert said["here"] == "testbed --inventory x chime"
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,7 +15,9 @@ import pytest
 from typer.main import get_command
 
 from orchestrator.cli.call import Result
-from orchestrator.cli.main import TAKE_A_VALUE, VERBS, app, named
+from orchestrator.cli.groups import TAKE_A_VALUE
+from orchestrator.cli.listing import VERBS, help_text
+from orchestrator.cli.main import app, named
 from tests.house.repository import ROOT, blocks, commands, pages, split
 
 SHOWN = [(str(block), words) for page in pages() for block in blocks(page) for words in commands(block)]
@@ -22,7 +26,7 @@ STAND_INS = {"RUN": "last", "PLAN": "plan.json", "SAVED": "saved.json", "DIR": "
 
 def leaves(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
     inner = getattr(command, "commands", None)
-    if inner is None or (path and command.invoke_without_command):
+    if inner is None:
         yield path, command
     if inner is not None:
         for name, child in inner.items():
@@ -62,21 +66,32 @@ def test_a_command_that_cannot_be_typed_is_noticed(command_line: Any) -> None:
 
 def test_a_run_builds_the_verb_it_names_and_that_is_the_one_of_the_whole_command_line() -> None:
     whole = get_command(app()).commands  # type: ignore[attr-defined]
-    assert sorted(whole) == sorted(verb for verbs in VERBS.values() for verb in verbs)
-    for module, verbs in VERBS.items():
-        for verb in verbs:
-            part = get_command(app(verb)).commands  # type: ignore[attr-defined]
-            assert list(part) == list(verbs), module
-            assert [path for path, _ in leaves(part[verb])] == [path for path, _ in leaves(whole[verb])]
+    assert sorted(whole) == sorted(VERBS)
+    for verb, (module, _) in VERBS.items():
+        part = get_command(app(verb)).commands  # type: ignore[attr-defined]
+        assert set(part) == {name for name, (of, _) in VERBS.items() if of == module}
+        assert [path for path, _ in leaves(part[verb])] == [path for path, _ in leaves(whole[verb])]
 
 
-def test_the_help_of_the_command_line_lists_the_verbs_without_building_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_help_of_the_command_line_lists_the_verbs_and_options_without_building_them() -> None:
     whole, alone = get_command(app()), get_command(app(named(["--help"])))
-    summaries = {verb: words for verbs in VERBS.values() for verb, words in verbs.items()}
-    assert {verb: whole.commands[verb].get_short_help_str(200) for verb in summaries} == summaries  # type: ignore[attr-defined]
-    monkeypatch.setenv("COLUMNS", "120")
-    assert helped(alone) == helped(whole)
+    assert {verb: whole.commands[verb].get_short_help_str(200) for verb in VERBS} == {  # type: ignore[attr-defined]
+        verb: summary for verb, (_, summary) in VERBS.items()
+    }
+    text = helped(alone)
+    assert text.rstrip() == helped(whole).rstrip() == help_text()
+    for option in whole.get_params(whole.context_class(whole, info_name="testbed")):
+        assert f"\n  {', '.join(sorted(option.opts, key=len))}{f' {option.metavar}' if option.metavar else ''}  " in text
     assert "No such command" in refusal(alone, ["testbed", "up"])
+
+
+def test_the_help_of_the_command_line_imports_neither_a_verb_nor_typer() -> None:
+    program = "import sys, optical_testbed_command as c; sys.argv = ['testbed', '--help']; c.main(); print(*sys.modules)"
+    printed = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    text, _, modules = printed.rstrip("\n").rpartition("\n")
+    assert text == help_text()
+    ours = {name for name in modules.split() if name.startswith("orchestrator.")}
+    assert ours == {"orchestrator.cli", "orchestrator.cli.listing", "orchestrator.extensions"} and "typer" not in modules.split()
 
 
 def test_the_verb_of_a_command_line_is_found_behind_its_options() -> None:
@@ -90,7 +105,7 @@ def test_the_verb_of_a_command_line_is_found_behind_its_options() -> None:
 
 def test_the_pages_show_commands() -> None:
     verbs = {words[1] for _, words in SHOWN if words[0] == "testbed" and len(words) > 1}
-    assert verbs >= {"up", "plan", "down", "status", "verify", "job", "history", "show", "lab", "doctor"}
+    assert verbs >= {"up", "plan", "down", "status", "verify", "job", "run", "lab", "doctor"}
 
 
 def test_every_testbed_command_of_a_page_parses(command_line: Any) -> None:

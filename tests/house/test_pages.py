@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import inspect
 import json
@@ -179,7 +180,7 @@ def test_the_plan_page_lists_the_variables_a_plan_may_set_with_their_values() ->
 
 def test_the_committed_schema_is_the_one_the_program_uses() -> None:
     committed = (DOCS / "reference" / "plan.schema.json").read_text()
-    assert json.loads(committed) == plan_schema(), "write it again: testbed schema plan > docs/reference/plan.schema.json"
+    assert json.loads(committed) == plan_schema(), "write it again: testbed examples schema plan > docs/reference/plan.schema.json"
 
 
 PLANS = {
@@ -213,7 +214,7 @@ def test_every_block_of_yaml_toml_and_json_parses() -> None:
 def test_the_tables_of_the_drivers_page_are_those_that_the_code_gives() -> None:
     text, own = page("reference/drivers.md"), built_in_drivers()
     tables = {"evidence": evidence_table(own), "traits": traits_table(own), "options": options_table(own)}
-    assert replaced(text, tables) == text, "write them again: testbed driver list --update docs/reference/drivers.md"
+    assert replaced(text, tables) == text, "write them again: testbed devices driver list --update docs/reference/drivers.md"
     assert set(own) == set(_BUILT_IN) and all(f"| `{driver}` |" in tables["evidence"] for driver in own)
 
 
@@ -254,8 +255,8 @@ def test_the_page_on_adding_a_device_can_be_followed_to_the_letter(tmp_path: Pat
             check=False,
         )
 
-    assert "$ testbed driver new acme-line --protocol scpi" in page("how-to/add-a-driver.md")
-    assert testbed("driver", "new", "acme-line", "--protocol", "scpi").returncode == 0
+    assert "$ testbed devices driver new acme-line --protocol scpi" in page("how-to/add-a-driver.md")
+    assert testbed("devices", "driver", "new", "acme-line", "--protocol", "scpi").returncode == 0
     installed = package / "acme_line_testbed-0.1.0.dist-info"  # what pip would leave
     installed.mkdir()
     (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-line-testbed\nVersion: 0.1.0\n")
@@ -263,10 +264,10 @@ def test_the_page_on_adding_a_device_can_be_followed_to_the_letter(tmp_path: Pat
     (installed / "entry_points.txt").write_text(
         "\n".join(f"[{group}]\n" + "\n".join(f"{k} = {v}" for k, v in found.items()) for group, found in points.items())
     )
-    assert testbed("driver", "conform", "acme-line").returncode == 7  # as scaffolded
+    assert testbed("devices", "driver", "conform", "acme-line").returncode == 7  # as scaffolded
     (package / "acme_line_testbed" / "emulated.py").write_text(emulated)
     (package / "acme_line_testbed" / "driver.py").write_text(driver)
-    checked = testbed("driver", "conform", "acme-line")
+    checked = testbed("devices", "driver", "conform", "acme-line")
     assert checked.returncode == 0, checked.stdout[-3000:] + checked.stderr[-1000:]
     assert "all 13" in checked.stdout
 
@@ -396,3 +397,28 @@ def test_the_index_leads_to_every_page_of_the_documentation() -> None:
     wanted = {str(p.relative_to(DOCS)) for p in pages() if p.is_relative_to(DOCS) and p.name != "README.md"}
     wanted |= {f"../extensions/{name}/README.md" for name in MECHANISMS}
     assert {p for p in wanted if not p.startswith("decisions/")} <= index
+
+
+# pages that the program names
+
+
+def named_pages(folder: Path) -> Iterator[tuple[str, str]]:
+    """The pages in the texts of a folder's modules, without their docstrings and remarks, with their places."""
+    for file in sorted(folder.rglob("*.py")):
+        tree = ast.parse(file.read_text())
+        told = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in told:
+                for name in re.findall(r"(?:docs|extensions)/[\w/.-]+\.md", node.value):
+                    yield f"{file.relative_to(ROOT)}:{node.lineno}", name
+
+
+def test_a_page_that_the_program_names_is_part_of_an_installation() -> None:
+    built = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    there = {str(path.relative_to(ROOT)) for kept in built["data-files"].values() for one in kept for path in ROOT.glob(one)}
+    there |= {
+        str(path.relative_to(ROOT)) for one in built["package-data"]["extensions"] for path in (ROOT / "extensions").glob(one)
+    }
+    named = [found for room in ("optics", "drivers", "planner", "orchestrator", "extensions") for found in named_pages(ROOT / room)]
+    assert len(named) > 20
+    assert not [f"{at}: {name}" for at, name in named if name not in there]

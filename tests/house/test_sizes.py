@@ -21,7 +21,7 @@ DIALECTS = "emulators/devices/dialects/"
 
 LONGER: Mapping[str, int] = {
     "tests/agent/routes/test_generations.py": 455,
-    "tests/cli/test_verbs.py": 487,
+    "tests/cli/test_verbs.py": 471,
     "tests/drivers/test_http_drivers.py": 533,
     "tests/emulators/devices/test_emulated_netconf.py": 474,
     "tests/emulators/devices/test_emulator_faults.py": 545,

@@ -94,15 +94,15 @@ def test_examples_are_copied_and_planned_from_an_installed_wheel(python: Path, t
         python.with_name("testbed"),
         {f"TESTBED_{name}_DIR": str(tmp_path / name) for name in ("DATA", "STATE", "LOCK")},
     )
-    copied = json.loads(_run(testbed, "examples", "--copy", tmp_path / "trial", "--json", **places))["data"]["files"]
+    copied = json.loads(_run(testbed, "examples", "copy", tmp_path / "trial", "--json", **places))["data"]["files"]
     assert {*EXAMPLES, *OF_EXTENSIONS} == set(copied)
     plan, workload = tmp_path / "plan.json", tmp_path / "trial" / "examples" / "workloads" / "dlrm.yaml"
     _run(testbed, "design", "topoopt", "--workload", workload, "--out", plan, **places)
     assert json.loads(plan.read_text())["name"] == "dlrm-topoopt"
-    listed = json.loads(_run(testbed, "reproduce", "--list", "--json", **places))["data"]["scenarios"]
+    listed = json.loads(_run(testbed, "experiment", "reproduce", "--list", "--json", **places))["data"]["scenarios"]
     assert {scenario["name"] for scenario in listed} == set(scenarios())
     for name in ("rail-only", "mltcp-single"):
-        assert "2 arms" in _run(testbed, "reproduce", name, "--check", **places)
+        assert "2 arms" in _run(testbed, "experiment", "reproduce", name, "--check", **places)
 
 
 @pytest.mark.lab

@@ -27,7 +27,7 @@ EXAMPLES = sorted((ROOT / "examples").glob("*.json"))
 
 def test_the_committed_schema_is_the_one_the_program_uses() -> None:
     committed = json.loads((ROOT / "docs" / "reference" / "plan.schema.json").read_text())
-    assert committed == plan_schema(), "write it again: testbed schema plan > docs/reference/plan.schema.json"
+    assert committed == plan_schema(), "write it again: testbed examples schema plan > docs/reference/plan.schema.json"
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)

@@ -71,14 +71,14 @@ def test_a_refusal_with_colours_is_shown_without(driver: str, command: Any) -> N
 
 def test_a_reason_forges_no_row_of_lock_tagout_status_or_doctor(command: Any, tmp_path: Path) -> None:
     with speaker(b"no\r\n") as (port, _):
-        command("polatis-scpi", port, "history")
+        command("polatis-scpi", port, "run", "list")
         (tmp_path / "data").chmod(0o700)
         with Store(tmp_path / "data" / "testbed.sqlite3") as store:
             key, eve = key_of(load_lab(tmp_path / "lab")), Who("eve\x1b[31m", "eve\nroot")
             Locks(store, key, eve).take("reservation", WHOLE, FORGED, for_s=600)
             made = Tagouts(store, key, eve).set("ocs1", FORGED)
         verbs = (("lock",), ("lock", "audit"), ("tagout",), ("tagout", "remove", made.id), ("status",), ("doctor",))
-        for words in (*verbs, ("lock", "--for", "1m", "--reason", "x")):
+        for words in (*verbs, ("lock", "reserve", "--for", "1m", "--reason", "x")):
             _, out, err = command("polatis-scpi", port, *words)
             assert "busy" in out + err, (words, out, err)
             plain(out + err)
@@ -86,7 +86,7 @@ def test_a_reason_forges_no_row_of_lock_tagout_status_or_doctor(command: Any, tm
             assert json.loads(out)
 
 
-@pytest.mark.parametrize("words", [("lock", "--for", "1m"), ("tagout", "ocs1"), ("unlock", "abc", "--steal")])
+@pytest.mark.parametrize("words", [("lock", "reserve", "--for", "1m"), ("tagout", "ocs1"), ("lock", "release", "abc", "--steal")])
 def test_a_reason_of_several_lines_is_refused(command: Any, words: tuple[str, ...]) -> None:
     code, _, err = command("polatis-scpi", 1, *words, "--reason", FORGED)
     assert code == 2 and "one line" in err, err

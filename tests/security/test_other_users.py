@@ -361,7 +361,7 @@ def test_the_draft_of_a_file_is_not_written_through_somebody_elses_link(shared: 
 
 
 def test_an_inventory_that_everybody_may_write_is_told_by_status_and_doctor(command: Any, tmp_path: Path) -> None:
-    command("polatis-scpi", 1, "history")
+    command("polatis-scpi", 1, "run", "list")
     lab = tmp_path / "lab"
     for loose, words in ((lab / "devices.yml", "devices.yml"), (lab, str(lab))):
         before = stat.S_IMODE(loose.stat().st_mode)
@@ -468,7 +468,7 @@ def test_no_program_that_we_start_takes_modules_from_the_current_directory(
     for module in ("json", "argparse", "typer", "yaml"):
         stranger('printf %s "$2" > "$1"', shared / f"{module}.py", f"open({str(shared / 'MARK')!r}, 'w').close()")
     monkeypatch.chdir(shared)
-    started = background.spawn(load(env={}, cwd=tmp_path), ["version"], tmp_path / "said")
+    started = background.spawn(load(env={}, cwd=tmp_path), ["--version"], tmp_path / "said")
     assert started.wait(60) == 0, (tmp_path / "said").read_text()
     made_labs._generate(tmp_path / "lab", tmp_path / "state", ["dicon-scpi"], None)
     assert not (shared / "MARK").exists()

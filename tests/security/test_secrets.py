@@ -100,7 +100,7 @@ def test_passwords_are_nowhere_and_files_are_private(guarded: Guarded) -> None:
             ("verify",),
             ("devices",),
             ("plan", "--topology", str(moved), "-o", str(out / "saved.json")),
-            *(("driver", "record", name, "--out", str(out / f"{name}.txt")) for name in WORDS),
+            *(("devices", "driver", "record", name, "--out", str(out / f"{name}.txt")) for name in WORDS),
         ):
             code, said = lab.hears(*words)
             assert code == 0, (words, said)
@@ -109,7 +109,16 @@ def test_passwords_are_nowhere_and_files_are_private(guarded: Guarded) -> None:
         died = max(path.name for path in (lab.folder / "state" / "runs").iterdir())
         code, said = lab.hears("resume", died)
         assert code == 0, said
-        for words in (("history",), ("show", "last"), ("doctor",), ("rollback", died), ("down", "--yes")):
+        for words in (
+            (
+                "run",
+                "list",
+            ),
+            ("run", "show", "last"),
+            ("doctor",),
+            ("rollback", died),
+            ("down", "--yes"),
+        ):
             code, said = lab.hears(*words)
             assert code == 0 or words == ("doctor",), f"{words}: {code}\n{said}"
         # A login that fails: the device is told another's password, and may say it again.

@@ -115,7 +115,7 @@ def test_doctor_tells_how_much_runs_take_and_from_when_on_to_remove_some(
     (settings.state_dir / "runs" / "r").mkdir(parents=True)
     assert (found := doctor_store._runs(settings)).state == "ok" and found.detail.startswith("1 in ")
     monkeypatch.setattr("orchestrator.store.runs.MANY", 1)
-    assert (found := doctor_store._runs(settings)).state == "warn" and "testbed history --prune --keep 200" in found.fix
+    assert (found := doctor_store._runs(settings)).state == "warn" and "testbed run list --prune --keep 200" in found.fix
 
 
 def test_what_is_deleted_is_given_back_to_the_disk_unless_others_use_the_store(tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ while size:
 os.close(filler)
 
 def history():
-    command = [sys.executable, "-m", "orchestrator.cli.main", "history", "--json"]
+    command = [sys.executable, "-m", "orchestrator.cli.main", "run", "list", "--json"]
     return json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=False).stdout)
 
 full = history()

@@ -102,7 +102,7 @@ def running_twin(
             except Missing as error:
                 words = str(error).removeprefix("the emulated lab did not start: ")
                 lacks = "testbed doctor says what this machine lacks"
-                alone = "; testbed rehearse --devices-only needs neither hosts nor rights" if hosts else ""
+                alone = "; testbed plan --rehearse --devices-only needs neither hosts nor rights" if hosts else ""
                 raise Missing(f"the twin does not start: {words}", hint=lacks + alone) from None
             yield Twin(own.inventory, load_lab(own.inventory), own)
     finally:

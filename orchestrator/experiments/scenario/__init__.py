@@ -1,1 +1,1 @@
-"""Arms measured alternately on one lab: what `compare` and `reproduce` do, kept in a record after every measurement."""
+"""Arms measured alternately on one lab: what `compare` and `reproduce` of `experiment` do, kept in a record."""

@@ -1,4 +1,4 @@
-"""`testbed compare`: plans given on the command line as the arms of a scenario without bands."""
+"""`testbed experiment compare`: plans given on the command line as the arms of a scenario without bands."""
 
 from __future__ import annotations
 

@@ -69,15 +69,17 @@ class ComparisonRecord:
 
 
 def read_record(path: Path) -> dict[str, Any]:
-    """The file saved by `testbed compare` or `testbed reproduce`. Raises: BadFile - it is not such a file."""
+    """The file saved by `testbed experiment compare` or `testbed experiment reproduce`. Raises: BadFile - it is not such a file."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise BadFile([f"{path}: {error.strerror or error}"]) from error
     except ValueError as error:
-        raise BadFile([f"{path}: {error}"], hint="`testbed compare` writes campaigns: campaign.json") from error
+        raise BadFile([f"{path}: {error}"], hint="`testbed experiment compare` writes campaigns: campaign.json") from error
     if not isinstance(found, dict) or found.get("schema") != SCHEMA or not isinstance(found.get("slots"), list):
-        raise BadFile([f"{path}: this is not a campaign ({SCHEMA})"], hint="one is made by: testbed compare A.json B.json")
+        raise BadFile(
+            [f"{path}: this is not a campaign ({SCHEMA})"], hint="one is made by: testbed experiment compare A.json B.json"
+        )
     return found
 
 
@@ -97,7 +99,7 @@ def again(settings: Settings, word: str, kind: str = "compare") -> ComparisonRec
         what, hint = ("comparison", "A.json B.json") if kind == "compare" else ("record", "NAME")
         raise Missing(
             f"there is no {what} {word!r}" + (f"; the latest are {', '.join(there)}" if there else ""),
-            hint=f"testbed {kind} {hint}",
+            hint=f"testbed experiment {kind} {hint}",
         )
     return ComparisonRecord(path.parent, read_record(path))
 

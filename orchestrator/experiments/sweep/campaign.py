@@ -124,4 +124,4 @@ def _left(took_s: Mapping[str, float], total: Mapping[str, int], ended: Mapping[
 
 def _gone(seen: CampaignProgress) -> Unreachable:
     words = f"the Dask scheduler is gone; {seen.done + seen.failed} of {seen.total} trials have ended and are kept"
-    return Unreachable(words, hint="start the scheduler and its workers again, then testbed sweep FILE --resume")
+    return Unreachable(words, hint="start the scheduler and its workers again, then testbed experiment sweep FILE --resume")

@@ -18,6 +18,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -181,7 +182,7 @@ def _scenario(task: Mapping[str, Any], until: float) -> Values:
         path = place / "scenario.yaml"
         path.write_text(page["text"], encoding="utf-8")
         repeats = task["parameters"].get("repeats")
-        words = ["reproduce", str(path), "--yes", *(["--repeats", str(repeats)] if repeats else [])]
+        words = ["experiment", "reproduce", str(path), "--yes", *(["--repeats", str(repeats)] if repeats else [])]
         found = run_testbed(words, None, _own(place), until, (0, _NOT_REPRODUCED))
     values: Values = {"reproduced": float(found.get("outcome") == "reproduced")}
     for each in found["findings"]:
@@ -206,6 +207,7 @@ def run_testbed(
     Raises: NotVerified - it failed, with its code and message; TimedOut.
     """
     at = ["--inventory", str(inventory)] if inventory is not None else []
+    verb = " ".join(takewhile(str.isalpha, words))
     process = subprocess.Popen(
         [*_WITH_WORKER, sys.executable, "-P", "-m", "orchestrator.cli.main", *words, *at, "--json"],
         stdin=subprocess.DEVNULL,
@@ -220,16 +222,16 @@ def run_testbed(
         out, err = process.communicate(timeout=max(until - time.monotonic(), 0.1))
     except subprocess.TimeoutExpired:
         _end(process)
-        raise TimedOut(f"testbed {words[0]}: longer than the campaign's watchdog_s") from None
+        raise TimedOut(f"testbed {verb}: longer than the campaign's watchdog_s") from None
     except BaseException:
         _end(process)
         raise
     try:
         found = json.loads(out)
     except ValueError:
-        raise NotVerified(f"testbed {words[0]} ended with {process.returncode}: {err.strip()[-500:]}") from None
+        raise NotVerified(f"testbed {verb} ended with {process.returncode}: {err.strip()[-500:]}") from None
     if process.returncode not in good:
-        raise NotVerified(f"testbed {words[0]}: {found['code']} {found['message']}")
+        raise NotVerified(f"testbed {verb}: {found['code']} {found['message']}")
     data: dict[str, Any] = found["data"]
     return data
 

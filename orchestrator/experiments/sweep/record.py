@@ -62,7 +62,7 @@ class CampaignRecord:
             return None
         except (OSError, ValueError) as error:
             raise BadFile(
-                [f"{path}: {error}"], hint="delete the file, then make the trial again: testbed sweep FILE --resume"
+                [f"{path}: {error}"], hint="delete the file, then make the trial again: testbed experiment sweep FILE --resume"
             ) from error
         if not isinstance(found, dict) or found.get("key") != key:
             raise BadFile([f"{path}: not the result of trial {key}"], hint="delete the file")
@@ -107,7 +107,7 @@ def begin_campaign(settings: Settings, campaign: Campaign, version: str, *, resu
     except OSError as error:
         raise Missing(f"{folder}: {error.strerror or error}", hint="check the setting state_dir") from error
     made = sum(1 for _ in (folder / TRIALS).glob("*.json"))
-    again = f"testbed sweep FILE --resume keeps them; else give the campaign another name, or delete {folder}"
+    again = f"testbed experiment sweep FILE --resume keeps them; else give the campaign another name, or delete {folder}"
     if made and not resume:
         raise BadFile([f"{folder}: this campaign has {made} results already"], hint=again)
     if made and (before := read_campaign_record(folder).data["version"]) != version:
@@ -140,7 +140,7 @@ def campaign_lock(settings: Settings, name: str) -> Iterator[None]:
     """Keep other commands from running the same campaign. Raises: Locked - one does."""
     with file_lock(private_dir(sweeps(settings)) / f"{name}.lock") as own:
         if not own:
-            raise Locked(f"campaign {name} is being run by another command", hint="testbed sweep show")
+            raise Locked(f"campaign {name} is being run by another command", hint="testbed experiment sweep show")
         yield
 
 
@@ -162,5 +162,5 @@ def find_campaign(settings: Settings, name: str | None) -> CampaignRecord:
     there = {path.parent.name: path.stat().st_mtime_ns for path in sweeps(settings).glob(f"*/{LIST}")}
     if not there or (name is not None and name not in there):
         words = f"there is no campaign {name}{did_you_mean(name, there)}" if name else "no campaign was run yet"
-        raise Missing(words, hint="testbed sweep examples/sweeps/methods.yaml")
+        raise Missing(words, hint="testbed experiment sweep examples/sweeps/methods.yaml")
     return read_campaign_record(sweeps(settings) / (name or max(there, key=lambda each: there[each])))

@@ -58,7 +58,9 @@ def write_tables(record: CampaignRecord) -> None:
                 database.execute(f"CREATE VIEW trials AS SELECT * FROM read_parquet('{place}')")
                 database.execute(_summary([_free(name, OWN) for name in parameters if name not in CHANCE], list(named.values())))
     except (OSError, duckdb.Error) as error:
-        raise Missing(f"{final}: {first_line(error)}", hint="free some space, then testbed sweep FILE --resume") from error
+        raise Missing(
+            f"{final}: {first_line(error)}", hint="free some space, then testbed experiment sweep FILE --resume"
+        ) from error
 
 
 def _row(result: Mapping[str, Any], named: Mapping[str, str]) -> dict[str, Any]:

@@ -42,7 +42,7 @@ def run_trial(task: Mapping[str, Any], version: str) -> Outcome:
     Raises: Refused - this worker, which joined after the others were asked, runs another version.
     """
     if version != of_program():
-        hint = "stop that worker, or install the same version there; then testbed sweep FILE --resume"
+        hint = "stop that worker, or install the same version there; then testbed experiment sweep FILE --resume"
         raise Refused(f"worker on {platform.node()} runs version {of_program()}, this is {version}", hint=hint)
     began, at = time.time(), time.monotonic()
     values: Values = {}

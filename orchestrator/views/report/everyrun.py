@@ -209,7 +209,7 @@ def data(c: ReportContext) -> None:
             f"Without a journal, and not in any number: {', '.join(absent[:20])}{' and more' if len(absent) > 20 else ''}."
         )
     section.notes.append(
-        "Expected times are those of the plan, from data sheets, as the run store has them: `testbed show RUN --json`, run.summary."
+        "Expected times are those of the plan, from data sheets, as stored: `testbed run show RUN --json`, run.summary."
     )
     for answer in c.book.answers.values():
         section.codes.append((f"{answer.name}: {answer.what}", answer.sql))

@@ -40,7 +40,7 @@ def compare_to_first(times: Mapping[str, Sequence[Sequence[float]]]) -> dict[str
 
 
 def comparison_sections(c: ReportContext, kept: Mapping[str, Any]) -> None:
-    """Add the sections of a record, as `compare` or `reproduce` keeps it."""
+    """Add the sections of a record, as `experiment compare` or `reproduce` keeps it."""
     for measurement in {OF_ITERATIONS[one.metric][-1] for one in compared_of(kept) if one.metric in OF_ITERATIONS}:
         for folder in c.campaign.journals.values():
             c.book.read_more(folder, measurement)

@@ -66,7 +66,9 @@ def one_run(c: ReportContext, source: Source) -> None:
     )
     if hosts:
         spread.tables.append(result_table(hosts, {"phase": "hosts", **SPREAD}))
-    spread.notes.append("How times spread over runs: `testbed report RUN RUN ...` or `testbed report --since 7d`.")
+    spread.notes.append(
+        "How times spread over runs: `testbed experiment report RUN RUN ...` or `testbed experiment report --since 7d`."
+    )
     if spread.drawings or spread.tables:
         c.sections.append(spread)
 

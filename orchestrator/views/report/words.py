@@ -43,7 +43,8 @@ def command_of_run(source: Source) -> tuple[str, bool]:
     record = source.record
     said = [f"plan {record.plan_name}"] if record.plan_name else []
     said += [f"{k}={v}" for k, v in record.options.to_json().items() if v not in (None, False, [], ())]
-    return f"testbed {record.verb}" + (f"   ({', '.join(said)})" if said else ""), False
+    verb = "plan --prewire" if record.verb == "prewire" else record.verb
+    return f"testbed {verb}" + (f"   ({', '.join(said)})" if said else ""), False
 
 
 def kind_of_devices(sources: Iterable[Source]) -> str:

@@ -103,6 +103,6 @@ def test_a_plan_whose_devices_cannot_be_read_is_not_rehearsed(tmp_path: Path) ->
     plan = tmp_path / "plan.json"
     plan.write_text('{"schema": "testbed.plan/1", "name": "two", "links": [{"a": "gpu01:p1", "b": "gpu02:p1"}]}')
     with pytest.raises(CommandFailed, match=r"E-UNREACHABLE: ocs1: .*; ") as refused:
-        CommandLine(inventory, tmp_path)("rehearse", "--topology", plan)
+        CommandLine(inventory, tmp_path)("plan", "--rehearse", "--topology", plan)
     assert refused.value.code == 5 and "testbed doctor" in str(refused.value)
     assert not (tmp_path / "state" / "rehearsals").exists()

@@ -1,4 +1,4 @@
-"""`testbed compare`: two plans in turns, kept after every measurement, the lab left as it says, intervals that mean something."""
+"""`experiment compare`: two plans in turns, each measurement kept, the lab left as it says, intervals that mean something."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ PLANS = [ROOT / "examples" / f"{name}.json" for name in SPEED_MS]
 
 
 def compare(typed: Typed, *words: object, code: int = 0) -> dict[str, Any]:
-    said = typed("compare", *words, "--json")
+    said = typed("experiment", "compare", *words, "--json")
     assert said.code == code, said.out
     return dict(json.loads(said.out))
 
@@ -159,7 +159,7 @@ def test_a_failure_keeps_what_was_measured_leaves_the_lab_as_promised_and_can_be
     body = compare(typed, *PLANS, "--repeats", 1, code=6)
     name = body["message"].splitlines()[1].split(":")[0]
     assert f"{name}: 1 of 2 measurements are saved; the lab was left as it was before: nothing is up" in body["message"]
-    assert f"testbed compare --resume {name}" in body["hint"]
+    assert f"testbed experiment compare --resume {name}" in body["hint"]
     kept = json.loads((engine.lab.settings.state_dir / "campaigns" / name / "campaign.json").read_text())
     assert [(slot["state"], slot.get("error", "")) for slot in kept["slots"]] == [("done", ""), ("failed", "ocs1: no answer")]
     before = len(engine.said)
@@ -190,7 +190,7 @@ def test_the_lab_is_left_as_said_also_when_the_time_is_up(typed: Typed, engine: 
 def test_a_job_that_runs_is_not_stopped_without_a_yes(typed: Typed, engine: Engine) -> None:
     settings, store = engine.lab.settings, engine.lab.store
     store.add_job(slice_of(load_lab(settings.inventory), settings), "r", "somebody's", spec())
-    said = typed("compare", *PLANS)
+    said = typed("experiment", "compare", *PLANS)
     assert said.code == 2 and "add --yes" in said.err and not engine.said
 
 
@@ -215,7 +215,7 @@ BAD: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
 @pytest.mark.parametrize("name", BAD)
 def test_plans_that_cannot_be_compared_are_refused_before_anything_moves(typed: Typed, engine: Engine, name: str) -> None:
     change, words = BAD[name]
-    said = typed("compare", PLANS[0], rewritten(change, typed.home))
+    said = typed("experiment", "compare", PLANS[0], rewritten(change, typed.home))
     assert said.code == 3 and words in said.err and not engine.said
     assert not (engine.lab.settings.state_dir / "campaigns").exists()
 
@@ -230,11 +230,11 @@ def test_a_job_given_to_both_makes_different_jobs_the_same(typed: Typed, engine:
 
 
 def test_bad_words_are_refused(typed: Typed, engine: Engine) -> None:
-    assert "two plans are required" in typed("compare", PLANS[0]).err
-    assert "the job ends after 300 iterations" in typed("compare", *PLANS, "--iterations", 300).err
-    assert "there is no comparison 'x'" in typed("compare", "--resume", "x").err
-    assert "give no plans and no --job" in typed("compare", *PLANS, "--resume", "x").err
-    assert "--within" in typed("compare", *PLANS, "--within", "soon").err
+    assert "two plans are required" in typed("experiment", "compare", PLANS[0]).err
+    assert "the job ends after 300 iterations" in typed("experiment", "compare", *PLANS, "--iterations", 300).err
+    assert "there is no comparison 'x'" in typed("experiment", "compare", "--resume", "x").err
+    assert "give no plans and no --job" in typed("experiment", "compare", *PLANS, "--resume", "x").err
+    assert "--within" in typed("experiment", "compare", *PLANS, "--within", "soon").err
     assert not engine.said
 
 

@@ -59,10 +59,10 @@ def test_a_query_of_a_run_finds_the_job_that_it_moved_and_what_was_recorded_of_i
 
 def test_show_has_a_line_of_the_job_that_a_run_moved_and_says_who_launched_it(typed: Typed, lab: Lab, moved: str) -> None:
     launched = lab.store.history(KEY, limit=0)[-1].id
-    assert f"job ddp (train, launched by {launched}): 42 iterations, median 40." in typed("show", moved).out
-    (job,) = typed("show", moved, "--json").data["jobs"]
+    assert f"job ddp (train, launched by {launched}): 42 iterations, median 40." in typed("run", "show", moved).out
+    (job,) = typed("run", "show", moved, "--json").data["jobs"]
     assert (job["run"], job["job"], job["count"]) == (launched, "ddp", 42)
-    assert "job ddp (train): 30 iterations" in typed("show", "last").out, "its own job is nobody else's"
+    assert "job ddp (train): 30 iterations" in typed("run", "show", "last").out, "its own job is nobody else's"
 
 
 def test_the_export_of_all_runs_has_every_iteration_once(typed: Typed, moved: str) -> None:
@@ -75,6 +75,6 @@ def test_a_run_that_found_no_job_has_none_and_one_that_changed_nothing_neither(t
     lab.clock.now_ns += 1000 * MS
     looked = lab.store.new_run("verify", KEY, plan_name="crossed", inventory="/nowhere", user="ann")
     looked.finish("ok")
-    assert "iterations" not in typed("show", looked.id).out
+    assert "iterations" not in typed("run", "show", looked.id).out
     run = lab.up("ring", RING, found_job=False, job_ms=None)
-    assert "iterations" not in typed("show", run).out
+    assert "iterations" not in typed("run", "show", run).out

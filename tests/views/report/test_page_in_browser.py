@@ -38,7 +38,7 @@ def test_on_a_phone_figures_can_be_read_and_names_of_runs_are_not_broken(browser
     lab.up("broken", RING, status="failed", message="ocs1: no answer", moved=False)
     lab.up("ring", RING, before=("crossed", CROSSED))
     for what in ("all", "last"):
-        file = typed("report", what, "--json").data["file"]
+        file = typed("experiment", "report", what, "--json").data["file"]
         with browser.new_context(viewport={"width": 390, "height": 844}) as context:
             page = context.new_page()
             page.goto(f"file://{file}")

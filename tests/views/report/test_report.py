@@ -1,4 +1,4 @@
-"""`testbed report`: what the page says is what the journals hold, what they do not hold is said, and the page needs nobody."""
+"""`experiment report`: what the page says is what the journals hold, what they do not hold is said, and the page needs nobody."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tests.views.report.recorded import CROSSED, KEY, RING, SWITCHES, Lab
 
 
 def report(typed: Typed, *words: object) -> tuple[Page, dict[str, Any]]:
-    said = typed("report", *words, "--json")
+    said = typed("experiment", "report", *words, "--json")
     assert said.code == 0, said.out
     return Page(Path(said.data["file"]).read_text()), said.data
 
@@ -59,7 +59,7 @@ def shown_as_answered(typed: Typed, page: Page) -> int:
     for value, origin in page.shown:
         if origin.startswith("store:"):
             run, *path = origin.removeprefix("store:").split("/")
-            found = json.loads(typed("show", run, "--json").out)["data"]["run"]
+            found = json.loads(typed("run", "show", run, "--json").out)["data"]["run"]
             for word in path:
                 found = found[word]
         else:
@@ -217,7 +217,7 @@ def test_a_torn_journal_is_reported_with_what_it_lost(typed: Typed, lab: Lab) ->
     run = lab.up("ring", RING)
     part = lab.settings.run_dir(run) / "telemetry" / "000.lp"
     part.write_bytes(part.read_bytes()[:-5])
-    said = typed("report", run, "--out", typed.home / "torn.html")
+    said = typed("experiment", "report", run, "--out", typed.home / "torn.html")
     assert said.code == 0 and "torn last line" in said.err
     page = Page((typed.home / "torn.html").read_text())
     assert f"{run}/000.lp:" in page.text and "torn last line" in page.text
@@ -244,7 +244,7 @@ def test_a_journal_that_lacks_any_of_its_fields_still_makes_a_report(typed: Type
     part.write_text("\n".join(lines) + "\n")
     page, _ = report(typed, run)
     assert recomputed(typed, page) > 50 and shown_as_answered(typed, page) > 5
-    assert typed("report", "all").code == 0
+    assert typed("experiment", "report", "all").code == 0
 
 
 def test_the_figures_are_files_for_papers_and_the_same_every_time(typed: Typed, lab: Lab) -> None:
@@ -281,7 +281,7 @@ def test_a_disk_that_fills_tears_neither_page_nor_figure_nor_table(
 ) -> None:
     run = lab.up("ring", RING)
     page, folder = typed.home / "page.html", typed.home / "paper"
-    words = ("report", run, "--out", page, "--figures", folder, "--data", folder)
+    words = ("experiment", "report", run, "--out", page, "--figures", folder, "--data", folder)
     assert typed(*words).code == 0
     before = {path: path.read_bytes() for path in (page, *folder.iterdir())}
     write, size = getattr(report_command, part), [0]
@@ -303,7 +303,7 @@ def test_a_page_may_go_where_no_file_is(typed: Typed, lab: Lab) -> None:
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
     fcntl.fcntl(reader, fcntl.F_SETPIPE_SZ, 1 << 20)
     try:
-        assert typed("report", lab.up("ring", RING), "--out", pipe).code == 0
+        assert typed("experiment", "report", lab.up("ring", RING), "--out", pipe).code == 0
         assert os.read(reader, 1 << 20).startswith(b"<!doctype html>") and pipe.is_fifo()
     finally:
         os.close(reader)
@@ -311,7 +311,7 @@ def test_a_page_may_go_where_no_file_is(typed: Typed, lab: Lab) -> None:
 
 def test_the_default_page_is_written_beside_the_journal(typed: Typed, lab: Lab) -> None:
     run = lab.up("ring", RING)
-    said = typed("report")
+    said = typed("experiment", "report")
     path = lab.settings.run_dir(run) / "report.html"
     assert said.code == 0 and "Report: " in said.out and path.is_file() and not list(path.parent.glob(".*"))
 
@@ -321,7 +321,7 @@ def test_runs_of_other_labs_are_left_out_of_a_campaign_and_named(typed: Typed, l
     there = lab.up("ring", RING, dark_ms=900.0, lab="other-77")
     page, data = report(typed, "all")
     assert data["runs"] == [there], "the newest run's lab, where the inventory's has no run"
-    said = typed("report", "all")
+    said = typed("experiment", "report", "all")
     assert f"runs of other-77 alone; left out: 2 of {KEY}" in said.out
     assert report(typed)[1]["runs"] == [there]
     lab.up("ring", RING, dark_ms=42.0)
@@ -373,8 +373,8 @@ def test_after_the_lab_was_taken_down_the_report_is_of_the_plan_that_was_up(type
     second = lab.up("crossed", CROSSED, before=("ring", RING))
     taken_down = lab.store.new_run("down", KEY, user="ann")
     taken_down.finish("ok")
-    said = typed("report")
-    assert said.code == 0 and "1 run\n" in said.out and "next: testbed report all" in said.out + said.err
+    said = typed("experiment", "report")
+    assert said.code == 0 and "1 run\n" in said.out and "next: testbed experiment report all" in said.out + said.err
     assert report(typed)[1]["runs"] == [second]
     assert report(typed, "last")[1]["runs"] == [taken_down.id]
 
@@ -390,17 +390,17 @@ def test_a_change_that_was_refused_is_not_the_newest_that_brought_a_plan_up(type
 
 
 def test_bad_words_are_refused_with_what_would_do(typed: Typed, lab: Lab) -> None:
-    said = typed("report")
+    said = typed("experiment", "report")
     assert said.code == 2 and "there are no runs yet" in said.err
     run = lab.up("ring", RING)
-    said = typed("report", "nine")
+    said = typed("experiment", "report", "nine")
     assert said.code == 2 and f"no run or campaign 'nine'; the latest are {run}" in said.err
-    assert "neither an age" in typed("report", "--since", "yesterday").err
-    said = typed("report", "--plan", "torus")
+    assert "neither an age" in typed("experiment", "report", "--since", "yesterday").err
+    said = typed("experiment", "report", "--plan", "torus")
     assert said.code == 2 and "no run that changed the lab matches" in said.err
-    assert "runs cannot be combined with" in typed("report", run, "--since", "7d").err
+    assert "runs cannot be combined with" in typed("experiment", "report", run, "--since", "7d").err
     (typed.home / "some.json").write_text("{}")
-    said = typed("report", typed.home / "some.json")
+    said = typed("experiment", "report", typed.home / "some.json")
     assert said.code == 3 and "this is not a campaign" in said.err
 
 
@@ -409,7 +409,7 @@ def test_a_place_that_cannot_be_written_is_named(typed: Typed, lab: Lab, flag: s
     run = lab.up("ring", RING)
     (typed.home / "file").write_text("")
     place = typed.home / "file" / "below"
-    said = typed("report", run, flag, place)
+    said = typed("experiment", "report", run, flag, place)
     assert said.code == 2 and f"{place} cannot be written: Not a directory" in said.err and f"choose another {flag}" in said.err
 
 
@@ -424,8 +424,8 @@ def test_a_campaign_by_time_or_tag_takes_the_runs_of_that_time_or_tag(
     monkeypatch.setattr("time.time", lambda: 1_795_000_000 + lab.clock.now_ns / 1e9)
     assert report(typed, "--since", "1h")[1]["runs"] == [second]
     assert report(typed, "--until", "1h", "--plan", "ring")[1]["runs"] == [first]
-    assert "no run that changed the lab matches" in typed("report", "--tag", "paper-fig3").err
-    assert typed("note", first, "--tag", "paper-fig3").code == 0
+    assert "no run that changed the lab matches" in typed("experiment", "report", "--tag", "paper-fig3").err
+    assert typed("run", "note", first, "--tag", "paper-fig3").code == 0
     assert report(typed, "--tag", "paper-fig3")[1]["runs"] == [first]
 
 
@@ -445,7 +445,7 @@ def test_numbers_are_shown_with_their_units() -> None:
 def test_nothing_is_written_where_the_page_cannot_be(typed: Typed, lab: Lab) -> None:
     run = lab.up("ring", RING)
     (typed.home / "kept.html").mkdir()
-    assert typed("report", run, "--out", typed.home / "kept.html").code == 0
+    assert typed("experiment", "report", run, "--out", typed.home / "kept.html").code == 0
     assert [path.name for path in (typed.home / "kept.html").iterdir()] == ["report.html"]
 
 

@@ -78,7 +78,7 @@ def test_an_iteration_counts_from_the_end_of_the_one_before() -> None:
 
 
 def record(lab: Lab, text: str, slots: list[dict[str, Any]]) -> str:
-    """Keep a record of these measurements, as `testbed reproduce` does."""
+    """Keep a record of these measurements, as `testbed experiment reproduce` does."""
     found = scenario(text)
     facts = to_json({n: getattr(found, n) for n in ("name", "title", "source", "claim", "label", "differs", "compared")})
     arms = {name: {"swept": to_json(arm.swept)} for name, arm in found.arms.items()}
@@ -173,7 +173,7 @@ def test_a_change_is_read_from_the_journals_of_the_job_and_of_the_change(typed: 
 def test_a_scenarios_page_fits_a_phone(browser: Browser, typed: Typed, lab: Lab) -> None:  # noqa: F811
     slots = [stayed(lab, 40.0 + n, arm) for n, arm in enumerate("abba")]
     record(lab, STAY, slots)
-    file = typed("report", "reproduce-1", "--json").data["file"]
+    file = typed("experiment", "report", "reproduce-1", "--json").data["file"]
     with browser.new_context(viewport={"width": 390, "height": 844}) as context:
         page = context.new_page()
         page.goto(f"file://{file}")

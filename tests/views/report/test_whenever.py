@@ -18,7 +18,7 @@ from tests.views.report.recorded import CROSSED, KEY, MS, RING, Lab
 
 
 def page_of(typed: Typed, run: str) -> str:
-    said = typed("report", run, "--json")
+    said = typed("experiment", "report", run, "--json")
     assert said.code == 0, said.out
     return Path(said.data["file"]).read_text()
 

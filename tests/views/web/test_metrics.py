@@ -126,7 +126,7 @@ def test_counters_take_in_what_is_added_once_and_never_become_less(told: Told) -
         told.move(told.run(), dark_ms=5.0)
         found = now(metrics)
         assert found["testbed_job_iterations_total", "ddp"] == 15 and found["testbed_dark_seconds_bucket", "0.005"] == 1
-        journal.unlink()  # as `history --prune` and `telemetry prune` do
+        journal.unlink()  # as `run list --prune` and `telemetry prune` do
         told.store.write("DELETE FROM runs WHERE id=?", (first.id,))
         found = now(metrics)
         assert found["testbed_job_iterations_total", "ddp"] == 15 and found["testbed_runs_total", "ok", "up"] == 1

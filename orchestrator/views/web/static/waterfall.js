@@ -1,4 +1,4 @@
-// Where the milliseconds of a change went: two charts, each on its own axis, as `testbed show` draws them.
+// Where the milliseconds of a change went: two charts, each on its own axis, as `testbed run show` draws them.
 const ms = (value) => (value < 99.95 ? value.toFixed(1) : Math.round(value).toLocaleString("en"));
 const cell = (name, text, parent) => {
   const made = document.createElement("span");

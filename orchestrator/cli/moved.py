@@ -1,0 +1,43 @@
+"""Where verbs went that had another name, so that a command typed from memory is told its new place."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from optics.errors import Usage
+
+MOVED: Mapping[str, str] = {
+    "prewire": "plan --prewire",
+    "rehearse": "plan --rehearse",
+    "history": "run list",
+    "show": "run show",
+    "note": "run note",
+    "queue": "job queue",
+    "lock --after": "lock reserve",
+    "lock --device": "lock reserve",
+    "lock --for": "lock reserve",
+    "lock --hosts": "lock reserve",
+    "lock --ports": "lock reserve",
+    "unlock": "lock release",
+    "driver": "devices driver",
+    "exec": "host exec",
+    "shell": "host shell",
+    "report": "experiment report",
+    "compare": "experiment compare",
+    "reproduce": "experiment reproduce",
+    "sweep": "experiment sweep",
+    "grafana": "telemetry grafana",
+    "examples --copy": "examples copy",
+    "schema": "examples schema",
+    "version": "--version",
+}
+"""The new place of each old name: a verb, or a verb with its second word or an option of it."""
+
+
+def refuse_moved(words: Sequence[str]) -> None:
+    """Raises: Usage - these words, a verb and what follows it, are a command that has another name now."""
+    for old, new in MOVED.items():
+        first, _, second = old.partition(" ")
+        options = words[1:] if words[1:2] and words[1].startswith("-") else ()
+        if words[:1] == [first] and (not second or second in (*words[1:2], *options)):
+            raise Usage(f"`testbed {old}` is now `testbed {new}`", hint=f"testbed {new} --help" if " " in new else f"testbed {new}")
