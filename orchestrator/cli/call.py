@@ -40,8 +40,8 @@ T = TypeVar("T")
 API = "testbed/v1"
 _LAB_VERBS = "|".join(
     (
-        "compare|confirm|design|devices|doctor|down|driver|exec|guard|job|lab|lock|plan|prewire|queue|rehearse|reproduce|restore",
-        "resume|rollback|serve|shell|status|tagout|turn|ui|unlock|up|verify|watch",
+        "compare|confirm|design|devices|doctor|down|driver|exec|job|lab|lock|plan|prewire|queue|rehearse|reproduce|restore",
+        "resume|rollback|service|shell|status|tagout|ui|unlock|up|verify|watch",
         *(verb for found in verbs_of_extensions().values() for verb in found),
     )
 )

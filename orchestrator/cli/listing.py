@@ -30,11 +30,8 @@ VERBS: Mapping[str, Mapping[str, str]] = {
         "status": "Show the present state of the lab, as its devices and hosts report it.",
         "verify": "Verify the lab rung by rung: map, light, link, identity, forwarding, traffic.",
     },
-    "guard": {
-        "guard": "Watch the current plan; reroute traffic around circuits that lose light; recover its job.",
-    },
-    "turn": {
-        "turn": "Turn the slots of the plan that is up.",
+    "service": {
+        "service": "Background processes: guard, schedule, queue, metrics, sink, adapt, pacing.",
     },
     **{
         f"extensions.{name}.command": {verb: summary for verb, summary in verbs.items() if " " not in verb}
@@ -58,7 +55,7 @@ VERBS: Mapping[str, Mapping[str, str]] = {
         "job": "The job of the current plan.",
     },
     "queue": {
-        "queue": "List the jobs that run and wait; serve the queue.",
+        "queue": "List the jobs that run and wait.",
     },
     "onhost": {
         "exec": "Run a command on a host, and exit with its exit code.",
@@ -74,9 +71,6 @@ VERBS: Mapping[str, Mapping[str, str]] = {
     },
     "ui": {
         "ui": "Serve a web page that shows the lab live, with a button for the safe plan.",
-    },
-    "serve": {
-        "serve": "Answer other programs.",
     },
     "report": {
         "report": "Write a report on runs: a self-contained page, and figures for papers.",
