@@ -152,7 +152,7 @@ def fast() -> Arm:
         (path := lab.folder / "plan.json").write_text(json.dumps(plan))
         with watched(lab.state / "control.sock") as glass:
             lab.call("up", "--topology", path)
-            work(["adapt", "--turns", str(TURNS)], lab.env, BUDGET_S["turns"])
+            work(["service", "run", "adapt", "--turns", str(TURNS)], lab.env, BUDGET_S["turns"])
             run = lab.call("job", "stop")["run"]
         take(arm, run, lab.folder / "runs" / "runs", glass.dark())
     return arm

@@ -47,7 +47,7 @@ def plan(lab: BenchLab, arm: str) -> Path:
 def steps(lab: BenchLab, arm: str) -> list[dict[str, float]]:
     """Run the job; the records of its iterations without the first ones, each with `took_ms`, from the end of the one before."""
     lab.call("up", "--topology", plan(lab, arm), "--no-job")
-    lab.call("turn", "--stop")
+    lab.call("service", "stop", "schedule")
     with turning(lab, ARMS[arm][1]):
         lab.call("job", "launch")
         give_up = time.monotonic() + 240

@@ -48,7 +48,7 @@ def main() -> int:
             inside[name].append(sum(p["seconds"] for p in report["phases"] if p["name"] in ("drain", "switch", "link", "verify")))
             if report["made"] != 48:
                 raise RuntimeError(f"not the change that was to be timed: {report['made']} made")
-            lab.call("telemetry", "stop")
+            lab.call("service", "stop", "sink")
         lab.env["TESTBED_INFLUX_URL"] = "none"
         lab.call("down", "--yes")
     without, with_ = (statistics.median(found[name]) for name in ("none", "hole"))

@@ -1,6 +1,6 @@
 """Time from a fault to iterations again, over waiting for the collective's own timeout: rank killed, rank hung, fibre cut.
 
-Six hosts train over a ring with three chords; `testbed guard --jobs` watches. Each trial hurts another rank or fibre, and counts
+Six hosts train over a ring with three chords; the guard with `--jobs` watches. Each trial hurts another rank or fibre, and counts
 from before the fault to the end of the first iteration that the job had not made before, by the records of rank 0: iterations that
 are trained twice are part of the cost. The other arm is a rank that hangs without the guard: the others wait for the collective's
 timeout (`TESTBED_TIMEOUT_S` of workloads/host/place.py, 60 s), and then end. Only the time until then counts, to its advantage:

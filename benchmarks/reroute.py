@@ -1,4 +1,4 @@
-"""Fibres cut under a training job: how soon `testbed guard` says so, and how soon traffic is rerouted, job running all the while.
+"""Fibres cut under a training job: how soon the guard reports it, and how soon traffic is rerouted, job running all the while.
 
 A lab of six hosts carries a ring with three chords and a training job. Twelve times one of its cables is cut through; the guard
 learns it from the hosts, routes traffic around it, and puts the planned routes back when the cable is whole again. Detection counts
@@ -34,7 +34,7 @@ class Events:
     """The output of a guard in the foreground, in order."""
 
     def __init__(self, lab: BenchLab, *options: str) -> None:
-        words = [str(TESTBED), "guard", "--jsonl", "--hold", "500ms", *options]
+        words = [str(TESTBED), "service", "run", "guard", "--jsonl", "--hold", "500ms", *options]
         self._guard = subprocess.Popen(words, env=lab.env, stdout=subprocess.PIPE, text=True)
         self._said: queue.Queue[dict[str, Any]] = queue.Queue()
         self._reader = threading.Thread(target=self._read)

@@ -7,7 +7,7 @@ sends 3 MB, which takes 0.4 s alone; so two fit beside each other. Everything is
 (share_rig.py), and each part's arms are taken by turns in one run. Where jobs begin together, signals made them.
 
 neighbour: a job beside another one with a third of its computing, on circuits of its own and over the uplink, over the same
-alone: at most 1.03, and at least 1.3. shift: `testbed coordinate --by shift` over nobody's coordination, both under a fair
+alone: at most 1.03, and at least 1.3. shift: `testbed service start pacing` over nobody's coordination, both under a fair
 queue for each job: at most 1/1.3; incompatible: the same with jobs that send three quarters of their time: within a tenth, and
 told. three: jobs of which one shares an uplink with each other one: at most 1/1.3 for the one in the middle. mltcp:
 `congestion: mltcp` in one queue over reno under the fair queue, in the last third of a run: at most 0.80; the gap between
@@ -110,9 +110,9 @@ def neighbour(lab: BenchLab) -> Figures:
 
 @contextmanager
 def coordinated(lab: BenchLab, words: list[str]) -> Iterator[None]:
-    """`testbed coordinate --by shift` until the block ends, whether it returns or stays; what it says goes to `words`."""
+    """`testbed service start pacing` until the block ends, whether it returns or stays; what it says goes to `words`."""
     with tempfile.TemporaryFile("w+") as said:
-        command = [str(TESTBED), "coordinate", "--by", "shift", "--yes"]
+        command = [str(TESTBED), "service", "start", "pacing", "--yes"]
         process = subprocess.Popen(command, env=lab.env, stdout=said, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
         try:
             with_out = time.monotonic() + COORDINATE_S
@@ -121,13 +121,13 @@ def coordinated(lab: BenchLab, words: list[str]) -> Iterator[None]:
             said.seek(0)
             words.append(said.read())
             if process.returncode not in (0, None) and "score" not in words[-1].lower():
-                raise RuntimeError(f"coordinate: exit {process.returncode}: {words[-1]}")
+                raise RuntimeError(f"pacing: exit {process.returncode}: {words[-1]}")
             yield
         finally:
             if process.poll() is None:
                 process.terminate()
                 process.wait(20)
-            lab.call("coordinate", "--by", "off", check=False)
+            lab.call("service", "stop", "pacing", check=False)
 
 
 def turns(lab: BenchLab, loads: Sequence[Load], judged: str, words: list[str]) -> tuple[float, dict[str, float]]:

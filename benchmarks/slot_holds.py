@@ -83,7 +83,7 @@ def turning(lab: BenchLab, arm: str) -> Iterator[None]:
         timeout = "200000" if arm == OWN else "5000"
         command = ["nsenter", "-t", str(pid), "-n", "sysctl", "-qw", f"net.ipv4.tcp_rto_min_us={timeout}"]
         subprocess.run(command, check=False, stderr=subprocess.DEVNULL)  # kernels before 6.12 have it in the routes alone
-    command = [sys.executable, __file__, "testbed", arm, "turn", "--foreground", "--json"]
+    command = [sys.executable, __file__, "testbed", arm, "service", "run", "schedule", "--json"]
     said = (lab.folder / "turn.said").open("ab")
     with said, subprocess.Popen(command, env=lab.env, stdout=said, stderr=said) as turner:
         try:
@@ -158,7 +158,7 @@ def main() -> int:
     short, arms = Arm(), {arm: Arm() for arm in (HELD, NOT, OWN)}
     with bench_lab(2, "--settle-s", "0.05", "--rate-mbps", "100") as lab:
         lab.call("up", "--topology", plan(lab, "short", 0.25))
-        lab.call("turn", "--stop")
+        lab.call("service", "stop", "schedule")
         measured(lab, HELD, short, slots, 0.31)
         with flows(lab, DIRECTIONS) as running:
             time.sleep(1.0)
@@ -169,7 +169,7 @@ def main() -> int:
         promise(lab, 0.125)
         lab.settle(0.2)
         lab.call("up", "--topology", plan(lab, "long", 0.565))
-        lab.call("turn", "--stop")
+        lab.call("service", "stop", "schedule")
         for number in range(ROUNDS):
             for arm in list(arms)[number % 3 :] + list(arms)[: number % 3]:
                 measured(lab, arm, arms[arm], each, 0.7)

@@ -294,7 +294,7 @@ def run(lab: BenchLab, slots: int) -> tuple[dict[str, Any], bool]:
     met = True
     ends: list[tuple[str, int, int]] = []
     for name, spinning in (("", 0), ("busy_", 2)):
-        (file,) = (lab.folder / "data" / "turn").glob("*.json")
+        (file,) = (lab.folder / "data" / "schedule").glob("*.json")
         planned = float(json.loads(file.read_text().partition("\n")[0])["planned_duty"])
         with busy(spinning):
             seen, spans, (begin, end), senders = window(lab, slots, DWELL_S + SETTLE_S + REACTION_S)
@@ -332,7 +332,7 @@ def run(lab: BenchLab, slots: int) -> tuple[dict[str, Any], bool]:
             print(f"    clocks {words}: ends expected {middle:.3f} ms apart, median of {number}")
             figures[f"{name}clock{'_off' if which else ''}_ms"] = round(middle, 3)
             met &= middle < CLOCK_MS
-    lab.call("turn", "--stop")
+    lab.call("service", "stop", "schedule")
     lab.call("down", "--yes")
     return {"planned_duty": planned, "off_s": off_s, **figures}, met
 

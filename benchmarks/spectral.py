@@ -104,9 +104,9 @@ def shared(lab: BenchLab, alone: float) -> dict[str, float]:
         time.sleep(4 * DWELL_S)
         rate, begin, end = carried(one, 2 * CYCLES * (DWELL_S + SETTLE_S))
         rates = [rate, sum(flow.rate(begin, end) for flow in other)]
-    (state,) = (lab.folder / "data" / "turn").glob("*.json")
+    (state,) = (lab.folder / "data" / "schedule").glob("*.json")
     duty = float(json.loads(state.read_text().partition("\n")[0])["planned_duty"]) / 2
-    lab.call("turn", "--stop")
+    lab.call("service", "stop", "schedule")
     return {"duty": duty, "a": rates[0] / alone, "c": rates[1] / alone}
 
 

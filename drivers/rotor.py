@@ -79,7 +79,7 @@ class Rotor(PairSwitch):
         if (change.remove or change.add) and not marks.writes:
             at = rotor.parse_position((await self._ask("POS?")).lines)
             if at.state in CLOSED:
-                raise Refused(f"{self.name}: it turns through its stored maps", hint="testbed turn --stop")
+                raise Refused(f"{self.name}: it turns through its stored maps", hint="testbed service stop schedule")
         return await super()._round(change, marks)
 
     async def _read(self) -> frozenset[Pair]:

@@ -6,10 +6,11 @@ figures, `view.py` (`VIEW`), `measurements.py` (`MEASUREMENTS`) and `panels.py` 
 `board.py` (`PAGE`, `build`) is a dashboard of its own. Two packages are copied to hosts, and no other part imports them: `host`,
 which is part of the agent there (`MECHANISMS`), and `rank`, which runs beside ranks.
 
-An extension may have verbs, and a *service*, which works in the background: its kind is in `service.py` (`KIND`), its verbs are in
-`command.py` (`app`; `GROUP` for those of `testbed GROUP`), and in `__init__.py`, which imports nothing, with a line each (`VERBS`).
-What they print with `--json` is in `shapes.py` (`DATA`), how the service is shown in `live.py` (`SERVICE_VIEW`), and when it runs
-beside the jobs of a scenario in `arm.py` (`ARM`); `begin` and `end` of `command.py` then start and stop it.
+An extension may have a *service*, which works in the background: its kind, with its options and its function, is in `service.py`
+(`KIND`), and `testbed service` starts, runs, stops and shows it. How it is shown to viewers is in `live.py` (`SERVICE_VIEW`), when
+and with which options it runs beside the jobs of a scenario in `arm.py` (`ARM`). Verbs of its own are in `command.py` (`app`;
+`GROUP` for those of `testbed GROUP`), and in `__init__.py`, which imports nothing, with a line each (`VERBS`); what they print with
+`--json` is in `shapes.py` (`DATA`).
 """
 
 from __future__ import annotations

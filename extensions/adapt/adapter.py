@@ -1,4 +1,4 @@
-"""`testbed adapt`: circuits of a job's regions follow its traffic, one turn while it computes, as often as it pays.
+"""`testbed service run adapt`: circuits of a job's regions follow its traffic, one turn while it computes, as often as it pays.
 
 One run of the store from the first look to the last: it holds the lock, and every turn is one row of steps in it. `--stop` ends it
 after the turn under way. Whatever ends it, hosts run confirmed routes, and the store says which links they use.
@@ -18,7 +18,7 @@ from extensions.adapt.hosts import demand
 from extensions.adapt.plan import Adapt, Region, regions_of
 from extensions.adapt.record import Look, record_look
 from extensions.adapt.region import Proposal, proposal, split, without
-from extensions.adapt.service import KIND, AdaptReport, AdaptState
+from extensions.adapt.service import KIND, AdaptOptions, AdaptReport, AdaptState
 from extensions.adapt.traffic import Bytes, Demand, Forecast, Pace, bytes_of, distance, pace
 from extensions.adapt.turning import Abandoned, Standing, Turned, Turning
 from optics import HostName, HostPort, Link, Locked, Missing, NotVerified, TestbedError
@@ -62,14 +62,6 @@ AGAIN_S = 1.0
 """Pause (s) after a failure: an agent that was killed is back within it."""
 
 
-@dataclass(frozen=True, slots=True)
-class AdaptOptions:
-    """turns: end after so many; 0: when the job does. log: the file of its events."""
-
-    turns: int = 0
-    log: str = ""
-
-
 async def adapt(command: Command, *, notify: Notify, options: AdaptOptions) -> AdaptReport:
     """Adapt the regions of the plan that is up until its job ends, or until cancelled.
 
@@ -87,7 +79,7 @@ async def adapt(command: Command, *, notify: Notify, options: AdaptOptions) -> A
             f"plan {plan.name} does not say what to adapt",
             hint='it needs job.regions, and: "adapt": {"every": 2}; extensions/adapt/README.md',
         )
-    with serving(KIND.file(settings, key, KIND.own(settings, options.log))) as file:
+    with serving(KIND.file(settings, key, KIND.own(settings, options))) as file:
         endless = replace(command, settings=replace(settings, timeout_s=math.inf))
         async with ChangeRun("adapt", lab, endless).lasting(plan, current.plan_text, RunOptions(plan_run=current.run)) as context:
             adapter = Adapter(context, plan, wanted.how, current, wanted.regions, file, notify, options)
@@ -391,7 +383,7 @@ class Adapter:
         self.failures += 1
         record_look(self.journal, self.plan.name, "failed", type(error).__name__)
         self.say("failed", error.line)
-        await asyncio.sleep(self.retries.failed("turn", error, "testbed status; again: testbed adapt"))
+        await asyncio.sleep(self.retries.failed("turn", error, "testbed status; again: testbed service start adapt"))
 
     def _skip(self, why: str, words: str, look: Look | None = None) -> None:
         self.skipped += 1

@@ -13,7 +13,7 @@ from dashboards.turning import curve, over
 
 PAGE = ("testbed-demand", "Circuits that follow traffic")
 TURNED = f"{HERE} AND \"what\" = 'turned'"
-NO_LOOK = "no adapter ran"
+NO_LOOK = "no adapt service ran"
 NO_TURN = "no circuits turned"
 
 
@@ -23,7 +23,7 @@ def outcomes() -> barchart.Panel:
         bars("what", kinds.VizOrientation.AUTO).show_value(kinds.VisibilityMode.AUTO),
         "What came of the looks",
         "How many looks at the job's traffic changed its circuits, left them, or were taken back, from adapt. Many that failed: "
-        "`testbed status` and the events of the adapter say why.",
+        "`testbed status` and its events say why.",
         "short",
         table(f'SELECT count("iteration") AS "looks" FROM "adapt" WHERE {HERE} GROUP BY "what"'),
         w=8,
@@ -43,7 +43,7 @@ def build() -> board.Dashboard:
     )
     for title, what, unit, query in (
         (
-            "Turns of an adapter",
+            "Turns of the adapt service",
             "Circuits that were changed for traffic, from adapt.",
             "short",
             pick('count("iteration")', "adapt", TURNED),
@@ -77,7 +77,7 @@ def build() -> board.Dashboard:
             nothing=NO_LOOK,
         ),
         curve(
-            "What a turn of an adapter took",
+            "What a turn of the adapt service took",
             "From the first host's drain to the last commit, of it dark, and what fell into exchanges, from adapt.",
             "ms",
             over("max", "turn_ms", "adapt", TURNED, ref="A", word="turn"),

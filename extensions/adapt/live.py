@@ -70,7 +70,7 @@ class Following(Live):
         if not self._looks:
             return ""
         did = ", ".join(f"{self._counts[what]} {what}" for what in ("turned", "skipped", "failed") if self._counts[what])
-        return f"{did}; last: {self._looks[-1].words}" + ("" if self._alive else "; the adapter does not run")
+        return f"{did}; last: {self._looks[-1].words}" + ("" if self._alive else "; the adapt service does not run")
 
     def json(self) -> Json:
         """A bar a look: how much its gain is above 1."""

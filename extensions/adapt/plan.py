@@ -90,7 +90,7 @@ class PlannedRegions(Planned[Regions]):
     adjusts = True
     section = Annotated[
         list[RegionEdge] | None,
-        Field(max_length=64, description="hosts whose circuits follow their traffic (`testbed adapt`)"),
+        Field(max_length=64, description="hosts whose circuits follow their traffic (`testbed service start adapt`)"),
     ]
     outside: ClassVar[Mapping[str, Any]] = {"adapt": AdaptEdge | None}
     unsliced = "circuits are of whole ports"

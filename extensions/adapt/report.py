@@ -40,7 +40,7 @@ def section(c: ReportContext, source: Source) -> None:
         return
     turned = c.book.query(
         "adapt_turns",
-        f"the latest {MOST} turns of an adapter, with the predicted times of one exchange before and after",
+        f"the latest {MOST} turns of the adapt service, with the predicted times of one exchange before and after",
         "SELECT iteration, gain, skew, now_ms, then_ms, moved, planned_ms, turn_ms, dark_ms, exposed_ms FROM (SELECT * FROM adapt"
         f" WHERE run = {quoted(run)} AND what = 'turned' ORDER BY time_ns DESC LIMIT {MOST}) ORDER BY time_ns",
     )

@@ -1,12 +1,20 @@
-"""The one adapter of an owner's plan on a lab, as a background process: what its file says of it, and what it reports."""
+"""The one adapter of an owner's plan on a lab, as a service: its options, what its file says of it, and what it reports."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from orchestrator.background.kind import Kind
+from orchestrator.background.options import ServiceOptions, option
 from orchestrator.background.state import ServiceState
-from orchestrator.results import JsonReport
+from orchestrator.background.work import ServiceReport
+
+
+@dataclass(frozen=True, slots=True)
+class AdaptOptions(ServiceOptions):
+    """How long to adapt."""
+
+    turns: int = option(0, "--turns", "End after N turns; 0: when the job ends.", metavar="N", least=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,12 +34,35 @@ class AdaptState(ServiceState):
         did = f"{self.turns} turns, {self.skipped} skipped, {self.failures} failed"
         return f"{self.state}, {self.where}; iteration {self.iteration}: {did}; {self.last}"
 
+    @property
+    def leaves(self) -> str:
+        return f" after {self.turns} turns"
 
-KIND = Kind("adapt", "adapter", "adapts", AdaptState, ("--foreground",), moves_light=True, halts=True)
+
+KIND = Kind(
+    "adapt",
+    AdaptState,
+    "Make the circuits of a running job's regions follow its traffic.",
+    "extensions.adapt.adapter:adapt",
+    AdaptOptions,
+    """
+testbed up -t plan.json                a plan whose job has regions, and which says: "adapt": {"every": 4}
+testbed service start adapt            in the background, until the job ends
+testbed service run adapt --turns 10   ten turns, in this process
+testbed service stop adapt             stop it, after the turn under way
+""",
+    """
+Ranks say what they are about to send (the program `moe` does). Circuits change while the job computes; meanwhile the region's
+traffic goes over its packet switch. A change that gains too little, or would stop the job for too long, is left out. However it
+ends, the hosts' routes are confirmed; `testbed up` with the plan makes the plan's own circuits again.
+""",
+    moves_light=True,
+    halts=True,
+)
 
 
 @dataclass(frozen=True, slots=True)
-class AdaptReport(JsonReport):
+class AdaptReport(ServiceReport):
     """What an adapter did. looks: at the job's traffic. turns: changes of circuits, of them `failures` more that were taken back
     onto the packet switch. skipped: looks after which nothing was changed.
 
@@ -52,3 +83,9 @@ class AdaptReport(JsonReport):
     exposed_ms: float | None = None
     last: str = ""
     journal: str = ""
+
+    def words(self) -> str:
+        text = f"Adapted {self.plan}: {self.turns} turns, {self.skipped} looks without one, {self.failures} failures"
+        if self.turn_ms is not None:
+            text += f"; a turn took {self.turn_ms:.0f} ms, dark for {self.dark_ms:.0f} ms, {self.exposed_ms:.0f} ms of it exposed"
+        return text

@@ -7,18 +7,19 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from extensions.pacing.service import SHIFT, TOGETHER, CoordinateOptions
 from orchestrator.experiments.files.scenario.values import ArmService, Setup
 
 
 class PacedArm(ArmService):
-    """Whichever tenant coordinates the jobs, it does so for all."""
+    """Whichever tenant paces the jobs, it does so for all."""
 
     key = "coordinate"
     section = Annotated[
         Literal["together", "shift"] | None,
         Field(
             description="together: iterations of all jobs begin at the same time, once, before those that count; shift: then "
-            "`testbed coordinate` shifts them, as far as they fit"
+            "`testbed service start pacing` shifts them, as far as they fit"
         ),
     ]
 
@@ -26,7 +27,13 @@ class PacedArm(ArmService):
         if len(setups) < 2:
             yield "jobs are shifted against each other: two tenants are needed"
         if any(setup is not None and setup.then for setup in setups.values()):
-            yield "an arm that changes to another plan is not coordinated"
+            yield "an arm that changes to another plan is not paced"
+
+    def options(self, how: Any) -> Iterator[CoordinateOptions]:
+        """An iteration of all jobs begins at once; and they are shifted from then on, if that is how."""
+        yield CoordinateOptions(by=TOGETHER)
+        if how == SHIFT:
+            yield CoordinateOptions()
 
     def begun(self, how: Any, setups: Mapping[str, Setup]) -> Mapping[str, Any]:
         return {next(iter(setups)): how} if how else {}

@@ -1,4 +1,4 @@
-"""`testbed coordinate` and `testbed job phases`: the iterations of jobs that share links, shifted against each other.
+"""`testbed service run pacing` and `testbed job phases`: the iterations of jobs that share links, shifted against each other.
 
 The coordinator tells the agents when iterations begin, and tells them again before the lease ends; ranks that are early wait, so
 they do not drift. Every ten iterations of the slowest job it looks whether the jobs still run as they did. It takes no lock and
@@ -15,10 +15,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from statistics import median
-from typing import Literal
 
 from extensions.pacing.measure import (
-    SAMPLED_S,
     Seen,
     Tenant,
     connect,
@@ -29,13 +27,13 @@ from extensions.pacing.measure import (
     tenants,
 )
 from extensions.pacing.report import JobPhases, PhasesReport, answer
-from extensions.pacing.service import KIND, CoordinateState
+from extensions.pacing.service import KIND, SAMPLED_S, TOGETHER, WINDOWS, CoordinateOptions, CoordinateState
 from optics import Infeasible, Missing, TestbedError
+from optics.errors import Usage
 from orchestrator.background.kind import StateFile
-from orchestrator.background.work import Notify, Retries, emit, ready, serving
+from orchestrator.background.work import Notify, Retries, ServiceNote, ServiceReport, emit, ready, serving
 from orchestrator.jobs.attachments import attachment
 from orchestrator.plan.attached import planned_kind
-from orchestrator.results import JsonReport
 from orchestrator.session import Command, Session, load_lab
 from orchestrator.store.keys import key_of
 from orchestrator.store.store import Store
@@ -49,29 +47,17 @@ LEAST_LOOK_S = 2.0
 CHANGED = 0.1
 """A job whose iteration changed by this share of it is measured anew."""
 FAILURES = 3
-CONTROL, WINDOWS = "congestion", "mltcp"
-"""The attachment whose windows move jobs apart by themselves, and the one of its controls that does."""
+CONTROL = "congestion"
+"""The attachment whose windows move jobs apart by themselves, with one of its controls."""
 AGAIN_S = 1.0
+LONGER = "; with longer periods: testbed service stop pacing, then testbed service start pacing --force"
 AHEAD_NS = 50_000_000
 """The first iterations begin so long (ns) after the agents were told."""
 
-By = Literal["shift", "together"]
-
 
 @dataclass(frozen=True, slots=True)
-class CoordinateOptions:
-    """by: shift, or together: all begin at once, once, to compare with. force: longer periods where jobs do not fit."""
-
-    by: By = "shift"
-    force: bool = False
-    grid_ms: float = 1.0
-    seconds: float = SAMPLED_S
-    log: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class CoordinateReport(JsonReport):
-    """What a coordinator did. corrections: shifts or periods worked out anew; phases: the latest that was found."""
+class CoordinateReport(ServiceReport):
+    """What it did. corrections: shifts or periods worked out anew; phases: the latest that was found."""
 
     lab: str
     by: str
@@ -80,6 +66,9 @@ class CoordinateReport(JsonReport):
     seconds: float
     phases: PhasesReport
     last: str = ""
+
+    def words(self) -> str:
+        return f"Paced the jobs of {self.lab}: {self.last}"
 
 
 async def job_phases(command: Command, *, grid_ms: float = 1.0, seconds: float = SAMPLED_S) -> PhasesReport:
@@ -97,13 +86,15 @@ async def coordinate(command: Command, *, notify: Notify, options: CoordinateOpt
     """Shift the jobs of the lab until fewer than two run, or until cancelled; `together`: once.
 
     Raises: Missing - fewer than two jobs run. Infeasible - a period is not known, links and jobs form a loop, or a program does not
-    take part. Locked - another coordinator works.
+    take part. Locked - another one works. Usage - by windows nothing goes on.
     """
     lab, settings = load_lab(command.inventory), command.settings
+    if options.by == WINDOWS:
+        raise Usage("service run pacing: --by mltcp needs no process", hint="testbed service start pacing --by mltcp")
     several(tenants(command.store, lab))
-    with serving(KIND.file(settings, key_of(lab), KIND.own(settings, options.log))) as file:
+    with serving(KIND.file(settings, key_of(lab), KIND.own(settings, options))) as file:
         endless = replace(command, settings=replace(settings, timeout_s=math.inf))
-        async with endless.opened(lab, "coordinate") as session:
+        async with endless.opened(lab, "pacing") as session:
             work = Coordinator(command, session, file, notify, options)
             try:
                 await work.work()
@@ -112,6 +103,25 @@ async def coordinate(command: Command, *, notify: Notify, options: CoordinateOpt
             finally:
                 await work.release()
             return work.report()
+
+
+async def begin(command: Command, options: CoordinateOptions) -> ServiceNote | None:
+    """What is done once, and no process goes on with; None for shifts. Raises: as `coordinate`, `by_windows`."""
+    if options.by == TOGETHER:
+        report = await coordinate(command, notify=lambda _: None, options=options)
+        return ServiceNote(report.last, report.to_json(), done=True)
+    if options.by != WINDOWS:
+        return None
+    await asyncio.to_thread(KIND.stop, command.settings, key_of(load_lab(command.inventory)))
+    given = await by_windows(command)
+    text = f"{', '.join(given)}: congestion control mltcp, until the job ends"
+    return ServiceNote(text, {"mltcp": [*given]}, "testbed service stop pacing", done=True)
+
+
+async def released_after(command: Command, stopped: CoordinateState | None) -> ServiceNote:
+    """As `released`, once it was stopped."""
+    free = await released(command)
+    return ServiceNote(f"{', '.join(free)} begin iterations when they like" if free else "", {"released": [*free]})
 
 
 async def by_windows(command: Command) -> list[str]:
@@ -126,7 +136,7 @@ async def by_windows(command: Command) -> list[str]:
     sharing = [tenant for tenant in found if any(users[limit] > 1 for limit in tenant.use.over)]
     if not sharing:
         raise Missing("no two running jobs share a link", hint="testbed job phases")
-    async with command.opened(lab, "coordinate") as session:
+    async with command.opened(lab, "pacing") as session:
         await connect(session, sharing)
         for tenant in sharing:
             await _control(session, command.store, tenant, WINDOWS)
@@ -139,7 +149,7 @@ async def released(command: Command) -> list[str]:
     lab = load_lab(command.inventory)
     told = []
     found = tenants(command.store, lab)
-    async with command.opened(lab, "coordinate") as session:
+    async with command.opened(lab, "pacing") as session:
         for tenant in found:
             with suppress(TestbedError):
                 await connect(session, [tenant])
@@ -195,7 +205,7 @@ class Coordinator:
         """Measure, pace, look again. Raises: as `coordinate`; NotVerified - hosts failed several times in a row."""
         found = tenants(self.command.store, self.lab)
         await connect(self.session, found)
-        if self.options.by == "together":
+        if self.options.by == TOGETHER:
             self.seen = await measured(self.session, found, self.options.seconds)
             await self.together()
             return
@@ -250,7 +260,7 @@ class Coordinator:
             raise Infeasible(self.phases.refused, hint=self.phases.hint)
         if stubborn := [job.name for job in self.phases.jobs if job.paced_ms and not job.takes_part]:
             words = f"{', '.join(stubborn)}: the owner's own program, which does not take part in pacing"
-            raise Infeasible(words, hint="a job of train or replay; testbed coordinate --by mltcp")
+            raise Infeasible(words, hint="a job of train or replay; testbed service start pacing --by mltcp")
         self.corrections += 1
         self.epoch_ns = epoch_ns
         self.state = "pacing" if self.phases.fits else "alone"
@@ -258,7 +268,7 @@ class Coordinator:
             shown = "; ".join(f"{job.name} +{job.shift_ms:g} of {job.paced_ms:g} ms" for job in self.phases.jobs if job.paced_ms)
             self.say("shifted", f"{self.phases.words}: {shown}")
         else:
-            hint = "" if self.options.force or not self.phases.links else "; with longer periods: testbed coordinate --force"
+            hint = "" if self.options.force or not self.phases.links else LONGER
             self.say("alone", f"{self.phases.words}; they are left alone{hint}")
 
     def beginning_ns(self) -> int:

@@ -13,6 +13,7 @@ import numpy as np
 
 from extensions.pacing.links import Use, use
 from extensions.pacing.phases import Array, Phases, SharedLink, of_records, of_samples
+from extensions.pacing.service import SAMPLED_S
 from optics import HostName, HostPort, Infeasible, Missing, TestbedError
 from optics.ranks import RankName, hosts_of
 from orchestrator.hosts import Beat, HostEvent
@@ -25,8 +26,6 @@ from orchestrator.store.keys import key_of, slice_key
 from orchestrator.store.store import Store
 
 STEP_MS = 1.0
-SAMPLED_S = 3.0
-"""How long ports are sampled; as a period must show three times, up to iterations of 0.9 s (`LONGER` iterations else)."""
 LATEST = 20
 """A job's times are medians over so many iterations."""
 LONGER = 5

@@ -329,7 +329,7 @@ def shifts(links: Sequence[SharedLink], grid_ms: float = 1.0) -> Shifts:
                     if other in found:
                         names = ", ".join(link.name for link in group)
                         words = f"jobs {job} and {other} share {names}, and are joined by other links and jobs too: a loop"
-                        raise Infeasible(words, "one of them on other links, or: testbed coordinate --by mltcp")
+                        raise Infeasible(words, "one of them on other links, or: testbed service start pacing --by mltcp")
                     shift = round(found[job] / grid_ms) - at[job] + at[other]
                     found[other] = shift % period * grid_ms
                     queue.append(other)

@@ -1,15 +1,5 @@
-"""What the verbs print with `--json`."""
+"""What the verb prints with `--json`."""
 
-from extensions.pacing.coordinator import CoordinateReport
 from extensions.pacing.report import PhasesReport
-from extensions.pacing.service import CoordinateState
 
-DATA = {
-    "coordinate": (
-        CoordinateReport,
-        {"mltcp": list[str]},
-        {"stopped": bool, "released": list[str]},
-        {"coordinator": CoordinateState},
-    ),
-    "job phases": (PhasesReport,),
-}
+DATA = {"job phases": (PhasesReport,)}

@@ -1,4 +1,4 @@
-"""The kinds of services: `testbed NAME` starts the one of a plan or lab in the background, and ends it."""
+"""The kinds of services: `testbed service start NAME` starts the one of a plan, lab or server in the background, `stop` ends it."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import os
 import re
 import socket
 import stat
+import subprocess
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from fcntl import LOCK_EX, LOCK_UN, flock
@@ -19,6 +20,7 @@ from typing import Generic, Literal
 
 from optics.errors import Locked, TestbedError, TimedOut, Untrusted
 from optics.plain import reason
+from orchestrator.background.options import ServiceOptions
 from orchestrator.background.state import READER_S, UNREADABLE, S, process_of, read_state
 from orchestrator.files.trust import believed, user_name
 from orchestrator.processes import Daemon, process_mark, spawn, try_lock
@@ -30,38 +32,60 @@ STOP_S = 15.0
 
 @dataclass(frozen=True, slots=True)
 class Kind(Generic[S]):
-    """One kind of service: `testbed NAME` starts it, `testbed NAME --stop` (`stops`) ends it.
+    """One kind of service, with all that `testbed service` needs to know of it: its verbs are made from this.
 
-    noun: what messages call it. does: what one of them does with what there is one for (`of`). state: the class of its states.
-    options: with which the command does the work itself. moves_light: it holds the lab meanwhile, so that whoever is to change the
-    lab stops it first. halts: the guard stops it while it recovers a job, and starts it again. stop_s: how long (s) it may take to
-    end.
+    name: as it is typed. state: the class of its states. short, examples, more: its help. options: the class of its options.
+    work: the function that does the work in this process, as `module:function`. A coroutine function gets a `Command`, a plain one
+    the settings; then `notify` and `options`. It returns a `ServiceReport`.
+    begin: the function that is called with the options first where one is started: it returns the state if it has started it, a
+    `ServiceNote` if no process is to be started, else None. after: the function that is called with the state of one that was
+    stopped, or None; it returns a `ServiceNote`. Both are called as `work` is.
+    server: the key of a service of a server, from the settings. kept: in the background its parent starts it again when it is
+    killed. lowly: it works at a low priority. moves_light: it holds the lab meanwhile, so that a command that is to change the lab
+    stops it first. halts: the guard stops it while it recovers a job, and starts it again. stop_s: how long (s) it may take to end.
     """
 
     name: str
-    noun: str
-    does: str
     state: type[S]
-    options: tuple[str, ...] = ()
+    short: str = ""
+    work: str = ""
+    options: type[ServiceOptions] = ServiceOptions
+    examples: str = ""
+    more: str = ""
+    begin: str = ""
+    after: str = ""
     of: Literal["plan", "lab", "server"] = "plan"
-    stops: str = "--stop"
+    server: Callable[[Settings], str] | None = None
+    kept: bool = False
+    lowly: bool = False
     moves_light: bool = False
     halts: bool = False
     stop_s: float = STOP_S
 
+    @property
+    def noun(self) -> str:
+        """What messages call it."""
+        return f"{self.name} service"
+
+    def key(self, settings: Settings, plan: str, lab: str) -> str:
+        """What there is one for, of these keys of the owner's plan and of the lab. Raises: Usage - no server is configured."""
+        return self.server(settings) if self.server is not None else lab if self.of == "lab" else plan
+
     def path(self, settings: Settings, key: str) -> Path:
-        """The file of the one for this plan (the slice of its owner) or lab."""
-        return settings.data_dir / self.name.replace(" ", "-") / f"{key.replace('/', '@')}.json"
+        """The file of the one for this plan (the slice of its owner), lab or server."""
+        folder = settings.state_dir if self.of == "server" else settings.data_dir
+        return folder / self.name / f"{key.replace('/', '@')}.json"
 
     def log(self, settings: Settings, key: str) -> Path:
         """Where one in the background writes its events, unless it is told another file."""
         return self.path(settings, key).with_suffix(".jsonl")
 
-    def own(self, settings: Settings, log: str = "", *, kept: bool = False) -> S:
-        """The initial state for this process. kept: its parent starts it again when it is killed (`supervised`)."""
-        keeper = os.getppid() if kept else 0
-        state = self.state(os.getpid(), settings.user, socket.gethostname(), time.time(), log=log)
-        return replace(state, keeper=keeper, mark=process_mark(keeper)) if kept else state
+    def own(self, settings: Settings, options: ServiceOptions | None = None) -> S:
+        """The initial state for this process."""
+        options = options or ServiceOptions()
+        keeper = os.getppid() if options.kept else 0
+        state = self.state(os.getpid(), settings.user, socket.gethostname(), time.time(), log=options.log)
+        return replace(state, keeper=keeper, mark=process_mark(keeper)) if options.kept else state
 
     def read(self, path: Path) -> S | None:
         """The state in this file, `alive` if its process runs; None if there never was one."""
@@ -76,14 +100,13 @@ class Kind(Generic[S]):
         there = self.read(self.path(settings, key))
         return there if there is not None and there.alive else None
 
-    def start(self, settings: Settings, key: str, log: Path | None = None, words: Sequence[str] = ()) -> S:
+    def start(self, settings: Settings, key: str, log: Path | None = None, options: ServiceOptions | None = None) -> S:
         """Start one in the background, and wait until it works, as long as it lives, until the time of a command is over. One that
         works already is found there.
 
-        words: further options of the command. Its events go to `log`, one JSON object a line; its stderr beside it.
-        Raises: TimedOut; its own error if it ended.
+        Its events go to `log`, one JSON object a line; its stderr beside it. Raises: TimedOut; its own error if it ended.
         """
-        looks, began = self._starting(settings, key, log, words), time.monotonic()
+        looks, began = self._starting(settings, key, log, options), time.monotonic()
         while (there := next(looks)) is None:
             if time.monotonic() > began + settings.timeout_s:
                 looks.close()
@@ -92,9 +115,9 @@ class Kind(Generic[S]):
             time.sleep(LOOK_S)
         return there
 
-    async def started(self, settings: Settings, key: str, log: Path | None = None, words: Sequence[str] = ()) -> S:
+    async def started(self, settings: Settings, key: str, log: Path | None = None, options: ServiceOptions | None = None) -> S:
         """As `start`, for a verb, whose own deadline ends the wait."""
-        looks = self._starting(settings, key, log, words)
+        looks = self._starting(settings, key, log, options)
         try:
             while True:
                 if (there := next(looks)) is not None:
@@ -104,7 +127,14 @@ class Kind(Generic[S]):
             looks.close()
             raise
 
-    def _starting(self, settings: Settings, key: str, log: Path | None, words: Sequence[str]) -> Generator[S | None, None, None]:
+    def launch(self, settings: Settings, log: Path, options: ServiceOptions | None = None) -> subprocess.Popen[bytes]:
+        """Start a process in the background that does the work, and do not wait for it."""
+        words = ["service", "run", self.name, "--log", str(log), *(["--kept"] if self.kept else [])]
+        return spawn(settings, [*words, *(options.words() if options else [])], log.with_suffix(".err"), lowly=self.lowly)
+
+    def _starting(
+        self, settings: Settings, key: str, log: Path | None, options: ServiceOptions | None
+    ) -> Generator[S | None, None, None]:
         """Look again and again: None until it works, then its state. Closed before, it is ended: nobody waits for it any more."""
         path, log = self.path(settings, key), log or self.log(settings, key)
         while (before := self.read(path)) is not None and before.alive and before.state in ("starting", "ended"):
@@ -114,7 +144,7 @@ class Kind(Generic[S]):
             return
         errors = log.with_suffix(".err")
         wrote = errors.stat().st_size if errors.exists() else 0  # what earlier ones did
-        process = spawn(settings, [*self.name.split(), *self.options, "--log", str(log), *words], errors)
+        process = self.launch(settings, log, options)
         try:
             while (there := self._working(path, before)) is None:
                 if process.poll() is not None:
@@ -191,8 +221,9 @@ class StateFile(Generic[S]):
             os.close(self._fd)
             there = self.kind.read(self.path)
             who = f" ({there})" if there else ""
-            message = f"another {self.kind.noun} {self.kind.does} this {self.kind.of}{who}"
-            raise Locked(message, hint=f"testbed {self.kind.name} {self.kind.stops}")
+            raise Locked(
+                f"another {self.kind.noun} runs for this {self.kind.of}{who}", hint=f"testbed service stop {self.kind.name}"
+            )
         self.say(self.state)
         return self
 

@@ -4,28 +4,55 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from dataclasses import dataclass
 from importlib import import_module
 from itertools import chain
 from typing import Any
 
+from optics.errors import Usage
 from orchestrator.background.kind import Kind
-from orchestrator.background.state import S
+from orchestrator.background.state import S, ServiceState
 from orchestrator.extensions import extension_parts
 from orchestrator.settings import Settings
 
 KINDS = {
     "guard": "orchestrator.services.guard.process:GUARD",
-    "turn": "orchestrator.services.schedule.process:TURNER",
+    "schedule": "orchestrator.services.schedule.process:TURNER",
     "queue": "orchestrator.queue.process:QUEUE",
-    "serve metrics": "orchestrator.views.metrics.process:EXPORTER",
+    "metrics": "orchestrator.views.metrics.process:EXPORTER",
+    "sink": "orchestrator.telemetry.process:SINK",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceStatus:
+    """One kind of service, as `testbed service status` shows it. state: what it reports, `ended`, or `not started`. trouble: what
+    keeps it from its work, or why it ended. words: all that it reports, if it runs.
+    """
+
+    service: str
+    state: str = "not started"
+    alive: bool = False
+    pid: int = 0
+    user: str = ""
+    host: str = ""
+    since: float = 0.0
+    plan: str = ""
+    log: str = ""
+    trouble: str = ""
+    words: str = ""
+
+
+def by_path(function: str) -> Any:
+    """What `module:name` stands for."""
+    module, _, name = function.partition(":")
+    return getattr(import_module(module), name)
 
 
 def kind(name: str) -> Kind[Any]:
     """The kind of this name."""
     if name in KINDS:
-        module, _, called = KINDS[name].partition(":")
-        found: Kind[Any] = getattr(import_module(module), called)
+        found: Kind[Any] = by_path(KINDS[name])
     else:
         found = {each.name: each for each in extension_parts("service", "KIND")}[name]
     return found
@@ -36,14 +63,37 @@ def kinds() -> Iterator[Kind[Any]]:
     return chain(map(kind, KINDS), extension_parts("service", "KIND"))
 
 
+def names() -> list[str]:
+    """The name of each."""
+    return [*KINDS, *(each.name for each in extension_parts("service", "KIND"))]
+
+
 def state(kind: Kind[S], settings: Settings, key: str, lab: str) -> S | None:
     """What the file of this kind says, for this plan (the slice of its owner) and lab; None if it never ran."""
-    return kind.read(kind.path(settings, lab if kind.of == "lab" else key))
+    try:
+        return kind.read(kind.path(settings, kind.key(settings, key, lab)))
+    except Usage:  # no server is configured
+        return None
 
 
 def states(settings: Settings, key: str, lab: str) -> dict[str, Any]:
     """As `state`, of each kind, by name; without those that never ran."""
     return {each.name: there for each in kinds() if (there := state(each, settings, key, lab)) is not None}
+
+
+def statuses(settings: Settings, key: str, lab: str) -> list[ServiceStatus]:
+    """Each kind, as the operator is to see it."""
+    return [_status(each.name, state(each, settings, key, lab)) for each in kinds()]
+
+
+def _status(name: str, there: ServiceState | None) -> ServiceStatus:
+    if there is None:
+        return ServiceStatus(name)
+    whose = {"pid": there.pid, "user": there.user, "host": there.host, "since": there.since, "plan": there.plan, "log": there.log}
+    if there.alive:
+        return ServiceStatus(name, there.state, True, trouble=there.trouble, words=str(there), **whose)  # type: ignore[arg-type]
+    why = there.error or ("" if there.state == "ended" else f"killed while {there.state}")
+    return ServiceStatus(name, "ended", trouble=why, **whose)  # type: ignore[arg-type]
 
 
 def stop_movers(settings: Settings, key: str) -> list[str]:

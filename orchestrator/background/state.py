@@ -29,7 +29,8 @@ READER_S = 1.0
 class ServiceState:
     """What a service says of itself; kinds add fields. Times in wall seconds. log: the file of its events.
 
-    keeper, mark: the process that starts it again when it is killed, 0 without one. error: why it ended, if nobody asked it to.
+    keeper, mark: the process that starts it again when it is killed, 0 without one. trouble: what keeps it from its work now.
+    error: why it ended, if nobody asked it to.
     alive: it runs, or is about to. Of one that runs and whose file is damaged only the process is known, or nothing; it mends the
     file when it next says something.
     """
@@ -44,6 +45,7 @@ class ServiceState:
     log: str = ""
     keeper: int = 0
     mark: str = ""
+    trouble: str = ""
     error: str = ""
     alive: bool = field(default=False, compare=False)
 
@@ -71,6 +73,11 @@ class ServiceState:
     def of(self) -> str:
         """Which plan's, in words, if that is known."""
         return f" of {self.plan}" if self.plan else ""
+
+    @property
+    def leaves(self) -> str:
+        """What it did and leaves as it is when it is stopped, in words."""
+        return ""
 
     def __str__(self) -> str:
         return f"{self.state}, {self.where if self.pid else 'its process is not known'}" if self.unreadable else self.words()

@@ -6,19 +6,42 @@ import asyncio
 import os
 import socket
 import time
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from optics.errors import NotVerified, TestbedError, first_line
 from optics.plain import counted
 from orchestrator.background.kind import StateFile
 from orchestrator.background.state import S
 from orchestrator.deadline import endless
-from orchestrator.results import Json
+from orchestrator.results import Json, JsonReport
 
 Notify = Callable[[Mapping[str, Json]], None]
 """Receives every event as it happens: `event`, `at` (wall s), `words`, and fields of its own."""
+
+
+class ServiceReport(JsonReport):
+    """What a service did, when it has ended. verbatim: its words are the text of a file, whose lines are not to be broken."""
+
+    __slots__ = ()
+    verbatim: ClassVar[bool] = False
+
+    @abstractmethod
+    def words(self) -> str:
+        """For the operator."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceNote:
+    """What there is to report when a service is started or stopped, besides its process. done: something was."""
+
+    words: str = ""
+    data: Mapping[str, Json] = field(default_factory=dict)
+    hint: str = ""
+    done: bool = False
 
 
 def emit(notify: Notify, event: str, words: str, **fields: Json) -> None:

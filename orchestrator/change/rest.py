@@ -33,11 +33,11 @@ async def rest(devices: Mapping[DeviceName, CircuitSwitch]) -> list[DeviceName]:
 
 
 async def rest_left(context: Context, settings: Settings) -> list[DeviceName]:
-    """Stop the devices that a turner of this owner left turning when it was killed; return which. The lab's lock is held.
+    """Stop the devices that this owner's schedule left turning when its process was killed; return which. The lab's lock is held.
 
     A device that cannot be stopped is left for whoever needs it to say so.
     """
-    turner = kind("turn")
+    turner = kind("schedule")
     path = turner.path(settings, context.slice)
     left = turner.read(path)
     if left is None or left.alive or left.state == "ended":

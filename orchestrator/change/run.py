@@ -257,7 +257,7 @@ class ChangeRun:
                             verb=self.verb,
                         )
                         for device in await rest_left(context, settings):
-                            self.command.progress.note(f"{device} stopped: a killed turner had left it turning")
+                            self.command.progress.note(f"{device} stopped: a killed schedule service had left it turning")
                         await self._let_settle(context)
                         yield context
                 except StoreFailed as broken:
@@ -283,7 +283,7 @@ class ChangeRun:
         """Wait for what runs before this one may have sent to devices just before they ended. Raises: as `Context.need`."""
         now = time.monotonic()
         sent = {device: now - ago for device, ago in unanswered(self.store, context.key).items() if device in self.lab.devices}
-        if "turn" in {run.verb for run in self.store.unfinished(context.key, context.owner)}:  # its turns are no steps
+        if "schedule" in {run.verb for run in self.store.unfinished(context.key, context.owner)}:  # its turns are no steps
             sent |= {s.ingress.device: now for s in self.store.owned(context.slice) if not self.lab.slow(s.ingress.device)}
         context.unanswered |= sent
         await context.hear()

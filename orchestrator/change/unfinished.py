@@ -74,8 +74,8 @@ def standing(
     foreign_now: Collection[Setting] = (),
 ) -> Unfinished:
     """What an unfinished run left, as the devices and hosts report now."""
-    if record.verb == "turn":  # there is nothing to go back to: it began in a slot and ended in one, or between two
-        return Unfinished(record.id, record.what, record.status, record.started, resume="testbed turn")
+    if record.verb == "schedule":  # there is nothing to go back to: it began in a slot and ended in one, or between two
+        return Unfinished(record.id, record.what, record.status, record.started, resume="testbed service start schedule")
     resume, undo = f"testbed resume {record.id}", f"testbed rollback {record.id}"
     if verb_of(record.verb).back:
         undo = ""  # it started from a state other runs left unfinished: there is nothing to go back to

@@ -42,8 +42,8 @@ T = TypeVar("T")
 API = "testbed/v1"
 _LAB_VERBS = "|".join(
     (
-        "confirm|design|devices|doctor|down|experiment (?:compare|reproduce)|guard|host|job|lab|lock|plan|restore|resume|rollback",
-        "serve|service|status|tagout|turn|ui|up|verify|watch",
+        "confirm|design|devices|doctor|down|experiment (?:compare|reproduce)|host|job|lab|lock|plan|restore|resume|rollback",
+        "service|status|tagout|ui|up|verify|watch",
         *(verb for found in verbs_of_extensions().values() for verb in found),
     )
 )

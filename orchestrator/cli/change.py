@@ -14,7 +14,7 @@ import typer
 from orchestrator.cli.call import Call, Result, Usage, engine, verb
 from orchestrator.cli.completing import avoidable, plans, saved_plans
 from orchestrator.cli.rehearsing import beside, rehearsed_first
-from orchestrator.cli.shared import GuardJobs, Pairs, Restarts, Wait, budget_of, changed, own_slice, seconds
+from orchestrator.cli.shared import GuardJobs, Pairs, Restarts, Wait, changed, own_slice, seconds
 from orchestrator.verbs.invoke import is_stopped_lab
 
 Topology = Annotated[
@@ -115,25 +115,24 @@ def _guard_jobs(call: Call, path: Path, guard: bool, jobs: bool, restarts: str |
     command = f"up -t {shlex.quote(str(path))} --guard"
     if (jobs or restarts is not None) and not guard:
         raise Usage(f"up: --{'jobs' if jobs else 'restarts'} can only be used with --guard", hint=f"testbed {command} --jobs")
-    budget = budget_of(command, jobs, restarts)
+    from orchestrator.services.guard.process import budget_of, recovers_as
+
+    budget = budget_of(command, jobs, restarts or "")
     if budget is None:
         return ""
     if (call.settings.data_dir / "guard").is_dir():
-        from orchestrator.services.guard.process import recovers_as
-
         recovers_as(call.settings, own_slice(call), str(budget))
     return str(budget)
 
 
 def _start_guard(call: Call, run: str, budget: str) -> str:
     """Start a guard for the plan that is up now; return the line that says so."""
-    from orchestrator.services.guard.process import GUARD, recovers_as
+    from orchestrator.services.guard.process import GUARD, GuardOptions, recovers_as
 
     log = call.settings.run_dir(run) / "guard.jsonl"
-    recovering = ["--jobs", "--restarts", budget] if budget else []
     if budget:
         recovers_as(call.settings, own_slice(call), budget)
-    started = GUARD.start(call.settings, own_slice(call), log, recovering)
+    started = GUARD.start(call.settings, own_slice(call), log, GuardOptions(jobs=bool(budget), restarts=budget))
     return f"  guard      {started}; events in {started.log}"
 
 

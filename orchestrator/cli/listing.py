@@ -28,15 +28,7 @@ GROUPS: Mapping[str, Mapping[str, tuple[str, str]]] = {
     },
     "Jobs": {
         "job": ("job", "The job of the current plan, and the queue of jobs."),
-        "guard": ("guard", "Watch the current plan; reroute traffic around circuits that lose light; recover its job."),
-        "turn": ("turn", "Turn the slots of the plan that is up."),
-        "serve": ("serve", "Answer other programs."),
-        **{
-            verb: (f"extensions.{name}.command", summary)
-            for name, verbs in of_extensions().items()
-            for verb, summary in verbs.items()
-            if " " not in verb
-        },
+        "service": ("service", "Background processes: guard, schedule, queue, metrics, sink, ..."),
     },
     "Design and measure": {
         "design": ("design", "Design a topology for a job."),

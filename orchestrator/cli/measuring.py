@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from optics.errors import HandsNeeded, Interrupted, TestbedError
+from orchestrator.background.work import ServiceNote
 from orchestrator.cli.call import Call, engine
 from orchestrator.extensions import module_of
 
@@ -43,12 +44,20 @@ class Tenant:
 
     def begin(self, extension: str, how: Any) -> Sequence[str]:
         """Begin its service as an arm says; what there is to say of it."""
-        said: Sequence[str] = module_of(extension, "command").begin(self._call, how)
-        return said
+        from orchestrator.cli.service import begun
+        from orchestrator.experiments.files.scenario.values import arm_services
 
-    def end(self, extension: str, how: Any) -> None:
+        kind, said = module_of(extension, "service").KIND, []
+        for options in arm_services()[extension].options(how):
+            found = begun(self._call, kind, options)
+            said.append(found.words if isinstance(found, ServiceNote) else getattr(found, "last", ""))
+        return [words for words in said if words]
+
+    def end(self, extension: str) -> None:
         """End what `begin` began. It may not run any more, or not have begun."""
-        module_of(extension, "command").end(self._call, how)
+        from orchestrator.cli.service import ended
+
+        ended(self._call, module_of(extension, "service").KIND)
 
     def rollback(self, run: str) -> UpReport | DownReport:
         return self._call.work(engine.rollback, run)

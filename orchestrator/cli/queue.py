@@ -1,8 +1,7 @@
-"""`testbed job queue`: jobs that wait for hosts of the lab, and why; the process that starts and stops them."""
+"""`testbed job queue`: jobs that wait for hosts of the lab, and why."""
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,8 +9,7 @@ import typer
 
 from orchestrator.cli.call import Call, Result, Usage, verb
 from orchestrator.cli.groups import Listed, family
-from orchestrator.cli.service import Foreground, worked
-from orchestrator.cli.shared import Jsonl, own_lab, seconds
+from orchestrator.cli.shared import own_lab, seconds
 
 if TYPE_CHECKING:
     from orchestrator.queue.verb import QueueRow, QueueView
@@ -34,13 +32,11 @@ def _command(call: Call, store: Store) -> Command:
 
 def _serve(call: Call) -> dict[str, Json]:
     """Have the background process run. Raises: as `Kind.start`."""
+    from orchestrator.cli.service import begun
     from orchestrator.queue.process import QUEUE
     from orchestrator.results import to_json
-    from orchestrator.verbs.invoke import start_lab
 
-    with call.progress() as progress:
-        start_lab(call.settings, progress)
-    return {"process": to_json(QUEUE.start(call.settings, own_lab(call)))}
+    return {"process": to_json(begun(call, QUEUE))}
 
 
 def _serve_after(call: Call, done: str, hint: str) -> dict[str, Json]:
@@ -64,9 +60,6 @@ def _serve_after(call: Call, done: str, hint: str) -> dict[str, Json]:
     examples="""
 testbed job queue list             the jobs that run and wait
 testbed job queue list --explain   and why each of them waits
-testbed queue --start         serve the queue in the background, as `job queue add` does
-testbed queue --stop          jobs that run go on; none is started or stopped until it is served again
-testbed queue --foreground    serve it here, until no job is left or Ctrl-C
 """,
     more="First come, first served; a job behind the first starts where that does not delay the first. docs/how-to/queue.md",
 )
@@ -74,37 +67,13 @@ def list_(
     call: Call,
     explain: Annotated[bool, typer.Option("--explain", help="Say why each job waits.")] = False,
     all_: Annotated[bool, typer.Option("--all", help="Also list all that have ended.")] = False,
-    start: Annotated[bool, typer.Option("--start", help="Serve the queue in the background.")] = False,
-    stop: Annotated[bool, typer.Option("--stop", help="Stop serving it.")] = False,
-    foreground: Foreground = False,
-    jsonl: Jsonl = False,
-    log: Annotated[
-        Path | None, typer.Option("--log", metavar="FILE", help="With --foreground: append events to this file.")
-    ] = None,
 ) -> Result:
     from orchestrator.queue.verb import queue_view
-    from orchestrator.store.queue import queued
 
-    if sum((explain or all_, start, stop, foreground)) > 1:
-        raise Usage(
-            "queue: --explain, --start, --stop and --foreground exclude each other", hint="testbed job queue list --explain"
-        )
-    if (log is not None or jsonl) and not foreground:
-        raise Usage("queue: --log and --jsonl go with --foreground", hint="testbed queue --foreground --jsonl")
-    if foreground:
-        return _foreground(call, jsonl, log)
-    if stop:
-        return _stopped(call)
-    if start:
-        with call.store() as store:
-            if not any(job.user == call.settings.user for job in queued(store, own_lab(call))):
-                return Result({"process": None}, "No job of yours is in the queue, so there is nothing to serve")
-        data = _serve(call)
-        return Result(data, "The queue is served in the background", hint="testbed job queue list --explain")
     with call.store() as store:
         view = queue_view(_command(call, store), ended=1_000_000 if all_ else ENDED)
     waits = view.mine and view.process is None
-    return Result(view.to_json(), text(view, explain=explain), hint="testbed queue --start" if waits else "")
+    return Result(view.to_json(), text(view, explain=explain), hint="testbed service start queue" if waits else "")
 
 
 @verb(
@@ -153,9 +122,8 @@ def add(
         wanted = {"hosts": hosts, "for_s": for_s, "preemptible": preemptible, "method": method, "iterations": iterations}
         job = queue_add(_command(call, store), text, str(file), **wanted)  # type: ignore[arg-type]
     data: dict[str, Json] = {"number": job.number, "name": job.name, "slice": job.slice, "count": job.count, "for_s": job.for_s}
-    data |= _serve_after(
-        call, f"job {job} was added", f"testbed queue --start, or take it out: testbed job queue drop {job.number}"
-    )
+    hint = f"testbed service start queue, or take it out: testbed job queue drop {job.number}"
+    data |= _serve_after(call, f"job {job} was added", hint)
     words = f"Job {job.number}: {job.name} on {counted(job.count, 'host')} for {hours_text(job.for_s)}, as {job.slice}"
     return Result(data, words, hint="testbed job queue list --explain")
 
@@ -174,36 +142,9 @@ def drop(call: Call, number: Annotated[int, typer.Argument(metavar="N", min=1, h
         job = dropped(store, own_lab(call), who(call.settings), number)
     data: dict[str, Json] = {"number": job.number, "state": job.state}
     if job.state == "stopping" and job.user == call.settings.user:
-        data |= _serve_after(call, f"job {job} is to be stopped", "testbed queue --start")
+        data |= _serve_after(call, f"job {job} is to be stopped", "testbed service start queue")
         return Result(data, f"Job {job.number} is being stopped", hint="testbed job queue list")
     return Result(data, f"Job {job.number} is out of the queue" if job.state == "done" else f"Job {job.number} is being stopped")
-
-
-def _foreground(call: Call, jsonl: bool, log: Path | None) -> Result:
-    from orchestrator.queue.verb import queue_serve
-
-    kept = log is not None  # in the background: no one is there to start it again
-    report = worked(call, partial(queue_serve, log=str(log or ""), kept=kept), jsonl, log, kept=kept)
-    words = f"Started {report.started}, stopped {report.stopped}, {report.failures} failures"
-    return Result(report.to_json(), "" if jsonl else words)
-
-
-def _stopped(call: Call) -> Result:
-    from orchestrator.queue.process import QUEUE
-    from orchestrator.results import to_json
-    from orchestrator.store.locks import who
-    from orchestrator.store.queue import given_up
-
-    stopped = QUEUE.stop(call.settings, own_lab(call))
-    if stopped is None:
-        with call.store() as store:
-            there = given_up(store, own_lab(call), who(call.settings))
-        if there:
-            words = f"The queue is not served any more from {there}; jobs that run go on"
-            return Result({"stopped": True, "host": there}, words, hint="testbed queue --start")
-        return Result({"stopped": False}, "The queue was not served")
-    words = f"The queue is not served any more (pid {stopped.pid}); jobs that run go on"
-    return Result({"stopped": True, "process": to_json(stopped)}, words, hint="testbed queue --start")
 
 
 def text(view: QueueView, *, explain: bool = False) -> str:

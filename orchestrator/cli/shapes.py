@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import WithJsonSchema
 
+from orchestrator.background.registry import ServiceStatus, by_path, kinds
 from orchestrator.change.report import ConfirmReport, DownReport, PrewireReport, UpReport, WatchReport
 from orchestrator.cli.design import SHORT
 from orchestrator.experiments.rehearsal.report import ComparedFigure, RehearsalReport
@@ -22,18 +23,15 @@ from orchestrator.jobs.report import JobLogs, JobStatus
 from orchestrator.plan.design.prices import Fabrics
 from orchestrator.plan.design.replan import Rewiring
 from orchestrator.plan.report import PlanReport
-from orchestrator.queue.process import QueueReport, QueueState
+from orchestrator.queue.process import QueueState
 from orchestrator.queue.verb import QueueView
-from orchestrator.services.guard.process import GuardReport, GuardState
-from orchestrator.services.schedule.process import TurnReport as SlotsReport
-from orchestrator.services.schedule.process import TurnState
 from orchestrator.store.audit import AuditRecord
 from orchestrator.store.lock_queue import Lock
 from orchestrator.store.notes import Note
 from orchestrator.store.records import RunRecord, StepRecord
 from orchestrator.store.tagouts import Tagout
+from orchestrator.telemetry.process import SinkState
 from orchestrator.telemetry.retention import Old
-from orchestrator.telemetry.sink import SinkState
 from orchestrator.verbs.fencing import TakenReport
 from orchestrator.verbs.profile import Figure, Profile, Versus
 from orchestrator.verbs.report import DevicesReport, StatusReport
@@ -41,7 +39,6 @@ from orchestrator.verbs.sample import SampleReport
 from orchestrator.verify.probe import Probe
 from orchestrator.verify.report import PowerReport, StallReport, VerifyReport
 from orchestrator.verify.signals import DiagnosisReport
-from orchestrator.views.metrics.process import ExporterState
 from orchestrator.views.sweep import Row
 from orchestrator.views.waterfall import Bar, IterationSummary
 from planner.operate.repair import Replan
@@ -65,7 +62,6 @@ PlanFile: TypeAlias = Annotated[dict[str, Any], WithJsonSchema(PLAN_FILE)]
 """The content of a plan file, which has a schema of its own."""
 Anything: TypeAlias = dict[str, Any]
 """What another program, a file of measurements or the emulated lab says; passed on as it is."""
-STOPPED: dict[str, Any] = {"stopped": Literal[False]}
 MS = {f"{part}_ms": float for part in ("iteration", "compute", "transfers", "allreduce")} | {"busbw_mbps": float}
 DESIGN: dict[str, Any] = {
     "plan": PlanFile,
@@ -122,7 +118,7 @@ CONFORM = {
 }
 CHANGED: dict[str, Any] = {"page": str, "changed": bool}
 MEASURED: dict[str, Any] = {"name": str, "slots": list[dict[str, Any]], "left": str, "report": str, "file": str}
-SERVED: dict[str, Any] = {"process": QueueState | None}
+SERVICE: dict[str, Any] = {"service": str, "details": dict[str, Any]}
 
 DATA: dict[str, Shapes] = {
     "up": (UP,),
@@ -134,8 +130,6 @@ DATA: dict[str, Shapes] = {
     "restore": (UpReport,),
     "status": (StatusReport,),
     "verify": (VerifyReport, StallReport),
-    "guard": (GuardReport, {"stopped": Literal[True], "guard": GuardState}, STOPPED, {"guard": GuardState}),
-    "turn": (SlotsReport, {"stopped": Literal[True], "turner": TurnState | SlotsReport}, STOPPED, {"turner": TurnState}),
     "lock list": ({"locks": [LOCK]},),
     "lock audit": ({"audit": list[AuditRecord], "older": bool},),
     "lock reserve": ({"lock": LOCK, "behind": [LOCK]},),
@@ -208,13 +202,7 @@ DATA: dict[str, Shapes] = {
     "job env": (fields(ByHand) | {"lines?": list[str]},),
     "job evict": (UpReport,),
     "job profile": (Profile,),
-    "job queue list": (
-        QueueView,
-        SERVED,
-        QueueReport,
-        {"stopped": Literal[True], "process": QueueState},
-        {"stopped": bool, "host?": str},
-    ),
+    "job queue list": (QueueView,),
     "job queue add": ({"number": int, "name": str, "slice": str, "count": int, "for_s": float, "process?": QueueState | None},),
     "job queue drop": ({"number": int, "state": str, "process?": QueueState | None},),
     "host exec": ({"host": str, "command": list[str], "exit_code": int, "stdout": str, "stderr": str},),
@@ -236,13 +224,8 @@ DATA: dict[str, Shapes] = {
     "run note": ({"tags": dict[str, int]}, {"runs": [{"run": str, "tags": list[str], "notes": list[Note]}]}),
     "watch": (dict.fromkeys(WATCHED, Any),),
     "ui": ({"ended": Literal[True]},),
-    "serve metrics": (
-        {"openmetrics": str},
-        {"ended": Literal[True]},
-        {"stopped": Literal[True], "exporter": ExporterState},
-        STOPPED,
-        {"exporter": ExporterState},
-    ),
+    "service stop": (SERVICE | {"stopped": bool, "state": dict[str, Any] | None},),
+    "service status": ({"services": list[ServiceStatus]},),
     "experiment report": (
         {
             "file": str,
@@ -293,9 +276,6 @@ DATA: dict[str, Shapes] = {
             "state": SinkState,
         },
     ),
-    "telemetry start": ({"url": str, "db": str},),
-    "telemetry stop": ({"sink": bool, "server": bool},),
-    "telemetry follow": ({"points": int, "refused": int},),
     "telemetry replay": ({"points": int, "runs": int, "refused": int, "url": str, "db": str},),
     "telemetry sample": (SampleReport,),
     "telemetry query": ({"columns": list[str], "rows": list[dict[str, Any]], "trouble": list[str]},),
@@ -325,5 +305,9 @@ DATA: dict[str, Shapes] = {
 
 
 def data() -> dict[str, Shapes]:
-    """The data of every verb, those of extensions last."""
-    return DATA | {verb: shapes for found in extension_parts("shapes", "DATA") for verb, shapes in found.items()}
+    """The data of every verb, those of services and of extensions last."""
+    found: dict[str, Shapes] = dict(DATA)
+    for each in kinds():
+        found[f"service start {each.name}"] = (SERVICE | {"started": bool, "state": each.state | None},)
+        found[f"service run {each.name}"] = (typing.get_type_hints(by_path(each.work), localns={"Json": Any})["return"],)
+    return found | {verb: shapes for more in extension_parts("shapes", "DATA") for verb, shapes in more.items()}

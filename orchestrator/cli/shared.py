@@ -14,7 +14,6 @@ from orchestrator.verbs.invoke import is_stopped_lab
 
 if TYPE_CHECKING:
     from orchestrator.change.report import DownReport, PrewireReport, UpReport
-    from orchestrator.services.guard.policy import Budget
 
 Run = Annotated[str | None, typer.Argument(metavar="[RUN]", help="Run ID, its last digits, or `last`.", autocompletion=runs)]
 ExitCode = Annotated[bool, typer.Option("--exit-code", help="Exit with 8 if there are differences.")]
@@ -73,20 +72,6 @@ def moment(flag: str, text: str | None) -> float | None:
         return datetime.datetime.fromisoformat(text).timestamp()
     except (ValueError, OverflowError, OSError):
         raise Usage(f"{flag}: {text!r} is neither an age (7d, 12h) nor a time (2026-11-21, 2026-11-21T14:00)") from None
-
-
-def budget_of(command: str, jobs: bool, restarts: str | None) -> Budget | None:
-    """The budget of recoveries, None without --jobs. command: a verb and what else is to be typed. Raises: Usage - it is none."""
-    from orchestrator.services.guard.policy import Budget
-
-    verb = command.partition(" ")[0]
-    try:
-        budget = Budget.of("3/h" if restarts is None else restarts)
-    except ValueError as error:
-        raise Usage(f"{verb}: --restarts: {error}", hint=f"testbed {command} --jobs --restarts 3/h") from None
-    if restarts is not None and not jobs:
-        raise Usage(f"{verb}: --restarts can only be used with --jobs", hint=f"testbed {command} --jobs --restarts {restarts}")
-    return budget if jobs else None
 
 
 def write_file(path: Path, text: str) -> None:

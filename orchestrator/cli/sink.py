@@ -1,4 +1,4 @@
-"""`testbed telemetry`: the sink that copies journals to InfluxDB."""
+"""`testbed telemetry`: what was copied to InfluxDB, and what is sent there again."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from orchestrator.settings import Settings
     from orchestrator.telemetry.influx_api import InfluxTarget
 
-_OFF = "No InfluxDB is configured (telemetry.influx.url is none); journals are complete without it"
 RUN = typer.Argument(metavar="RUN", help="Run ID, its last digits, `last`, `all`, or a run's directory.", autocompletion=runs)
 
 
@@ -59,7 +58,7 @@ def _live(settings: Settings, target: InfluxTarget) -> InfluxTarget:
     from dataclasses import replace
 
     from orchestrator.telemetry import influxd
-    from orchestrator.telemetry.sink import server_dir
+    from orchestrator.telemetry.process import server_dir
 
     if not target.private:
         return target
@@ -131,68 +130,6 @@ def status(call: Call) -> Result:
 
 @verb(
     app,
-    "start",
-    "Start the sink, and with `auto` the private InfluxDB; print its address.",
-    examples="testbed telemetry start",
-    more="Commands that use the lab start them, too. Set telemetry.influx.url in testbed.toml to `auto` or a URL.",
-)
-def start(call: Call) -> Result:
-    from orchestrator.telemetry import influxd, sink
-
-    target = target_for(call)
-    if target is None:
-        raise Usage(_OFF, hint="set telemetry.influx.url to auto or a URL")
-    if target.private:
-        influxd.start_influxd(sink.server_dir(call.settings.state_dir))
-    sink.ensure(call.settings)
-    live = _live(call.settings, target)
-    return Result({"url": live.url, "db": live.db}, f"Journals are copied to {live.url}, database {live.db}")
-
-
-@verb(
-    app,
-    "stop",
-    "Stop the sink and the private InfluxDB; journals and data are kept.",
-    examples="testbed telemetry stop",
-    more="Applies to those of the setting telemetry.influx.url. Unsent points are sent when a sink runs again.",
-)
-def stop(call: Call) -> Result:
-    from orchestrator.telemetry import influxd, sink
-
-    target = target_for(call)
-    followed = target is not None and sink.stop_sink(call.settings.state_dir, target)
-    folder = sink.server_dir(call.settings.state_dir)
-    served = target is not None and target.private and influxd.stop_influxd(folder)
-    stopped = [words for words, was in (("sink", followed), ("private InfluxDB", served)) if was]
-    lines = [f"Stopped: {', '.join(stopped)}" if stopped else "Nothing was running for this setting"]
-    if (other := influxd.running_influxd(folder)) is not None:
-        lines.append(f"A private InfluxDB runs at {other.url}; to stop it: TESTBED_INFLUX_URL=auto testbed telemetry stop")
-    return Result({"sink": followed, "server": served}, "\n".join(lines))
-
-
-@verb(
-    app,
-    "follow",
-    "Run the sink in the foreground: copy journals to InfluxDB until all are sent.",
-    examples="testbed telemetry follow\ntestbed telemetry follow --stay      for systemd",
-    more="Commands start one in the background automatically.",
-)
-def follow(
-    call: Call, stay: Annotated[bool, typer.Option("--stay", help="Keep running when all journals are sent.")] = False
-) -> Result:
-    from orchestrator.telemetry import sink
-
-    target = target_for(call)
-    if target is None:
-        raise Usage(_OFF, hint="set telemetry.influx.url to auto or a URL")
-    state = sink.run_sink(call.settings, target, idle_s=float("inf") if stay else sink.IDLE_S)
-    return Result(
-        {"points": state.points, "refused": state.refused}, f"{counted(state.points, 'point')} sent, {state.refused} refused"
-    )
-
-
-@verb(
-    app,
     "replay",
     "Send a run's whole journal to InfluxDB again.",
     examples="""
@@ -211,8 +148,9 @@ def replay(
 ) -> Result:
     from dataclasses import replace
 
-    from orchestrator.telemetry import influxd, sink
+    from orchestrator.telemetry import sink
     from orchestrator.telemetry.influx_api import Written
+    from orchestrator.telemetry.process import start_private
 
     target = target_for(call, to)
     if target is None:
@@ -221,7 +159,7 @@ def replay(
         )
     folders = run_folders(call, run)
     if target.private:
-        target = replace(target, url=influxd.start_influxd(sink.server_dir(call.settings.state_dir)).url)
+        target = replace(target, url=start_private(call.settings).url)
     total, written = 0, Written()
     for folder in folders:
         points, more = sink.send(target, folder, timeout_s=call.settings.timeout_s)

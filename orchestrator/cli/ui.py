@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orchestrator.cli.call import Call, Result, verb
-from orchestrator.cli.listening import Listen, listener_on, url_of
 from orchestrator.cli.shared import Passive
 from orchestrator.cli.tones import coloured
+from orchestrator.views.web.listening import LISTEN, listener_on, url_of
 
 if TYPE_CHECKING:
     from orchestrator.store.store import Store
@@ -39,7 +39,7 @@ from the hosts (not with --passive). Devices are not contacted.
 def ui(
     call: Call,
     port: Annotated[int, typer.Option("--port", min=0, max=65535, help="Port to listen on; 0: any free port.")] = PORT,
-    listen: Listen = "127.0.0.1",
+    listen: Annotated[str, typer.Option("--listen", metavar="ADDRESS", help=LISTEN)] = "127.0.0.1",
     safe_plan: Annotated[
         Path | None,
         typer.Option("--safe-plan", metavar="PLAN", help="Plan that the button brings up (default: the setting safe_plan)."),

@@ -145,7 +145,7 @@ def _nearest(
         if _fits([link for at, link in enumerate(_freed(wanted, hit, None)) if at != index], lab, live, taken):
             return f"it would fit without {wanted[index]}: take that link out of the plan"
     lost = ", ".join(str(wanted[index]) for index in hit)
-    return f"take {lost} out of the plan; testbed guard reroutes its traffic meanwhile"
+    return f"take {lost} out of the plan; meanwhile its traffic is rerouted by: testbed service start guard"
 
 
 def _fits(wanted: Iterable[WantedLink], lab: Lab, live: Collection[Link], taken: Collection[HostPort]) -> bool:

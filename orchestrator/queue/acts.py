@@ -88,6 +88,6 @@ def decided(
     held = {host for job in runs for host in job.hosts}
     found = decide_queue(waits, runs, compatible_hosts(acts.hosts, held | out.keys()), out)
     asleep = [j for j in jobs if j.state == "waiting" and j.user not in served]
-    found.why |= {j.number: f"{j.user} does not serve the queue: testbed queue --start" for j in asleep}
+    found.why |= {j.number: f"{j.user} does not serve the queue: testbed service start queue" for j in asleep}
     found.why |= {j.number: f"tried again in {seconds_text(j.retry_s - j.age_s)}" for j in jobs if j.rests}
     return found

@@ -1,4 +1,4 @@
-"""`job queue`: a job is added after it is known that the lab could hold it; what waits, and why; the process that serves."""
+"""The job queue: a job is added after it is known that the lab could hold it; what waits, and why; the process that serves."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from optics import BadFile, Infeasible, Locked
 from optics.plain import counted
-from orchestrator.background.work import Notify, emit, ready, serving
+from orchestrator.background.options import ServiceOptions
+from orchestrator.background.work import Notify, ServiceNote, emit, ready, serving
 from orchestrator.hosts.launch import check_launch
 from orchestrator.inventory.lab import Lab
 from orchestrator.inventory.yaml_reader import read_yaml
@@ -23,7 +24,8 @@ from orchestrator.results import Json, JsonReport
 from orchestrator.session import Command, load_lab
 from orchestrator.store.keys import key_of
 from orchestrator.store.locks import who
-from orchestrator.store.queue import QueuedJob, add, queued, serve, served, serves, unserve
+from orchestrator.store.queue import QueuedJob, add, given_up, queued, serve, served, serves, unserve
+from orchestrator.verbs.invoke import start_lab
 
 TRIED = 16
 """Numbers of hosts that are tried to find one that can hold a workload; each takes some hundredths of a second."""
@@ -153,14 +155,28 @@ def queue_view(command: Command, *, ended: int = 0) -> QueueView:
     return QueueView(lab.name, tuple(rows), QUEUE.running(settings, key), live)
 
 
-async def queue_serve(command: Command, *, notify: Notify, log: str = "", kept: bool = False) -> QueueReport:
-    """Serve the user's jobs until none is left, or until cancelled. kept: the parent starts this again when it is killed.
+async def begin(command: Command, options: ServiceOptions) -> ServiceNote | None:
+    """What is done before it is served in the background: the emulated lab is started. Without a job there is nothing to serve."""
+    if not any(job.user == command.settings.user for job in queued(command.store, key_of(load_lab(command.inventory)))):
+        return ServiceNote("No job of yours is in the queue, so there is nothing to serve")
+    start_lab(command.settings, command.progress)
+    return None
 
-    Raises: Locked - another process does.
-    """
+
+async def given_up_after(command: Command, stopped: QueueState | None) -> ServiceNote:
+    """Where none runs here: one that serves the queue from another machine does so no more."""
+    there = given_up(command.store, key_of(load_lab(command.inventory)), who(command.settings)) if stopped is None else ""
+    if not there:
+        return ServiceNote(hint="testbed service start queue" if stopped is not None else "")
+    words = f"the queue is not served any more from {there}; jobs that run go on"
+    return ServiceNote(words, {"host": there}, "testbed service start queue", done=True)
+
+
+async def queue_serve(command: Command, *, notify: Notify, options: ServiceOptions) -> QueueReport:
+    """Serve the user's jobs until none is left, or until cancelled. Raises: Locked - another process does."""
     lab, settings = load_lab(command.inventory), command.settings
     key = key_of(lab)
-    with serving(QUEUE.file(settings, key, QUEUE.own(settings, log, kept=kept))) as file:
+    with serving(QUEUE.file(settings, key, QUEUE.own(settings, options))) as file:
 
         def said(event: Mapping[str, Json]) -> None:
             file.now(last=str(event["words"]))

@@ -76,7 +76,7 @@ def clock(at: float) -> str:
 def blockers(wish: Lock, live: Sequence[Lock]) -> list[Lock]:
     """The locks that keep `wish` from being active: conflicting active ones, and earlier requests that conflict with it.
 
-    A waiting request is overtaken only by runs of the owner whose reservation, or turner, it waits for anyway.
+    A waiting request is overtaken only by runs of the owner whose reservation, or schedule, it waits for anyway.
     """
     active = [other for other in live if other.state == "active" and other.id != wish.id]
     found = [other for other in active if wish.meets(other)]

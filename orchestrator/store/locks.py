@@ -239,7 +239,7 @@ def locked(ahead: Sequence[Lock], wish: Lock) -> Locked:
         lines.append(f"{lock.scope & wish.scope} {verb} {lock} [lock {lock.id}]")
     first = ahead[0]
     if first.kind == "run" and first.owner == wish.owner and first.role in MOVERS:
-        return Locked("\n".join(lines), hint=f"first: testbed {MOVERS[first.role]} --stop")
+        return Locked("\n".join(lines), hint=f"first: testbed service stop {first.role}")
     ends = f"the lock ends with process {first.pid}" if first.kind == "run" else "it ends when it expires or is unlocked"
     wait = "--wait 10m (or TESTBED_WAIT=10m) waits for it" if wish.kind == "run" else "add --queue to wait for it"
     return Locked("\n".join(lines), hint=f"{wait}, or ask {first.user}; {ends}")

@@ -173,7 +173,7 @@ def serve(store: Database, lab: str, who: Who) -> None:
         row = db.execute("SELECT * FROM queue_servers WHERE lab=? AND user=?", (lab, who.user)).fetchone()
         if row is not None and _serves(row) and (row["host"], row["pid"]) != (who.host, who.pid):
             raise Locked(
-                f"the queue of {who.user} is served already by pid {row['pid']} on {row['host']}", hint="testbed queue --stop"
+                f"the queue of {who.user} is served already by pid {row['pid']} on {row['host']}", hint="testbed service stop queue"
             )
         values = (lab, who.user, who.host, who.pid, who.process)
         db.execute("INSERT OR REPLACE INTO queue_servers(lab,user,host,pid,process) VALUES(?,?,?,?,?)", values)

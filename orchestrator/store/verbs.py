@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -39,7 +38,7 @@ VERBS = {
         Verb("prewire", light=True),
         Verb("confirm"),
         Verb("stall", half=True, undone=True),  # its circuits are as before when it has ended
-        Verb("turn", "schedule", lasting=True),
+        Verb("schedule", "schedule", lasting=True),
         *(Verb(each.name, each.name, lasting=True, undone=True) for each in extension_parts("service", "KIND") if each.moves_light),
         Verb("guard", "guard"),
         Verb("job restart", "guard"),
@@ -49,8 +48,8 @@ VERBS = {
 }
 
 
-MOVERS: Mapping[Role, str] = {each.role: each.name for each in VERBS.values() if each.lasting}
-"""The verb that moves light in the background, and that stops with `--stop`, by the role of its lock."""
+MOVERS: frozenset[Role] = frozenset(each.role for each in VERBS.values() if each.lasting)
+"""The roles of the locks of services that move light in the background, each by the name of its service."""
 
 
 def verb_of(name: str) -> Verb:

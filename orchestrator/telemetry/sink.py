@@ -6,6 +6,7 @@ times. One process per destination and state directory, held by a file lock; it 
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import signal
@@ -14,19 +15,19 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
-from optics.errors import Missing, TestbedError, TimedOut
-from orchestrator.background.kind import Kind, StateFile
-from orchestrator.background.state import ServiceState
-from orchestrator.background.work import Retries, serving
+from optics.errors import TestbedError, TimedOut
+from orchestrator.background.kind import StateFile
+from orchestrator.background.work import Notify, Retries, emit, serving
 from orchestrator.files.trust import user_name
-from orchestrator.processes import LOWLY, Daemon, spawn
+from orchestrator.processes import LOWLY, Daemon
 from orchestrator.settings import Settings
 from orchestrator.telemetry import influxd, tail
 from orchestrator.telemetry.influx import Influx
 from orchestrator.telemetry.influx_api import Denied, InfluxTarget, Later, Written, target_of
+from orchestrator.telemetry.process import SINK, SinkOptions, SinkReport, SinkState, configured, server_dir
 from orchestrator.telemetry.tail import JournalTail
 
 LOOK_S = 0.1
@@ -41,34 +42,27 @@ BACKOFF_S = (0.2, 15.0)
 _AT_ONCE = 20
 
 
-@dataclass(frozen=True, slots=True)
-class SinkState(ServiceState):
-    """The status a sink publishes. trouble: why no points are being sent; last: wall-clock seconds when points were last sent."""
-
-    url: str = ""
-    version: str = ""
-    api: str = ""
-    points: int = 0
-    refused: int = 0
-    refusal: str = ""
-    trouble: str = ""
-    last: float = 0.0
-
-
-SINK = Kind("telemetry", "telemetry sink", "writes to", SinkState, of="server", stops="stop", stop_s=20.0)
-
-
 class Sink:
     """Copies the journals below `runs` to the target, newest run first."""
 
-    def __init__(self, target: InfluxTarget, state_dir: Path, *, idle_s: float = IDLE_S, give_up_s: float = GIVE_UP_S) -> None:
+    def __init__(
+        self,
+        target: InfluxTarget,
+        state_dir: Path,
+        *,
+        idle_s: float = IDLE_S,
+        give_up_s: float = GIVE_UP_S,
+        own: SinkState | None = None,
+        notify: Notify = lambda event: None,
+    ) -> None:
         self.target = target
+        self.notify = notify
         self.runs = state_dir / "runs"
         self.state_dir = state_dir
         self.idle_s, self.give_up_s = idle_s, give_up_s
         self.stopping = threading.Event()
-        user, host = user_name(os.geteuid()), socket.gethostname()
-        self.state = SinkState(os.getpid(), user, host, time.time(), state="following", url=target.url)
+        own = own or SinkState(os.getpid(), user_name(os.geteuid()), socket.gethostname(), time.time())
+        self.state = replace(own, state="following", url=target.url, db=target.db)
         self.file = StateFile(SINK, state_path(state_dir, target), self.state)
         self._influx: Influx | None = None
         self._tails: dict[Path, JournalTail] = {}
@@ -181,6 +175,8 @@ class Sink:
                     break  # the same, while waiting for the server
                 if time.monotonic() - began > self.give_up_s:
                     raise
+                if self.state.trouble != str(error):
+                    emit(self.notify, "trouble", str(error))
                 self._say(trouble=str(error))
                 self._disconnect()
                 self.stopping.wait(max(error.after_s, retries.failed() * random.uniform(0.7, 1.3)))
@@ -199,6 +195,7 @@ class Sink:
                 influx.ping()
             self._influx = influx
             self._say(url=target.url, version=influx.version, api=influx.api)
+            emit(self.notify, "connected", f"{target.url}, version {influx.version or 'unknown'}, database {target.db}")
         return self._influx
 
     @contextmanager
@@ -231,13 +228,8 @@ class Sink:
         self.file.say(self.state)
 
 
-def server_dir(state_dir: Path) -> Path:
-    """The folder of the private influxd."""
-    return state_dir / "influx"
-
-
 def state_path(state_dir: Path, target: InfluxTarget) -> Path:
-    return state_dir / "telemetry" / f"sink-{target.key}.json"
+    return state_dir / SINK.name / f"{target.key}.json"
 
 
 def sink_status(state_dir: Path, target: InfluxTarget) -> SinkState:
@@ -252,30 +244,25 @@ def ensure(settings: Settings) -> None:
         if target is None or (target.private and influxd.program() is None):
             return
         if not sink_status(settings.state_dir, target).alive:
-            log = settings.state_dir / "telemetry" / f"sink-{target.key}.log"
-            Daemon.detach(spawn(settings, ["telemetry", "follow"], log, lowly=True))
+            Daemon.detach(SINK.launch(settings, SINK.log(settings, target.key)))
 
 
-def stop_sink(state_dir: Path, target: InfluxTarget) -> bool:
-    """Stop the sink and wait until it is gone; False if none runs. Unsent lines are sent when a sink runs again."""
-    return SINK.end(state_path(state_dir, target)) is not None
-
-
-def run_sink(settings: Settings, target: InfluxTarget, *, idle_s: float = IDLE_S) -> SinkState:
-    """Run the sink at low priority until idle or stopped by SIGTERM or SIGINT."""
-    if target.private and influxd.program() is None:
-        raise Missing("influxd is not installed", hint="apt-get install -y --no-install-recommends influxdb")
+def run_sink(settings: Settings, *, notify: Notify, options: SinkOptions) -> SinkReport:
+    """Run the sink at low priority until idle or stopped by SIGTERM or SIGINT. Raises: Missing, Usage; as `Sink.run`."""
+    target = configured(settings)
     with suppress(OSError):
         os.nice(max(0, LOWLY - os.getpriority(os.PRIO_PROCESS, 0)))
         # A session of its own is a scheduling group of its own, where `nice` counts only inside (sched(7), autogroup).
         Path("/proc/self/autogroup").write_text(str(LOWLY), encoding="ascii")
-    sink = Sink(target, settings.state_dir, idle_s=idle_s)
+    idle_s = math.inf if options.stay else IDLE_S
+    sink = Sink(target, settings.state_dir, idle_s=idle_s, own=SINK.own(settings, options), notify=notify)
     before = {number: signal.signal(number, sink.request_stop) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
-        return sink.run()
+        state = sink.run()
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+    return SinkReport(state.points, state.refused)
 
 
 def send(target: InfluxTarget, run_dir: Path, *, timeout_s: float) -> tuple[int, Written]:
@@ -304,4 +291,4 @@ def send(target: InfluxTarget, run_dir: Path, *, timeout_s: float) -> tuple[int,
     return points, written
 
 
-__all__ = ["Denied", "Sink", "SinkState", "ensure", "run_sink", "send", "server_dir", "sink_status", "stop_sink"]
+__all__ = ["Denied", "Sink", "ensure", "run_sink", "send", "sink_status", "state_path"]

@@ -62,8 +62,10 @@ async def resume(command: Command, run: str) -> UpReport | DownReport | PrewireR
                 return _slots_said(await change.back(before, options), command, lab)
         case "restore":
             return _slots_said(await change.restore(options), command, lab)
-        case "turn":
-            raise Missing(f"run {record.id} turned slots; it is not resumed, another goes on", hint="testbed turn")
+        case "schedule":
+            raise Missing(
+                f"run {record.id} turned slots; it is not resumed, another goes on", hint="testbed service start schedule"
+            )
     if verb_of(record.verb).undone:
         return await rollback(command, record.id)
     raise Missing(f"run {record.id} ({record.verb}) cannot be resumed", hint="testbed status")
@@ -132,7 +134,7 @@ async def rollback(command: Command, run: str | None) -> UpReport | DownReport:
 
 def _died_early(store: Store, lab: Lab, settings: Settings) -> list[RunRecord]:
     """The owner's runs that died before they changed anything, newest first; none if another is unfinished, or came later."""
-    unfinished = [record for record in store.unfinished(key_of(lab), settings.owner) if record.verb != "turn"]
+    unfinished = [record for record in store.unfinished(key_of(lab), settings.owner) if record.verb != "schedule"]
     if any(record.begun for record in unfinished):
         return []
     with suppress(Missing):

@@ -72,7 +72,7 @@ class StatusReport(JsonReport):
     dark: tuple[str, ...] = ()
     """Planned links without light: at which ends, and where the meters show it lost. They are in `drift` too."""
     slots: str = ""
-    """The turner of this plan's slots, or that they do not turn and what to type; empty without a schedule, or if it died."""
+    """What turns this plan's slots, or that they do not turn and what to type; empty without a schedule, or if it died."""
     services: Mapping[str, str] = field(default_factory=dict)
     """What else runs in the background for this plan or lab, and what each says."""
     guard: str = ""

@@ -60,7 +60,7 @@ async def status(command: Command) -> StatusReport:
     async with command.opened(lab, "status") as session:
         seen, identities = await asyncio.gather(session.observe(), _identities(session))
         said = states(settings, key, key_of(lab))
-        turner: TurnState | None = said.get("turn")
+        turner: TurnState | None = said.get("schedule")
         if turner is not None and not (current is not None and (turner.plan == current.plan_name or turner.unreadable)):
             turner = None
         turning = turner is not None and turner.alive
@@ -114,7 +114,7 @@ async def status(command: Command) -> StatusReport:
         unfinished=left_behind(store, key, seen),
         dark=dark,
         slots=str(turner) if turning else "" if _halted(turner) else at_rest(current, lab),
-        services={kind(name).noun: str(one) for name, one in said.items() if one.alive and name not in ("turn", "guard")},
+        services={name: str(one) for name, one in said.items() if one.alive and name not in ("schedule", "guard")},
         guard=str(watcher) if watcher and (watcher.alive or watcher.around) else "",
         confirm=waiting.report() if waiting is not None else None,
         segments=tuple(dict.fromkeys(map(str, lab.switched(links).values()))),
@@ -146,10 +146,10 @@ async def verify(
             f"no plan is up on {lab.name}, so there is nothing to verify against",
             hint="testbed up --topology examples/ring-12.json",
         )
-    if (turner := kind("turn").running(settings, key)) is not None:
+    if (turner := kind("schedule").running(settings, key)) is not None:
         raise Interlock(
             f"the slots of {current.plan_name} turn ({turner}), and each was verified when it was made",
-            hint="to verify the one that is there: testbed turn --stop, then testbed verify",
+            hint="to verify the one that is there: testbed service stop schedule, then testbed verify",
         )
     plan = stored_plan(current.plan_text, current.plan_name, current.up.slots, lab)
     links, circuits = current.up.links, current.up.circuits(lab)
@@ -209,7 +209,7 @@ async def verify(
 
 
 def _halted(turner: TurnState | None) -> list[str]:
-    """Report that the turner of the plan that is up died or gave up; empty if it did not."""
+    """Report that the schedule service of the plan that is up died or gave up; empty if it did not."""
     if turner is None or not turner.halted:
         return []
     where = f"in slot {turner.slot} of {turner.slots}" + (f": {turner.error}" if turner.error else "")
@@ -217,7 +217,10 @@ def _halted(turner: TurnState | None) -> list[str]:
     words = (
         "a device that turns by itself turns on, and hosts follow their light; else every host stays in the slot whose light it has"
     )
-    return [f"slots: the turner {ended} {where}; {words}; to go on: testbed turn; to end it: testbed turn --stop"]
+    return [
+        f"slots: the schedule service {ended} {where}; {words}; "
+        "to go on: testbed service start schedule; to end it: testbed service stop schedule"
+    ]
 
 
 async def _identities(session: Session) -> Mapping[DeviceName, Identity]:

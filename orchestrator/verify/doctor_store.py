@@ -51,7 +51,8 @@ def store_checks(settings: Settings) -> list[Probe]:
     checks = [Probe("store", "ok", str(settings.store_path), area="store"), _runs(settings)]
     for run in died[:3]:
         ways = f"testbed resume {run.id} goes on, testbed rollback {run.id} goes back"
-        fix = f"{'testbed turn goes on' if run.verb == 'turn' else ways}; testbed status shows the present state"
+        ways = "testbed service start schedule goes on" if run.verb == "schedule" else ways
+        fix = f"{ways}; testbed status shows the present state"
         checks.append(Probe("run that died", "warn", f"{run.id}: {run.verb} {run.plan_name}".rstrip(), fix, "everything", "store"))
     if len(died) > 3:
         checks.append(Probe("run that died", "warn", f"{len(died) - 3} more", "testbed run list", "everything", "store"))

@@ -21,6 +21,8 @@ from orchestrator.background import registry
 from orchestrator.background.state import process_of
 from orchestrator.background.work import Retries, serving
 from orchestrator.processes import process_mark
+from orchestrator.services.guard.process import GuardOptions
+from orchestrator.services.schedule.process import TurnOptions
 from orchestrator.settings import Settings
 from orchestrator.store.verbs import MOVERS
 from tests.background.toy import KEY, TOY, ToyState, settings
@@ -34,7 +36,7 @@ NOBODY = 65534
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Settings]:
     """Toys start as services do, but by a command that there is."""
 
-    def spawn(_: Settings, words: Sequence[str], said: Path) -> subprocess.Popen[bytes]:
+    def spawn(_: Settings, words: Sequence[str], said: Path, *, lowly: bool) -> subprocess.Popen[bytes]:
         said.parent.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, "-m", "tests.background.toy", str(tmp_path), words[words.index("--log") + 1]]
         with said.open("ab") as errors:
@@ -66,11 +68,11 @@ def test_a_service_is_started_once_survives_a_kill_and_is_stopped(here: Settings
     assert TOY.start(here, KEY).pid == first.pid, "one that runs is found"
     for _ in range(2):
         with (
-            pytest.raises(Locked, match=f"another toy plays with this plan .playing, pid {first.pid} of ") as refused,
+            pytest.raises(Locked, match=f"another toy service runs for this plan .playing, pid {first.pid} of ") as refused,
             TOY.file(here, KEY, TOY.own(here)),
         ):
             pass
-        assert refused.value.hint == "testbed toy --stop" and now(here).pid == first.pid, "who is refused writes nothing"
+        assert refused.value.hint == "testbed service stop toy" and now(here).pid == first.pid, "who is refused writes nothing"
     os.kill(first.pid, signal.SIGKILL)
     until(lambda: now(here).pid != first.pid and now(here).state == "playing")
     again = now(here)
@@ -96,7 +98,7 @@ def test_one_that_gives_up_leaves_why_and_the_next_start_says_so(here: Settings,
     (tmp_path / "broken").touch()
     until(lambda: not now(here).alive)
     assert (now(here).state, now(here).error, now(here).halted) == ("ended", "it is broken", True)
-    with pytest.raises(TestbedError, match="the toy ended at once: "):
+    with pytest.raises(TestbedError, match="the toy service ended at once: "):
         TOY.start(here, KEY)
 
 
@@ -174,7 +176,7 @@ def test_one_that_a_keeper_starts_again_is_ended_by_its_keeper(here: Settings) -
 
 
 def test_who_moves_light_is_said_alike_by_kinds_and_verbs() -> None:
-    assert {each.name for each in registry.kinds() if each.moves_light} == set(MOVERS.values()) == {"turn", "adapt"}
+    assert {each.name for each in registry.kinds() if each.moves_light} == MOVERS == {"schedule", "adapt"}
 
 
 def test_whoever_the_file_names_only_who_holds_it_is_ended(here: Settings, bystander: subprocess.Popen[bytes]) -> None:
@@ -210,7 +212,7 @@ def test_a_file_that_another_user_wrote_ends_nobody_and_is_not_written(here: Set
     forged = json.dumps({**words, "keeper": bystander.pid, "mark": process_mark(bystander.pid)})
     path.write_text(forged)
     os.chown(path, NOBODY, NOBODY)
-    with pytest.raises(TestbedError, match=r"the toy is .*'s \(pid 1\)"):
+    with pytest.raises(TestbedError, match=r"the toy service is .*'s \(pid 1\)"):
         TOY.stop(here, KEY)
     assert bystander.poll() is None
     bystander.kill()
@@ -281,3 +283,25 @@ def test_one_failure_too_many_in_a_row_ends_a_service_and_says_which_was_the_las
 def test_the_registry_has_every_kind_under_its_own_name(name: str) -> None:
     found = registry.kind(name)
     assert found.name == name and "pid 7 of ann@here" in str(found.state(7, "ann", "here"))
+
+
+def test_options_are_typed_as_they_were_declared_and_defaults_are_left_out() -> None:
+    assert GuardOptions().words() == [] and TurnOptions(stop=True).words() == [], "what is not declared is not typed"
+    given = GuardOptions(look_s=0.5, stay=True, jobs=True, restarts="10/d", log="x", kept=True)
+    assert given.words() == ["--look", "0.5s", "--stay", "--jobs", "--restarts", "10/d"]
+
+
+def test_one_of_each_state_is_shown_as_it_is(here: Settings) -> None:
+    def shown() -> list[str]:
+        return [f"{one.service} {one.state}; {one.trouble}" for one in registry.statuses(here, KEY, "lab")]
+
+    kind, path = registry.kind("guard"), registry.kind("guard").path(here, KEY)
+    assert "guard not started; " in shown() and "sink not started; " in shown(), "no server is configured"
+    with kind.file(here, KEY, kind.own(here)) as file:
+        file.now(state="watching", trouble="ocs1 does not answer")
+        assert "guard watching; ocs1 does not answer" in shown()
+    assert "guard ended; killed while watching" in shown()
+    path.write_text(json.dumps({"pid": 7, "state": "ended", "error": "no plan"}))
+    assert "guard ended; no plan" in shown()
+    path.write_text(json.dumps({"pid": 7, "state": "ended"}))
+    assert "guard ended; " in shown()

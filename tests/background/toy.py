@@ -1,4 +1,4 @@
-"""The sixth service: all that one costs. `python -m tests.background.toy FOLDER LOG` does its work, as its verb would."""
+"""A service: all that one costs. `python -m tests.background.toy FOLDER LOG` does its work, as its verb would."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from orchestrator.background.kind import Kind
+from orchestrator.background.options import ServiceOptions
 from orchestrator.background.state import ServiceState
 from orchestrator.background.supervise import supervised
 from orchestrator.background.work import serving
@@ -24,7 +25,7 @@ class ToyState(ServiceState):
     beats: int = 0
 
 
-TOY = Kind("toy", "toy", "plays with", ToyState)
+TOY = Kind("toy", ToyState, kept=True)
 
 
 def settings(folder: Path) -> Settings:
@@ -34,7 +35,7 @@ def settings(folder: Path) -> Settings:
 async def play(folder: Path, log: str) -> None:
     here = settings(folder)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, asyncio.current_task().cancel)  # type: ignore[union-attr]
-    with serving(TOY.file(here, KEY, TOY.own(here, log, kept=True))) as file:
+    with serving(TOY.file(here, KEY, TOY.own(here, ServiceOptions(log=log, kept=True)))) as file:
         while not (folder / "broken").exists():
             file.say(replace(file.state, state="playing", beats=file.state.beats + 1))
             await asyncio.sleep(0.01)

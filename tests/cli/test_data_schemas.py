@@ -73,7 +73,12 @@ PRINTED = (
     ("design", "export", *AT, ROOT / "examples" / "ring-12.json", "--containerlab", "x.clab.yml"),
     ("design", "import", *AT, ROOT / "tests" / "fuzz" / "corpus" / "graphml" / "plain"),
     ("lock", "reserve", "--for", "2h", "--reason", "x", "--hosts", "gpu01", *AT),
-    *(("tagout", "gpu03", "--reason", "x", *AT), ("examples", "copy", "ex"), ("queue", "--stop", *AT), ("guard", "--stop", *AT)),
+    *(
+        ("tagout", "gpu03", "--reason", "x", *AT),
+        ("examples", "copy", "ex"),
+        ("service", "stop", "queue", *AT),
+        ("service", "status", *AT),
+    ),
     ("up", "-t", "absent.json"),
 )
 

@@ -1,4 +1,4 @@
-"""`testbed turn` and `testbed adapt`: in the background unless they are told otherwise."""
+"""Services that move light, as they are started in the background, and what is reported of one that does not start."""
 
 from __future__ import annotations
 
@@ -16,43 +16,48 @@ from extensions.adapt.service import AdaptState
 from optics import Locked, Missing, TestbedError, TimedOut
 from orchestrator.background import kind as kinds
 from orchestrator.background.kind import Kind, StateFile
+from orchestrator.background.options import ServiceOptions
 from orchestrator.background.state import ServiceState
 from orchestrator.services.schedule import making
-from orchestrator.services.schedule.process import TURNER, TurnState
+from orchestrator.services.schedule.process import TurnOptions, TurnState
 from orchestrator.settings import Settings, load
+from tests.house.repository import ROOT
 
 
 def test_both_start_a_process_that_does_the_work_itself(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    started: list[tuple[str, str]] = []
+    started: list[tuple[str, ...]] = []
 
-    def start(kind: Kind[ServiceState], settings: object, slice_: object) -> ServiceState:
-        started.append((kind.name, ""))
+    def start(kind: Kind[ServiceState], settings: object, key: object, log: object, options: ServiceOptions) -> ServiceState:
+        started.append((kind.name, str(log or ""), *options.words()))
         return AdaptState(7)
 
-    async def begin(_: object, *, job: bool) -> TurnState:
-        started.append(("turn", str(job)))
-        return TurnState(8, log="turn.jsonl")
+    async def begin(_: object, options: TurnOptions) -> TurnState:
+        started.append(("schedule", options.log, *options.words()))
+        return TurnState(8, log="schedule.jsonl")
 
     monkeypatch.setattr(Kind, "start", start)
     monkeypatch.setattr(making, "begin", begin)
-    monkeypatch.setattr("extensions.adapt.command.own_slice", lambda _: "lab/ann")
-    assert cli("adapt", "--json").json["data"]["adapter"]["pid"] == 7
-    assert cli("turn", "--job", "--json").json["data"]["turner"]["pid"] == 8
-    assert [name for name, _ in started] == ["adapt", "turn"] and started[1][1] == "True"
-    assert {kind.options for kind in (TURNER, ADAPTER)} == {("--foreground",)}
+    monkeypatch.setenv("TESTBED_INVENTORY", str(ROOT / "inventory" / "emulated"))
+    adapt = cli("service", "start", "adapt", "--turns", "3", "--json").json["data"]
+    assert (adapt["service"], adapt["started"], adapt["state"]["pid"]) == ("adapt", True, 7)
+    assert cli("service", "start", "schedule", "--job", "--log", "x", "--json").json["data"]["state"]["pid"] == 8
+    assert started == [("adapt", "", "--turns", "3"), ("schedule", "x", "--job")]
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["turn", "--stop", "--foreground"], "--stop cannot be combined with --once, --job or --foreground"),
-        (["adapt", "--stop", "--turns", "2"], "--stop cannot be combined with --foreground or --turns"),
-        (["turn", "--log", "x"], "--log goes with --foreground, --once or --jsonl"),
-        (["adapt", "--log", "x"], "--log goes with --foreground, --turns or --jsonl"),
+        (["start", "schedule", "--once"], "No such option: --once"),
+        (["start", "guard", "--jsonl"], "No such option: --jsonl"),
+        (["start", "guard", "--restarts", "2/h"], "service start guard: --restarts can only be used with --jobs"),
+        (["start", "guard", "--jobs", "--restarts", "x"], "service start guard: --restarts: 'x' is not a number per time"),
+        (["run", "guard", "--look", "soon"], "--look: 'soon' is not a duration"),
+        (["stop", "turn"], "testbed service stop turn: not one of guard, schedule, "),
+        (["run", "adapt", "--turns", "-1"], "'--turns': Input should be greater than or equal to 0"),
     ],
 )
-def test_words_that_mean_two_things_are_refused(cli: Any, words: list[str], said: str) -> None:
-    answer = cli(*words, "--json")
+def test_words_that_make_no_sense_are_refused(cli: Any, words: list[str], said: str) -> None:
+    answer = cli("service", *words, "--json")
     assert answer.code == 2 and said in answer.json["message"]
 
 
@@ -65,7 +70,7 @@ def test_a_start_that_fails_says_why_this_one_did_and_not_an_earlier_one(tmp_pat
         "",
     ]
 
-    def spawn(settings: Settings, words: Sequence[str], said: Path) -> Any:
+    def spawn(settings: Settings, words: Sequence[str], said: Path, **_: object) -> Any:
         with said.open("a") as file:
             file.write(wrote.pop(0))
         return SimpleNamespace(poll=lambda: 2, returncode=2)
@@ -77,7 +82,7 @@ def test_a_start_that_fails_says_why_this_one_did_and_not_an_earlier_one(tmp_pat
     def failed(kind: type[TestbedError]) -> tuple[str, str]:
         with pytest.raises(kind) as error:
             ADAPTER.start(settings, "lab/ann", log)
-        return str(error.value).removeprefix("the adapter ended at once: "), error.value.hint
+        return str(error.value).removeprefix("the adapt service ended at once: "), error.value.hint
 
     assert failed(Missing) == ("no plan is up on lab, so there is nothing to adapt", "testbed --as ann up")
     assert failed(Locked) == ("p1 is locked by bob\n  p2 is locked by bob", "ask bob")
@@ -92,7 +97,7 @@ def test_what_an_earlier_process_left_is_not_taken_for_what_a_new_one_says(tmp_p
         pass
     looks: list[int] = []
 
-    def spawn(*_: object) -> Any:
+    def spawn(*_: object, **__: object) -> Any:
         held = StateFile(ADAPTER, path, AdaptState(7, since=1.0, state="adapting", last="old"))
         held.__enter__()  # it has the lock, and what it read there is still the other's
 
@@ -139,14 +144,14 @@ def test_a_process_that_starts_is_waited_for_while_it_lives_and_the_time_of_the_
     monkeypatch.setattr(kinds, "LOOK_S", 0.0)
     looks = [40, 10**9, 10**9, 40]
 
-    def spawn(*_: object) -> Slow:
+    def spawn(*_: object, **__: object) -> Slow:
         made.append(Slow(path, looks.pop(0), 1.0 + len(made)))
         return made[-1]
 
     monkeypatch.setattr(kinds, "spawn", spawn)
     monkeypatch.setattr(kinds.Daemon, "detach", lambda process: process.terminate())
     assert ADAPTER.start(settings, "lab/ann", log).state == "adapting"
-    with pytest.raises(TimedOut, match=r"the adapter is still starting after 0\.05 s") as late:
+    with pytest.raises(TimedOut, match=r"the adapt service is still starting after 0\.05 s") as late:
         ADAPTER.start(replace(settings, timeout_s=0.05), "lab/ann", log)
     assert made[-1].ended and late.value.hint == f"see {log}"
 

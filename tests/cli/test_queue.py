@@ -33,7 +33,7 @@ RING = ("--method", "ring")
 def bench(cli: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     """The command line on the project's lab; nothing is started, neither a lab nor a process."""
     monkeypatch.setenv("TESTBED_INVENTORY", str(ROOT / "inventory" / "emulated"))
-    monkeypatch.setattr("orchestrator.verbs.invoke.start_lab", lambda *_: None)
+    monkeypatch.setattr("orchestrator.queue.verb.start_lab", lambda *_: None)
     monkeypatch.setattr(Kind, "start", lambda *_: QueueState(7, "ann", "here", state="serving"))
     return cli
 
@@ -96,10 +96,9 @@ def test_the_nearest_number_of_hosts_that_can_hold_a_workload_is_offered(bench: 
     assert "are 12 ranks, not 6" in moe["message"] and moe["hint"] == "--hosts 12"
 
 
-def test_words_that_mean_two_things_are_refused(bench: Any) -> None:
-    assert "exclude each other" in bench("queue", "--start", "--stop", "--json").json["message"]
-    assert "go with --foreground" in bench("job", "queue", "--log", "x", "--json").json["message"]
-    assert bench("queue", "--stop").out == "The queue was not served\n"
+def test_without_a_job_of_the_user_nothing_is_served(bench: Any) -> None:
+    assert bench("service", "stop", "queue").out == "No queue service was running\n"
+    assert bench("service", "start", "queue").out == "No job of yours is in the queue, so there is nothing to serve\n"
     assert bench("job", "queue").out == "No jobs in the queue\n"
 
 
@@ -111,7 +110,7 @@ def test_who_serves_on_a_machine_that_is_gone_can_be_given_up_and_a_job_that_is_
     serve(command.store, key_of(acts.lab), Who(user, user, host="gone"))
 
     def locked(*_: object) -> QueueState:
-        raise Locked("the queue is served already by pid 7 on gone", hint="testbed queue --stop")
+        raise Locked("the queue is served already by pid 7 on gone", hint="testbed service stop queue")
 
     monkeypatch.setattr(Kind, "start", locked)
     said = bench("job", "queue", "add", PLAN, "--for", "10m", "--json")
@@ -121,11 +120,11 @@ def test_who_serves_on_a_machine_that_is_gone_can_be_given_up_and_a_job_that_is_
         raise TimedOut("the queue is still starting", hint="see log")
 
     monkeypatch.setattr(Kind, "start", fails)
-    assert "is not served any more from gone" in bench("queue", "--stop").out
+    assert "is not served any more from gone" in bench("service", "stop", "queue").out
     answer = bench("job", "queue", "add", PLAN, "--for", "10m", "--json")
     words = f"job 3 (ring-12 of {user}) was added, but nothing serves the queue: the queue is still starting"
     assert answer.code != 0 and answer.json["message"] == words
-    assert answer.json["hint"].startswith("testbed queue --start")
+    assert answer.json["hint"].startswith("testbed service start queue")
     assert len(bench("job", "queue", "--json").json["data"]["rows"]) == 3
     job = get(command.store, key_of(acts.lab), 1)
     assert job is not None and claim(command.store, Who(user, user), job, ("gpu01",), "")
@@ -179,9 +178,13 @@ def test_a_running_job_of_the_queue_keeps_its_hosts_and_its_own_plan_is_not_anot
 def test_a_queue_without_a_job_of_the_user_is_served_to_its_end_at_once_and_its_file_says_so(bench: Any) -> None:
     command, acts = opened()
     path = QUEUE.path(command.settings, key_of(acts.lab))
-    assert bench("queue", "--foreground").out == "Started 0, stopped 0, 0 failures\n"
+    assert bench("service", "run", "queue").out == "Started 0, stopped 0, 0 failures\n"
     left = QUEUE.read(path)
     assert left is not None and not left.alive and (left.state, left.error) == ("ended", "")
     with StateFile(QUEUE, path, QUEUE.own(command.settings)):
-        answer = bench("queue", "--foreground", "--jsonl", "--json")
-        assert answer.code != 0 and answer.json["code"] == "E-LOCKED" and "another queue serves this lab" in answer.json["message"]
+        answer = bench("service", "run", "queue", "--jsonl", "--json")
+        assert (
+            answer.code != 0
+            and answer.json["code"] == "E-LOCKED"
+            and "another queue service runs for this lab" in answer.json["message"]
+        )

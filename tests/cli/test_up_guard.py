@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +9,7 @@ import pytest
 
 from orchestrator.background.kind import Kind, StateFile
 from orchestrator.cli import change
-from orchestrator.services.guard.process import GUARD, GuardState
+from orchestrator.services.guard.process import GUARD, GuardOptions, GuardState
 from orchestrator.settings import Settings, load
 from tests.cli.conftest import Bench
 
@@ -47,9 +46,9 @@ def test_up_guard_starts_a_guard_that_recovers_jobs_if_asked_to(
     monkeypatch.setattr(change, "own_slice", lambda _: "lab")
     asked: list[str] = []
 
-    def start(kind: object, settings: Settings, slice_: str, log: Path, words: Sequence[str] = ()) -> GuardState:
-        jobs = words[2] if words else ""
-        assert list(words) in ([], ["--jobs", "--restarts", jobs])
+    def start(kind: object, settings: Settings, slice_: str, log: Path, options: GuardOptions) -> GuardState:
+        jobs = options.restarts
+        assert options.words() == (["--jobs", "--restarts", jobs] if jobs else [])
         asked.append(jobs)
         return GuardState(7, "ann", "here", state="watching", log=str(log), jobs=jobs)
 
@@ -65,8 +64,8 @@ def test_a_guard_that_runs_with_another_budget_is_named_before_anything_is_chang
 ) -> None:
     monkeypatch.setattr(change, "own_slice", lambda _: "lab")
     settings = load(cwd=cli.home)
-    with StateFile(GUARD, GUARD.path(settings, "lab"), replace(GUARD.own(settings, "log"), jobs=has, state="watching")):
+    with StateFile(GUARD, GUARD.path(settings, "lab"), replace(GUARD.own(settings), jobs=has, state="watching")):
         answer = cli("up", "plan.json", "--guard", "--jobs")
         assert answer.code == (4 if refused else 0) and refused in answer.err, answer.err
-        assert bool(cli.calls) != bool(refused) and ("testbed guard --stop" in answer.err) == bool(refused)
+        assert bool(cli.calls) != bool(refused) and ("testbed service stop guard" in answer.err) == bool(refused)
         assert cli("up", "plan.json", "--guard").code == 0, "without --jobs any guard will do"

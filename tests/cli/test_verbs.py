@@ -455,7 +455,7 @@ def test_an_option_that_cannot_be_read_is_wrong_usage_and_no_bad_file(cli: Any) 
         ("telemetry", "replay", "last", "--to", "here"): "--to: wanted none, auto or http://HOST:PORT; found 'here'",
         ("up", "-t", "plan.json", "--job", "lve"): "--job lve: not one of live, restart, keep; did you mean live?",
         ("examples", "schema", "plam"): "plam: not one of plan, scenario, sweep, data; did you mean plan?",
-        ("coordinate", "--by", "shft"): "--by shft: not one of shift, mltcp, together, off; did you mean shift?",
+        ("service", "start", "pacing", "--by", "shft"): "--by shft: not one of shift, mltcp, together; did you mean shift?",
         (
             "devices",
             "driver",

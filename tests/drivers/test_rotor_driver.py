@@ -53,7 +53,7 @@ async def test_a_turning_device_is_not_changed_and_the_way_out_is_named() -> Non
     async with speaking(replies.get) as (device, said):
         with pytest.raises(Refused, match="turns") as caught:
             await device.apply(Change("ocs1", frozenset(), frozenset({cross(3, 19)})))
-    assert caught.value.hint == "testbed turn --stop" and said == ["POS?"]
+    assert caught.value.hint == "testbed service stop schedule" and said == ["POS?"]
 
 
 async def test_maps_are_loaded_as_a_whole_and_their_checksum_must_match() -> None:

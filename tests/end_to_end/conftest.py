@@ -175,7 +175,7 @@ def small(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     try:
         yield lab
     finally:
-        lab.testbed("guard", "--stop")
+        lab.testbed("service", "stop", "guard")
         lab.testbed("lab", "stop")
 
 

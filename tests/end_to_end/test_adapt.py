@@ -55,7 +55,7 @@ class Site(Lab):
 
     def adapt(self, *words: str, **env: str) -> Answer:
         """The adapter, to which something happens at one point of its way (tests/drills/deadly.py)."""
-        command = [sys.executable, "-m", "tests.drills.deadly", "adapt", "--foreground", *words, "--json"]
+        command = [sys.executable, "-m", "tests.drills.deadly", "service", "run", "adapt", *words, "--json"]
         process = subprocess.Popen(command, env=self.env | env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT)
         out, err = process.communicate(timeout=120)
         return Answer(process.returncode, json.loads(out.splitlines()[-1]) if out else {}, err)
@@ -92,7 +92,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         lab.bring_up()
         yield lab
     finally:
-        lab.testbed("adapt", "--stop")
+        lab.testbed("service", "stop", "adapt")
         lab.testbed("lab", "stop")
 
 
@@ -141,7 +141,7 @@ def test_an_adapter_killed_anywhere_leaves_confirmed_routes_over_which_all_hosts
 @pytest.mark.parametrize("like", ["before gpu03 commit", "after .*(add|ent-crs)", "before gpu01 confirm"])
 def test_an_agent_killed_during_a_turn_costs_one_turn(site: Site, like: str) -> None:
     mark = site.folder / "moment"
-    command = [sys.executable, "-m", "tests.drills.deadly", "adapt", "--turns", "3", "--json"]
+    command = [sys.executable, "-m", "tests.drills.deadly", "service", "run", "adapt", "--turns", "3", "--json"]
     env = site.env | {"DRILL_LIKE": like, "DRILL_DO": f"wait {mark}"}
     process = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT)
     until = time.monotonic() + 60
@@ -167,7 +167,7 @@ def test_a_device_that_restarts_in_a_turn_costs_one_turn(site: Site) -> None:
 
 def test_a_rank_killed_ends_the_adapter_and_routes_stay_confirmed(site: Site) -> None:
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.drills.deadly", "adapt", "--foreground", "--json"],
+        [sys.executable, "-m", "tests.drills.deadly", "service", "run", "adapt", "--json"],
         env=site.env | {"DRILL_POINTS": str(site.folder / "points")},
         stdout=subprocess.PIPE,
         text=True,
@@ -183,7 +183,7 @@ def test_a_rank_killed_ends_the_adapter_and_routes_stay_confirmed(site: Site) ->
 
 
 def test_a_fibre_cut_under_a_circuit_costs_its_circuit_and_no_iteration(site: Site) -> None:
-    command = [str(TESTBED), "adapt", "--jsonl", "--turns", "40"]
+    command = [str(TESTBED), "service", "run", "adapt", "--jsonl", "--turns", "40"]
     process = subprocess.Popen(command, env=site.env, stdout=subprocess.PIPE, text=True, cwd=ROOT)
     assert process.stdout is not None
     try:
@@ -204,13 +204,14 @@ def test_a_fibre_cut_under_a_circuit_costs_its_circuit_and_no_iteration(site: Si
 
 
 def test_an_adapter_in_the_background_stops_after_its_turn_and_before_the_plan_is_taken_down(site: Site) -> None:
-    started = site.testbed("adapt").must()["adapter"]
+    started = site.testbed("service", "start", "adapt").must()["state"]
     assert started["state"] == "adapting"
-    assert site.testbed("adapt").must()["adapter"]["pid"] == started["pid"]
-    second = site.testbed("adapt", "--foreground")
-    assert second.exit_code == 4 and "another adapter" in second.envelope["message"]
+    again = site.testbed("service", "start", "adapt").must()
+    assert (again["started"], again["state"]["pid"]) == (False, started["pid"])
+    second = site.testbed("service", "run", "adapt")
+    assert second.exit_code == 4 and "another adapt service" in second.envelope["message"]
     time.sleep(5)
-    stopped = site.testbed("adapt", "--stop").must()
-    assert stopped["stopped"] and stopped["adapter"]["turns"] > 0
+    stopped = site.testbed("service", "stop", "adapt").must()
+    assert stopped["stopped"] and stopped["state"]["turns"] > 0
     assert len(site.confirmed()) == 1 and not site.status()["drift"]
-    assert site.testbed("adapt", "--stop").must() == {"stopped": False}
+    assert not site.testbed("service", "stop", "adapt").must()["stopped"]

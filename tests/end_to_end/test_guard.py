@@ -35,7 +35,7 @@ class Watching:
     """A guard in the foreground and what it says."""
 
     def __init__(self, lab: Lab, *words: str) -> None:
-        command = [str(TESTBED), "guard", "--jsonl", "--hold", "300ms", "--look", "500ms", *words]
+        command = [str(TESTBED), "service", "run", "guard", "--jsonl", "--hold", "300ms", "--look", "500ms", *words]
         self.process = subprocess.Popen(command, env=lab.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT)
         self.said: list[dict[str, Any]] = []
         self._news: queue.Queue[dict[str, Any]] = queue.Queue()
@@ -176,8 +176,8 @@ def test_up_guard_starts_one_in_the_background_and_down_ends_it(small: Lab) -> N
     assert guard.startswith("watching, pid ") and guard.endswith("recovers the job up to 5/h")
     other = small.up(plan, "--guard", "--jobs")
     assert other.exit_code == 4 and "up to 5/h, not 3/h" in other.envelope["message"], "it is not said to do what it does not"
-    second = small.testbed("guard")
-    assert second.exit_code == 4 and "another guard watches this plan" in second.envelope["message"]
+    second = small.testbed("service", "run", "guard")
+    assert second.exit_code == 4 and "another guard service runs for this plan" in second.envelope["message"]
     small.ask("fibre", name="f-gpu01-p1", cut=True)
     log = small.folder / "state" / "runs" / run / "guard.jsonl"
     until(lambda: "rerouted" in log.read_text())
@@ -187,7 +187,7 @@ def test_up_guard_starts_one_in_the_background_and_down_ends_it(small: Lab) -> N
     small.testbed("down", "--yes").must()
     until(lambda: not Path(f"/proc/{pid}").exists())  # it has ended; its parent, the first process, may have yet to notice
     assert small.testbed("status").must()["guard"] == ""
-    assert small.testbed("guard").exit_code == 2, "nothing is up, so there is nothing to guard"
+    assert small.testbed("service", "run", "guard").exit_code == 2, "nothing is up, so there is nothing to guard"
 
 
 def test_a_host_without_power_is_said_and_traffic_of_the_others_goes_round_it(small: Lab) -> None:

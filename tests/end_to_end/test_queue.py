@@ -43,9 +43,9 @@ def queue(lab: Lab) -> Iterator[Lab]:
     for row in rows(lab).values():
         if row["state"] not in ("done", "failed"):
             lab.testbed("job", "queue", "drop", str(row["number"]), "--as", row["owner"])
-    lab.testbed("queue", "--start")
+    lab.testbed("service", "start", "queue")
     until(lambda: all(row["state"] in ("done", "failed") for row in rows(lab).values()))
-    lab.testbed("queue", "--stop")
+    lab.testbed("service", "stop", "queue")
     lab.testbed("down", "--yes", **BOB).must()
 
 

@@ -23,7 +23,7 @@ SCHEDULE = {"dwell_s": 0.45, "guard_s": 0.02, "pattern": "round-robin", "ports":
 
 
 def state(lab: Lab) -> dict[str, Any]:
-    [file] = (lab.folder / "data" / "turn").glob("*.json")
+    [file] = (lab.folder / "data" / "schedule").glob("*.json")
     return dict(json.loads(file.read_text().partition("\n")[0]))
 
 
@@ -57,12 +57,12 @@ def turning(lab: Lab) -> Iterator[Lab]:
     data = lab.up(plan).must()
     assert any("5 slots of 5 made and verified" in note for note in data["notes"])
     yield lab
-    lab.testbed("turn", "--stop")
+    lab.testbed("service", "stop", "schedule")
 
 
 def settled(lab: Lab) -> None:
     """Stop the turner: what is there is a whole slot, confirmed on every host, as the store has it."""
-    lab.testbed("turn", "--stop").must()
+    lab.testbed("service", "stop", "schedule").must()
     verified = lab.testbed("verify").must()
     assert all(rung["ok"] for rung in verified["rungs"]), verified
     status = lab.testbed("status").must()
@@ -74,7 +74,7 @@ def test_slots_turn_and_the_one_where_they_stop_verifies(turning: Lab) -> None:
     assert turning.testbed("verify").exit_code != 0
     until(turning, lambda s: s["cycle"] >= 2)
     settled(turning)
-    again = turning.testbed("turn", "--once").must()
+    again = turning.testbed("service", "run", "schedule", "--once").must()
     assert again["turns"] == 5
     turning.testbed("down", "--yes").must()
     assert not any(turning.glass().values())
@@ -100,7 +100,7 @@ def test_an_up_that_was_killed_between_slots_is_completed_by_the_next(lab: Lab) 
     first.kill()
     first.communicate()
     assert "were not made and verified" in lab.testbed("status").must()["slots"]
-    assert "were not made and verified" in lab.testbed("turn").envelope["message"]
+    assert "were not made and verified" in lab.testbed("service", "start", "schedule").envelope["message"]
     again = lab.up(plan).must()
     assert again["notes"][0].startswith("3 slots of 5 made and verified")
     settled(lab)
@@ -130,7 +130,7 @@ def test_a_job_lives_beside_slots_is_paused_and_dies_and_is_launched_without_tou
         assert state(lab)["pid"] == pid and state(lab)["state"] == "turning"
         settled(lab)
     finally:
-        lab.testbed("turn", "--stop")
+        lab.testbed("service", "stop", "schedule")
 
 
 @pytest.mark.parametrize("whose", ["turner", "agent", "both", "device"])
@@ -163,7 +163,7 @@ def test_with_the_turner_and_its_keeper_gone_hosts_stay_in_a_slot_and_the_next_c
         os.kill(pid, signal.SIGKILL)
     time.sleep(5.0)
     status = turning.testbed("status").must()
-    assert any(line.startswith("slots: the turner died in slot ") for line in status["drift"])
-    assert [run["resume"] for run in status["unfinished"]] == ["testbed turn"]
-    assert turning.testbed("turn", "--once").must()["turns"] == 5
+    assert any(line.startswith("slots: the schedule service died in slot ") for line in status["drift"])
+    assert [run["resume"] for run in status["unfinished"]] == ["testbed service start schedule"]
+    assert turning.testbed("service", "run", "schedule", "--once").must()["turns"] == 5
     settled(turning)

@@ -48,7 +48,7 @@ def test_three_jobs_take_turns_and_are_free_when_who_shifts_them_is_killed(tmp_p
     firsts = ("gpu01", "gpu04", "gpu06")
     try:
         up(lab, "ann", "gpu01", "gpu03")
-        assert "runs alone" in lab.testbed("coordinate").envelope["message"]
+        assert "runs alone" in lab.testbed("service", "start", "pacing").envelope["message"]
         up(lab, "bob", "gpu04", "gpu05")  # ann and bob share rack 2, bob and cat rack 3
         up(lab, "cat", "gpu06", "gpu07")
         found = lab.testbed("job", "phases").must()
@@ -62,23 +62,23 @@ def test_three_jobs_take_turns_and_are_free_when_who_shifts_them_is_killed(tmp_p
             for way in ("up", "down")
         }
         assert found["score"] >= 0.95, found
-        begun = lab.testbed("coordinate").must()["coordinator"]
+        begun = lab.testbed("service", "start", "pacing").must()["state"]
         assert begun["state"] == "pacing"
-        assert "pacing" in lab.testbed("status", TESTBED_OWNER="ann").envelope["data"]["services"]["coordinator"]
+        assert "pacing" in lab.testbed("status", TESTBED_OWNER="ann").envelope["data"]["services"]["pacing"]
         until(lambda: all(any("paced_ms" in record for record in latest(lab, host)) for host in firsts))
         os.kill(begun["pid"], signal.SIGKILL)
         until(lambda: not any("paced_ms" in record for host in firsts for record in latest(lab, host)), 90)
-        again = lab.testbed("coordinate").must()["coordinator"]
+        again = lab.testbed("service", "start", "pacing").must()["state"]
         assert again["pid"] != begun["pid"]
-        off = lab.testbed("coordinate", "--by", "off").must()
-        assert off["stopped"] and sorted(off["released"]) == ["ann:exchange", "bob:exchange", "cat:exchange"]
+        off = lab.testbed("service", "stop", "pacing").must()
+        assert off["stopped"] and sorted(off["details"]["released"]) == ["ann:exchange", "bob:exchange", "cat:exchange"]
         up(lab, "dan", "gpu08", "gpu02")  # from rack 4, where cat is, to rack 1, where ann is: a loop
         loop = lab.testbed("job", "phases").must()
         assert "a loop" in loop["refused"]
-        refused = lab.testbed("coordinate")
+        refused = lab.testbed("service", "start", "pacing")
         assert refused.exit_code == 3 and "a loop" in refused.envelope["message"] and "--by mltcp" in refused.envelope["hint"]
     finally:
-        lab.testbed("coordinate", "--by", "off")
+        lab.testbed("service", "stop", "pacing")
         for owner in ("ann", "bob", "cat", "dan"):
             lab.testbed("down", "--yes", TESTBED_OWNER=owner)
         lab.testbed("lab", "stop").must()

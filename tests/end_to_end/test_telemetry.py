@@ -83,4 +83,4 @@ def test_a_move_under_a_job_records_every_name_and_a_private_influxd_gets_every_
             assert time.monotonic() < give_up, f"{arrived} of {wanted} arrived"
             time.sleep(0.1)
     finally:
-        lab.testbed("telemetry", "stop", **env)
+        lab.testbed("service", "stop", "sink", **env)

@@ -128,8 +128,8 @@ class Fake:
         self._next(f"{extension} {how}")
         return [f"was {how}"]
 
-    def end(self, extension: str, how: Any) -> None:
-        self._next(f"{extension} {how} ends")
+    def end(self, extension: str) -> None:
+        self._next(f"{extension} ends")
 
     def rollback(self, run: str) -> UpReport | DownReport:
         self._next(f"rollback {run}")
@@ -181,7 +181,7 @@ def test_circuits_follow_the_job_in_an_arm_whose_plan_says_so_and_in_no_other(se
     runner, fake, _ = ready(settings, lab, fake=Fake(slow={"c"}))
     runner.scenario.arms["c"].setups["ann"].plan.document["adapt"] = {"every": 1}  # type: ignore[index]
     assert runner.measure()
-    of_c = ["up c", "launch", "adapt None", "adapt None ends", "stop"]
+    of_c = ["up c", "launch", "adapt None", "adapt ends", "stop"]
     assert fake.said[6:16] == of_c * 2, "it is stopped before the job, a stalled one's too"
     assert sum(word.startswith("adapt") for word in fake.said) == 4
 
@@ -305,7 +305,7 @@ def test_arms_that_are_coordinated_begin_together_and_differ_in_the_shift_alone(
 
     Runner(record, found, {"ann": ann, "bob": bob}, lambda words: None, None, True, sleep, lambda: ann.now).measure()
     asked = [word for word in ann.said if word.startswith("pacing")]
-    assert asked == [f"pacing {how}{end}" for how in ("together", "shift", "shift", "together") for end in ("", " ends")]
+    assert asked == [words for how in ("together", "shift", "shift", "together") for words in (f"pacing {how}", "pacing ends")]
     assert [slot["said"] for slot in record.slots[:2]] == [{"pacing": ["was together"]}, {"pacing": ["was shift"]}]
     assert not any(word.startswith("pacing") for word in bob.said)
 

@@ -12,19 +12,42 @@ from tests.house.repository import ROOT
 
 PARTS = {
     "__init__": """
-        VERBS = {"chime": "Ring every hour.", "job chimes": "Show how often it rang."}
+        VERBS = {"job chimes": "Show how often it rang."}
         """,
     "service": """
         from dataclasses import dataclass
 
         from orchestrator.background.kind import Kind
+        from orchestrator.background.options import ServiceOptions, option
         from orchestrator.background.state import ServiceState
+        from orchestrator.background.work import ServiceReport, emit, serving
+        from orchestrator.session import load_lab
+        from orchestrator.store.keys import key_of
+
+        @dataclass(frozen=True, slots=True)
+        class ChimeOptions(ServiceOptions):
+            times: int = option(3, "--times", "So often.", metavar="N", least=1)
 
         @dataclass(frozen=True, slots=True)
         class ChimeState(ServiceState):
             rung: int = 0
 
-        KIND = Kind("chime", "chime", "rings for", ChimeState, of="lab")
+        @dataclass(frozen=True, slots=True)
+        class ChimeReport(ServiceReport):
+            rung: int
+
+            def words(self) -> str:
+                return f"Rang {self.rung} times"
+
+        async def ring(command, *, notify, options) -> ChimeReport:
+            key = key_of(load_lab(command.inventory))
+            with serving(KIND.file(command.settings, key, KIND.own(command.settings, options))) as file:
+                for rung in range(options.times):
+                    emit(notify, "stroke", "ding")
+                    file.now(state="ringing", rung=rung + 1)
+            return ChimeReport(options.times)
+
+        KIND = Kind("chime", ChimeState, "Ring every hour.", "extensions.chime.service:ring", ChimeOptions, of="lab")
         """,
     "command": """
         import typer
@@ -33,29 +56,18 @@ PARTS = {
         from orchestrator.cli.call import Result, verb
 
         app, job = typer.Typer(), typer.Typer()
-        DONE = []
-
-        @verb(app, "chime", VERBS["chime"], examples="testbed chime")
-        def chime(call):
-            return Result({"rung": 3}, "ding", hint="testbed chime")
 
         @verb(job, "chimes", VERBS["job chimes"], examples="testbed job chimes")
         def chimes(call):
-            return Result({"times": 7}, "seven")
-
-        def begin(call, how):
-            DONE.append(("begin", how))
-            return [f"rings {how}"]
-
-        def end(call, how):
-            DONE.append(("end", how))
+            return Result({"times": 7}, "seven", hint="testbed service start chime")
         """,
     "shapes": """
-        DATA = {"chime": ({"rung": int},), "job chimes": ({"times": int},)}
+        DATA = {"job chimes": ({"times": int},)}
         """,
     "arm": """
         from typing import Literal
 
+        from extensions.chime.service import ChimeOptions
         from orchestrator.experiments.files.scenario.values import ArmService
 
         class ChimeArm(ArmService):
@@ -64,6 +76,9 @@ PARTS = {
             def wrong(self, how, setups):
                 if how == "loud" and len(setups) < 2:
                     yield "nobody hears it"
+
+            def options(self, how):
+                return (ChimeOptions(times=9 if how == "loud" else 1),)
 
             def begun(self, how, setups):
                 return dict.fromkeys(setups, how) if how else {}
@@ -158,29 +173,47 @@ def test_its_kind_is_found_and_read_with_the_others(tmp_path: Path) -> None:
     assert isinstance(said["kinds"], list) and said["kinds"][-1] == "chime"
 
 
-def test_its_verbs_are_listed_run_and_described(tmp_path: Path) -> None:
+def test_its_verbs_are_made_from_its_kind_and_those_of_groups_listed_run_and_described(tmp_path: Path) -> None:
     said = run(
         tmp_path,
         """
+        import os
         from contextlib import redirect_stdout
         from io import StringIO
         from orchestrator.cli.call import Call
         from orchestrator.cli.main import run
 
-        for line in ("--help", "chime --json", "job --help", "job chimes --json", "examples schema data chime"):
+        for name in ("DATA", "STATE", "LOCK"):
+            os.environ[f"TESTBED_{name}_DIR"] = str(Path(sys.argv[2], name))
+        for words in (
+            ["--help"], ["service", "start", "--help"], ["service", "start", "chime", "--help"],
+            ["service", "run", "chime", "--times", "2"],
+            ["service", "run", "chime", "--json"], ["service", "run", "chime", "--jsonl"],
+            ["service", "status", "chime"], ["service", "stop", "chime"],
+            ["job", "--help"], ["job", "chimes", "--json"], ["examples", "schema", "data", "service", "run", "chime"],
+        ):
             with redirect_stdout(StringIO()) as out:
-                assert run(line.split()) == 0
-            said[line] = out.getvalue()
-            said.setdefault("imported", "extensions.chime.command" in sys.modules)
-        said["here"] = Call("chime", inventory="x").here("testbed chime")
+                assert run(words) == 0
+            said[" ".join(words)] = out.getvalue()
+            said.setdefault("imported", [name for name in sys.modules if name.startswith("extensions.chime.")])
+        said["here"] = Call("chime", inventory="x").here("testbed service stop chime")
         """,
     )
-    assert "chime       Ring every hour." in str(said["--help"]) and not said["imported"], "a list imports no verb"
-    assert json.loads(str(said["chime --json"]))["data"] == {"rung": 3}
+    assert "chime" not in str(said["--help"]) and not said["imported"], "a list imports no service"
+    assert "chime     Ring every hour." in str(said["service start --help"])
+    assert "--times N" in str(said["service start chime --help"]) and "[default: 3; x>=1]" in str(
+        said["service start chime --help"]
+    )
+    ran = str(said["service run chime --times 2"]).splitlines()
+    assert [line.split()[1:] for line in ran[:2]] == [["stroke", "ding"]] * 2 and ran[2] == "Rang 2 times"
+    assert json.loads(str(said["service run chime --json"]))["data"] == {"rung": 3}
+    assert [json.loads(line)["event"] for line in str(said["service run chime --jsonl"]).splitlines()] == ["stroke"] * 3
+    assert str(said["service status chime"]).splitlines()[1].split()[:2] == ["chime", "ended"]
+    assert said["service stop chime"] == "No chime service was running\n"
     assert "chimes    Show how often it rang." in str(said["job --help"])
     assert json.loads(str(said["job chimes --json"]))["data"] == {"times": 7}
-    assert '"rung"' in str(said["examples schema data chime"])
-    assert said["here"] == "testbed --inventory x chime"
+    assert '"rung"' in str(said["examples schema data service run chime"])
+    assert said["here"] == "testbed --inventory x service stop chime"
 
 
 def test_an_arm_begins_and_ends_it_beside_its_jobs(tmp_path: Path) -> None:
@@ -200,17 +233,21 @@ def test_an_arm_begins_and_ends_it_beside_its_jobs(tmp_path: Path) -> None:
                 read_scenario(text.replace(*pair), "s.yaml", fetch)
             except BadFile as error:
                 said[name] = error.problems
+        from orchestrator.background.kind import Kind
+        from extensions.chime.service import ChimeState
+
+        said["done"] = []
+        Kind.start = lambda kind, settings, key, log, options: said["done"].append(options.times) or ChimeState(7)
+        Kind.stop = lambda kind, settings, key: said["done"].append("stop")
         tenant = Tenant(Call())
         said["words"] = tenant.begin("chime", "soft")
-        tenant.end("chime", "soft")
-        from extensions.chime.command import DONE
-        said["done"] = DONE
+        tenant.end("chime")
         """,
     )
     assert said["beside"] == [["chime", "ann", "soft"]]
     assert "nobody hears it" in str(said["alone"]) and "the arms differ in chime, too" in str(said["same"])
     assert "s.yaml:11:14: arms.a.chime: wanted soft or loud" in str(said["odd"])
-    assert (said["words"], said["done"]) == (["rings soft"], [["begin", "soft"], ["end", "soft"]])
+    assert (said["words"], said["done"]) == ([], [1, "stop"])
 
 
 def test_viewers_see_what_it_recorded(tmp_path: Path) -> None:

@@ -25,12 +25,11 @@ STAND_INS = {"RUN": "last", "PLAN": "plan.json", "SAVED": "saved.json", "DIR": "
 
 
 def leaves(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    inner = getattr(command, "commands", None)
-    if inner is None:
+    group = hasattr(command, "list_commands")
+    if not group or (path and command.invoke_without_command):
         yield path, command
-    if inner is not None:
-        for name, child in inner.items():
-            yield from leaves(child, (*path, name))
+    for name in command.list_commands(None) if group else ():
+        yield from leaves(command.get_command(None, name), (*path, name))
 
 
 @pytest.fixture

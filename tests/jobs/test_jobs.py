@@ -379,7 +379,7 @@ def test_a_job_of_an_earlier_plan_is_told_only_while_it_runs_or_where_it_failed_
 
 
 async def test_a_job_that_is_being_launched_is_no_failed_one_and_nothing_is_taken_from_it(bench: Bench) -> None:
-    run = bench.store.new_run("turn", KEY, plan_name="p", owner="ann")
+    run = bench.store.new_run("schedule", KEY, plan_name="p", owner="ann")
     number = bench.store.add_job(KEY, run.id, "mlp", spec_of(TRAIN, bench.lab, run.id))
     record = bench.store.job(number)
     assert record is not None

@@ -82,7 +82,10 @@ def test_without_a_spare_port_it_is_refused_and_everything_in_the_way_is_named()
         "gpu03:p1 -- gpu04:p1: gpu03:p1 is to be avoided, and gpu03 has no spare port that reaches gpu04: "
         "gpu03:p2 carries gpu02:p2 -- gpu03:p2"
     )
-    assert refused.value.hint == "take gpu03:p1 -- gpu04:p1 out of the plan; testbed guard reroutes its traffic meanwhile"
+    assert (
+        refused.value.hint
+        == "take gpu03:p1 -- gpu04:p1 out of the plan; meanwhile its traffic is rerouted by: testbed service start guard"
+    )
 
 
 def test_the_nearest_possibility_is_a_link_that_could_move_too() -> None:

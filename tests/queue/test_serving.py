@@ -183,7 +183,7 @@ async def test_jobs_of_a_user_who_does_not_serve_the_queue_hold_nobody_up(store:
     await until(lambda: "launched 4 1" in floor.did)
     assert [(job.number, job.state) for job in queued(store, LAB)][:3] == [(1, "running"), (2, "waiting"), (3, "waiting")]
     found = decided(floor, queued(store, LAB), {"ann"})
-    assert found.why[waits.number] == "bob does not serve the queue: testbed queue --start"
+    assert found.why[waits.number] == "bob does not serve the queue: testbed service start queue"
     assert "it is not known when more will be" in found.why[3] and late.number == 4 and not found.stops
     assert "; enough in " in decided(floor, queued(store, LAB), {"ann", "bob"}).why[3]
     work.cancel()

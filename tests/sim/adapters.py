@@ -74,7 +74,7 @@ class AdaptWorld(SwitchedWorld):
     # ---- processes
 
     def adapt(self, owner: str, doom: tuple[str, int] = ("", 0)) -> None:
-        """`testbed adapt`, in the background."""
+        """`testbed service start adapt`."""
         actor = self.process(owner, f"adapter-{len(self.adapters)}-{owner}", doom)
         follows = self.adapters[actor] = Follows(owner)
 
@@ -247,7 +247,7 @@ class Adapters(Jobs):
                 await super().perform(actor, typed)
 
     async def stopping(self, command: Any) -> None:
-        """`testbed adapt --stop`."""
+        """`testbed service stop adapt`."""
         await self.world.stop_movers(command.settings, self.world.slice(command.settings.owner))
 
     def strike(self, fate: Fate, draw: random.Random) -> None:

@@ -95,13 +95,14 @@ class GuardedWorld(World):
         return [actor for actor, watch in self.guards.items() if not actor.dead and owner in ("", watch.owner)]
 
     def guard(self, owner: str, name: str, doom: tuple[str, int], *, stay: bool, budget: Budget | None = None) -> None:
-        """Start `testbed guard` in the background. budget: of recoveries of jobs."""
+        """As `testbed service start guard`. budget: of recoveries of jobs."""
         actor = self.process(owner, name, doom)
         watch = self.guards[actor] = Watch(owner, stay, budget)
+        options = GuardOptions(stay=stay, jobs=budget is not None, restarts=str(budget or ""))
 
         async def work(command: Any) -> Any:
             watch.task = asyncio.current_task()
-            return await guard(command, notify=partial(self._said, actor, watch), options=GuardOptions(stay=stay, budget=budget))
+            return await guard(command, notify=partial(self._said, actor, watch), options=options)
 
         work.__name__ = "guard"
         self.loop.start(self.loop.sea, self.command(actor, work)).add_done_callback(self._over)

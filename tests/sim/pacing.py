@@ -87,7 +87,7 @@ class Paces:
 class PacingWorld(SwitchedWorld):
     """Racks whose uplinks jobs share, and coordinators."""
 
-    endless = ("coordinate",)
+    endless = ("pacing",)
     racks = ", racks: [{hosts: [gpu01, gpu03], uplink_mbps: 100}, {hosts: [gpu02, gpu04], uplink_mbps: 100}]"
     step_s = 0.2, 0.2
 
@@ -104,7 +104,7 @@ class PacingWorld(SwitchedWorld):
         return [actor for actor in self.pacing if not actor.dead]
 
     def coordinate(self, owner: str, doom: tuple[str, int] = ("", 0)) -> None:
-        """`testbed coordinate`, in the background."""
+        """`testbed service start pacing`."""
         actor = self.process(owner, f"coordinator-{len(self.pacing)}-{owner}", doom)
         paces = self.pacing[actor] = Paces(owner)
 
@@ -112,7 +112,7 @@ class PacingWorld(SwitchedWorld):
             paces.task = asyncio.current_task()
             return await coordinate(command, notify=partial(self._said, actor), options=CoordinateOptions(seconds=1.0))
 
-        work.__name__ = "coordinate"
+        work.__name__ = "pacing"
         self.loop.start(self.loop.sea, self.command(actor, work)).add_done_callback(self._over)
 
     def _said(self, actor: Actor, event: Mapping[str, Any]) -> None:
@@ -131,7 +131,7 @@ class PacingWorld(SwitchedWorld):
             self.loop.kill(actor)
 
     async def off(self, command: Any) -> Any:
-        """As `coordinate --by off`. Raises: TestbedError - it does not end."""
+        """As `testbed service stop pacing`. Raises: TestbedError - it does not end."""
         if (there := COORDINATOR.running(command.settings, self.key)) is not None:
             actor, give_up = self.desk.processes[there.pid], self.loop.now + STOP_S
             self.stop(actor)
@@ -156,7 +156,7 @@ class Paced(Judge):
             self.broken(f"{rank} has waited until {now_ns / 1e9:.3f}, and nothing counts after {told.until_ns / 1e9:.3f}")
 
     def obeyed(self, host: str, op: str, request: Mapping[str, Any]) -> None:
-        query = "SELECT id FROM runs WHERE verb='coordinate'"
+        query = "SELECT id FROM runs WHERE verb='pacing'"
         if op in FENCED and (run := self.world.reader.execute(query).fetchone()) is not None:
             self.broken(f"{run['id']} is a run of a coordinator")
 

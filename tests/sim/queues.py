@@ -18,7 +18,21 @@ from tests.sim.lab import OWNERS
 from tests.sim.loop import Actor
 from tests.sim.plots import Plot
 from tests.sim.ranks import KILLED
-from tests.sim.seams import HOLDING, QUEUE, STOP_S, Missing, Settings, UpOptions, drop, queue_add, queue_serve, queued, verbs, who
+from tests.sim.seams import (
+    HOLDING,
+    QUEUE,
+    STOP_S,
+    Missing,
+    ServiceOptions,
+    Settings,
+    UpOptions,
+    drop,
+    queue_add,
+    queue_serve,
+    queued,
+    verbs,
+    who,
+)
 from tests.sim.story import Fate, Typed
 
 STORM_S = 46.0
@@ -61,7 +75,7 @@ class QueueWorld(JobWorld):
         return [actor for actor, serves in self.serving.items() if not actor.dead and owner in ("", serves.owner)]
 
     def serve(self, owner: str, doom: tuple[str, int] = ("", 0)) -> None:
-        """As `testbed queue --start`: one that serves already is found there."""
+        """As `testbed service start queue`: one that serves already is found there."""
         if self.alive(owner):
             return
         actor = self.process(owner, f"server-{len(self.serving)}-{owner}", doom)
@@ -69,7 +83,7 @@ class QueueWorld(JobWorld):
 
         async def serve(command: Any) -> Any:
             serves.task = asyncio.current_task()
-            return await queue_serve(command, notify=partial(self._said, actor))
+            return await queue_serve(command, notify=partial(self._said, actor), options=ServiceOptions())
 
         self.loop.start(self.loop.sea, self.command(actor, serve)).add_done_callback(self._over)
 
@@ -223,7 +237,7 @@ class Queues(Plot):
         world.struck()
 
     async def _stopped(self) -> None:
-        """`testbed queue --stop`, of everybody."""
+        """`testbed service stop queue`, of everybody."""
         alive = self.world.alive()
         for actor in alive:
             self.world.stop(actor)

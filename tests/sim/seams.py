@@ -50,11 +50,13 @@ from agent.slots import operations as slots
 from agent.slots.operations import Slots
 from emulators.devices.families import device_from_config
 from emulators.devices.server import DeviceServer
-from extensions.adapt.adapter import AdaptOptions, adapt
+from extensions.adapt.adapter import adapt
 from extensions.adapt.service import KIND as ADAPTER
-from extensions.pacing.coordinator import CoordinateOptions, coordinate, released
+from extensions.adapt.service import AdaptOptions
+from extensions.pacing.coordinator import coordinate, released
 from extensions.pacing.measure import tenants
 from extensions.pacing.service import KIND as COORDINATOR
+from extensions.pacing.service import CoordinateOptions
 from optics import (
     HandsNeeded,
     Infeasible,
@@ -69,6 +71,7 @@ from orchestrator import processes
 from orchestrator import session as sessions
 from orchestrator.background import kind as services
 from orchestrator.background.kind import STOP_S, StateFile
+from orchestrator.background.options import ServiceOptions
 from orchestrator.background.registry import kinds
 from orchestrator.change import apply, job_back, move
 from orchestrator.change import run as changes
@@ -83,15 +86,15 @@ from orchestrator.plan import stored
 from orchestrator.plan.reader import read_plan
 from orchestrator.queue.process import QUEUE
 from orchestrator.queue.verb import queue_add, queue_serve
-from orchestrator.services.guard.guard import GuardOptions, guard
+from orchestrator.services.guard.guard import guard
 from orchestrator.services.guard.policy import FIRST_BACKOFF_S, Budget
-from orchestrator.services.guard.process import GUARD
+from orchestrator.services.guard.process import GUARD, GuardOptions
 from orchestrator.services.schedule import process as turning
 from orchestrator.services.schedule import turner
 from orchestrator.services.schedule.left import stop_left
 from orchestrator.services.schedule.making import begin
-from orchestrator.services.schedule.process import TURNER
-from orchestrator.services.schedule.verb import TurnOptions, turn
+from orchestrator.services.schedule.process import TURNER, TurnOptions
+from orchestrator.services.schedule.verb import turn
 from orchestrator.session import Command, load_lab
 from orchestrator.settings import Settings
 from orchestrator.store import database, keys
@@ -178,6 +181,7 @@ __all__ = [
     "Rank",
     "RolledBack",
     "Server",
+    "ServiceOptions",
     "Sets",
     "Settings",
     "Silent",
@@ -415,7 +419,7 @@ def replaced(by: StandIns) -> Iterator[None]:
             (plays, "Ansible", by.ansible),
             (apply, "undisturbed", lambda expected_s=0.0: nullcontext()),
             (turner, "undisturbed", nullcontext),
-            (services, "spawn", lambda settings, words, said: by.spawn(settings, words, said)),
+            (services, "spawn", lambda settings, words, said, *, lowly: by.spawn(settings, words, said)),
             (changes, "stop_movers", lambda settings, slice_: by.stop_movers(settings, slice_)),
             (changes, "watch_over", lambda settings, run: by.watch_over(settings, run)),
             (environment, "record_environment", lambda *words: None),

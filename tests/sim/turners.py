@@ -77,14 +77,14 @@ class Kept:
 class TurningWorld(World):
     """Agents have schedules, and commands leave turners behind."""
 
-    endless = ("turn",)
+    endless = ("schedule",)
 
     def __init__(self, *words: Any) -> None:
         super().__init__(*words)
         self.kept: list[Kept] = []
         self.turning: set[Actor] = set()
         self.stops: dict[Actor, asyncio.Task[Any] | None] = {}
-        """Processes of `turn --stop` that bring to rest what a dead turner left: others find them in its place."""
+        """Processes of `service stop schedule` that bring to rest what a dead turner left: others find them in its place."""
         self.dooms = random.Random(f"turners/{self.seed}")
 
     def loaded(self, agent: Agent) -> None:
@@ -131,7 +131,7 @@ class TurningWorld(World):
             options = TurnOptions(log=kept.log, kept=True)
             return await turn(command, notify=lambda event: self.loop.note(f"{actor} says {event['words']}"), options=options)
 
-        work.__name__ = "turn"
+        work.__name__ = "schedule"
         task = self.loop.start(self.loop.sea, self.command(actor, work))
         task.add_done_callback(partial(self._over, kept), context=self.loop.context(self.loop.sea))
 
@@ -206,7 +206,7 @@ class Turned(Judge):
             return
         query = (
             "SELECT runs.id, locks.state FROM runs JOIN locks ON locks.run=runs.id"
-            " WHERE runs.pid=? AND runs.verb='turn' ORDER BY runs.rowid DESC"
+            " WHERE runs.pid=? AND runs.verb='schedule' ORDER BY runs.rowid DESC"
         )
         row = self.world.reader.execute(query, (actor.pid,)).fetchone()
         if row is None or (row["state"] != "active" and self.world.loop.now > self.stolen.get(row["id"], 0.0) + BEGUN_S):
@@ -277,14 +277,14 @@ class Turners(Plot):
     async def perform(self, actor: Actor, typed: Typed) -> None:
         match typed.word:
             case "turn":
-                await self.world.command(actor, begin, job=False)
+                await self.world.command(actor, begin, TurnOptions())
             case "turn stop":
                 await self.world.command(actor, self.stop, wait_s=typed.wait_s)
             case _:
                 await super().perform(actor, typed)
 
     async def stop(self, command: Any) -> None:
-        """`testbed turn --stop`."""
+        """`testbed service stop schedule`."""
         settings = command.settings
         if not await self.world.stop_movers(settings, self.world.slice(settings.owner)):
             self.world.turning.add(ACTOR.get())

@@ -19,6 +19,7 @@ from optics.errors import Locked
 from orchestrator.telemetry import Journal, influxd, sink, tail
 from orchestrator.telemetry.influx import Influx
 from orchestrator.telemetry.influx_api import Denied, InfluxTarget, Later, Written
+from orchestrator.telemetry.process import SINK
 from orchestrator.telemetry.reader import Recorded
 from orchestrator.telemetry.sink import Sink
 from orchestrator.telemetry.tables import query
@@ -172,7 +173,7 @@ def test_two_sinks_never_write_to_one_server(tmp_path: Path, target: InfluxTarge
     thread.start()
     try:
         until(lambda: sink.sink_status(tmp_path, target).alive, why="it does not hold its lock")
-        with pytest.raises(Locked, match="another telemetry sink"):
+        with pytest.raises(Locked, match="another sink service"):
             Sink(target, tmp_path).run()
     finally:
         first.stopping.set()
@@ -211,15 +212,17 @@ def test_a_sink_that_has_just_begun_to_wait_for_a_silent_server_can_be_stopped(t
         target = InfluxTarget(url)
         program = f"""
 import time
-from pathlib import Path
+from orchestrator.settings import load
 from orchestrator.telemetry import influx, sink
+from orchestrator.telemetry.process import SinkOptions
 begun = influx.Influx.ping
 influx.Influx.ping = lambda self: (time.sleep(0.3), begun(self))
-sink.run_sink(type("Settings", (), {{"state_dir": Path({str(tmp_path)!r})}}), sink.InfluxTarget({url!r}))
+settings = load(env={{"TESTBED_STATE_DIR": {str(tmp_path)!r}, "TESTBED_INFLUX_URL": {url!r}}})
+sink.run_sink(settings, notify=lambda _: None, options=SinkOptions())
 """
         with subprocess.Popen([sys.executable, "-c", program]) as process:
             until(lambda: sink.sink_status(tmp_path, target).alive, why="it does not hold its lock")
-            assert sink.stop_sink(tmp_path, target)
+            assert SINK.end(sink.state_path(tmp_path, target)) is not None
             assert process.wait(30) == 0
     state = sink.sink_status(tmp_path, target)
     assert not state.alive and "told to stop" not in state.trouble

@@ -1,10 +1,11 @@
-"""`testbed telemetry` as it is typed: what it says, and that nothing of it stays behind."""
+"""`testbed telemetry` and the service `sink` as they are typed: what they report, and that nothing of them stays behind."""
 
 from __future__ import annotations
 
 import csv
 import json
 import os
+import re
 import signal
 import sqlite3
 import threading
@@ -17,11 +18,14 @@ from typing import Any
 
 import pytest
 
+from orchestrator.background import kind
 from orchestrator.cli import main
 from orchestrator.settings import load
 from orchestrator.telemetry import influxd, retention, sink, tables
 from orchestrator.telemetry.influx_api import InfluxTarget
+from orchestrator.telemetry.process import SINK, server_dir
 from tests.disk import room_for
+from tests.kit.waiting import until
 from tests.telemetry.conftest import fill, held
 from tests.telemetry.servers import needed
 
@@ -32,7 +36,7 @@ class Typed:
     home: Path
 
     def __call__(self, *argv: str, code: int = 0) -> str:
-        got = main.run(["telemetry", *argv])
+        got = main.run(["service", *argv] if "sink" in argv else ["telemetry", *argv])
         said = self.capsys.readouterr()
         assert got == code, said
         return said.out + said.err
@@ -55,15 +59,15 @@ def typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     yield Typed(capsys, tmp_path)
     settings = load()
     for target in (InfluxTarget("", private=True),):
-        sink.stop_sink(settings.state_dir, target)
-    influxd.stop_influxd(sink.server_dir(settings.state_dir))
+        SINK.end(sink.state_path(settings.state_dir, target))
+    influxd.stop_influxd(server_dir(settings.state_dir))
 
 
 def test_without_an_influxdb_everything_that_needs_none_works(typed: Typed) -> None:
     fill(typed.runs / "r", 3)
     assert "1 run," in typed("status") and "none configured" in typed("status")
-    assert "No InfluxDB is configured" in typed("start", code=2)
-    assert "Nothing was running for this setting" in typed("stop")
+    for word in ("start", "run", "stop"):
+        assert "no InfluxDB is configured" in typed(word, "sink", code=2)
     assert "--to URL" in typed("replay", "r", code=2)
     assert typed.json("query", "r", "SELECT SUM(rx_bytes) AS n FROM port")["rows"] == [{"n": 3}]
 
@@ -75,7 +79,7 @@ def test_auto_starts_a_private_server_and_a_sink_that_copies_and_stop_ends_both(
     monkeypatch.setenv("TESTBED_INFLUX_URL", "auto")
     assert "private, not started yet" in typed("status")
     fill(typed.runs / "r", 500)
-    url = typed.json("start")["url"]
+    url = typed.json("start", "sink")["state"]["url"]
     target = InfluxTarget(url, private=True)
     give_up = time.monotonic() + 100
     while (said := typed.json("status"))["sent"] < 500:
@@ -83,23 +87,44 @@ def test_auto_starts_a_private_server_and_a_sink_that_copies_and_stop_ends_both(
         time.sleep(0.2)
     assert held(target) == (500, sum(range(500)))
     assert (said["version"][:3], said["behind"], said["refused"], said["sink"], said["live_url"]) == ("1.6", 0, 0, True, url)
-    assert typed.json("start")["url"] == url
-    assert typed("stop") == "Stopped: sink, private InfluxDB\n"
-    assert not influxd.running_influxd(sink.server_dir(load().state_dir))
+    again = typed.json("start", "sink")
+    assert (again["started"], again["state"]["url"], again["state"]["points"]) == (False, url, 500)
+    assert re.fullmatch(r"The sink service was stopped \(pid \d+\); the private InfluxDB was stopped\n", typed("stop", "sink"))
+    assert not influxd.running_influxd(server_dir(load().state_dir))
+
+
+def test_a_sink_that_is_killed_is_started_again_and_what_it_meets_is_in_its_log(
+    typed: Typed, target: InfluxTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TESTBED_INFLUX_URL", target.url)
+    monkeypatch.setenv("TESTBED_INFLUX_DB", target.db)
+    fill(typed.runs / "a", 20)
+    first = typed.json("start", "sink", "--stay")["state"]
+    try:
+        until(lambda: held(target)[0] == 20, why="nothing was sent")
+        os.kill(first["pid"], signal.SIGKILL)
+        fill(typed.runs / "b", 5, first=20)
+        until(lambda: held(target)[0] == 25, why="nobody goes on")
+        (shown,) = typed.json("status", "sink")["services"]
+        assert (shown["state"], shown["alive"]) == ("following", True) and shown["pid"] != first["pid"]
+        assert [json.loads(line)["event"] for line in Path(shown["log"]).read_text().splitlines()] == ["connected"] * 2
+    finally:
+        stopped = typed.json("stop", "sink")
+    assert stopped["stopped"] and not typed.json("stop", "sink")["stopped"]
 
 
 def test_stop_ends_what_belongs_to_its_own_setting_and_tells_of_the_rest(typed: Typed, monkeypatch: pytest.MonkeyPatch) -> None:
     needed("influxd", "influxdb")
-    folder = sink.server_dir(load().state_dir)
+    folder = server_dir(load().state_dir)
     there = influxd.start_influxd(folder)
     for url in ("http://127.0.0.1:1", "none"):
         monkeypatch.setenv("TESTBED_INFLUX_URL", url)
-        said = typed("stop")
+        said = typed("stop", "sink", code=2 if url == "none" else 0)
         assert influxd.running_influxd(folder) == there
-        assert f"A private InfluxDB runs at {there.url}" in said and "TESTBED_INFLUX_URL=auto testbed telemetry stop" in said
-        assert typed.json("stop") == {"sink": False, "server": False}
+        assert f"a private InfluxDB runs at {there.url}; to stop it: TESTBED_INFLUX_URL=auto testbed service stop sink" in said
     monkeypatch.setenv("TESTBED_INFLUX_URL", "auto")
-    assert typed("stop") == "Stopped: private InfluxDB\n" and influxd.running_influxd(folder) is None
+    assert typed("stop", "sink") == "No sink service was running; the private InfluxDB was stopped\n"
+    assert influxd.running_influxd(folder) is None
 
 
 def test_replay_sends_a_run_again_and_says_what_was_refused(
@@ -308,7 +333,7 @@ def test_commands_start_the_sink_only_where_one_is_wanted(monkeypatch: pytest.Mo
         started.append(tuple(words))
         return Process()
 
-    monkeypatch.setattr(sink, "spawn", spawn)
+    monkeypatch.setattr(kind, "spawn", spawn)
     monkeypatch.delenv("TESTBED_INFLUX_URL", raising=False)
     sink.ensure(load())
     assert not started
@@ -318,4 +343,5 @@ def test_commands_start_the_sink_only_where_one_is_wanted(monkeypatch: pytest.Mo
     assert not started  # not installed: the journal is enough
     monkeypatch.setenv("TESTBED_INFLUX_URL", "http://127.0.0.1:1")
     sink.ensure(load())
-    assert started == [("telemetry", "follow")]
+    (words,) = started
+    assert words[:3] == ("service", "run", "sink") and words[-1] == "--kept"

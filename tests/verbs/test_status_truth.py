@@ -60,12 +60,12 @@ async def test_processes_whose_files_are_damaged_are_told(bench: Bench) -> None:
     await bench.up(plan_text("one", ONE))
     settings = bench.settings()
     with ExitStack() as stack:
-        for kind in kinds():
-            path = kind.path(settings, bench.key if kind.of == "lab" else bench.slice())
+        for kind in (kind for kind in kinds() if kind.of != "server"):
+            path = kind.path(settings, kind.key(settings, bench.slice(), bench.key))
             stack.enter_context(StateFile(kind, path, kind.own(settings)))
             path.write_bytes(b"\xff")
         report = await bench.status()
     words = f"runs, but its file cannot be read, pid {os.getpid()} of "
     assert all(said.startswith(words) for said in (report.guard, report.slots, *report.services.values())), report
-    assert {"adapter", "coordinator", "queue"} <= report.services.keys()
+    assert {"adapt", "pacing", "queue"} <= report.services.keys()
     assert render.status(report, False).count(words) == len(report.services) + 2

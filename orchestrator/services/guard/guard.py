@@ -1,4 +1,4 @@
-"""`testbed guard`: watches the hosts' carriers and routes traffic around circuits that lost their light, until it is back.
+"""The guard: watches the hosts' carriers and routes traffic around circuits that lost their light, until it is back.
 
 Carriers arrive as events over the open channels, without polling. Devices, drift and the store are read at long intervals. Every
 action is a run of its own: locked, journalled, staged next to the routes in use, committed with an armed revert, probed, confirmed.
@@ -21,7 +21,7 @@ from orchestrator.background.kind import StateFile
 from orchestrator.background.work import Notify, Retries, emit, ready, serving
 from orchestrator.change.apply import finish
 from orchestrator.fabric.circuits import settings as settings_of
-from orchestrator.fabric.detour import HOLD_S, FlapDamping, dark_circuits, dead_links, link_text
+from orchestrator.fabric.detour import FlapDamping, dark_circuits, dead_links, link_text
 from orchestrator.hosts import HostEvent
 from orchestrator.plan.stored import stored_plan
 from orchestrator.results import Json
@@ -29,8 +29,7 @@ from orchestrator.services.guard.carriers import Carriers
 from orchestrator.services.guard.devices import DeviceDrift, connected, settings_held
 from orchestrator.services.guard.jobs import JobWatch
 from orchestrator.services.guard.news import flaps, of_light
-from orchestrator.services.guard.policy import Budget
-from orchestrator.services.guard.process import GUARD, GuardReport, GuardState
+from orchestrator.services.guard.process import GUARD, GuardOptions, GuardReport, GuardState
 from orchestrator.services.guard.reroute import Rerouter, Watched
 from orchestrator.session import Command, Session, load_lab, open_session
 from orchestrator.store.confirmations import Confirmations
@@ -41,8 +40,6 @@ from orchestrator.store.scope import reachable_scope
 from orchestrator.store.verbs import MOVERS
 from orchestrator.verify.degraded import sides
 
-LOOK_S = 10.0
-"""Interval (s) between readings of the devices and of the hosts' generations."""
 TICK_S = 1.0
 """Interval (s) between checks whether another plan is up; one row of the store."""
 LOCKED_POLL_S = 0.25
@@ -50,18 +47,6 @@ LOCKED_POLL_S = 0.25
 TOGETHER_S = 0.015
 """Carriers lost within this time (s) have one cause: a cut cable darkens two hosts, a switch many."""
 FIRST_RETRY_S, LAST_RETRY_S = 1.0, 60.0
-
-
-@dataclass(frozen=True, slots=True)
-class GuardOptions:
-    """How to guard. look_s, hold_s: as `LOOK_S`, `HOLD_S` (s). stay: wait for another plan when this one is taken down. budget: of
-    recoveries of the job, None to leave jobs alone."""
-
-    look_s: float = LOOK_S
-    hold_s: float = HOLD_S
-    stay: bool = False
-    log: str = ""
-    budget: Budget | None = None
 
 
 async def guard(command: Command, *, notify: Notify, options: GuardOptions) -> GuardReport:
@@ -75,7 +60,7 @@ async def guard(command: Command, *, notify: Notify, options: GuardOptions) -> G
         raise Missing(
             f"no plan is up on {lab.name}, so there is nothing to guard", hint="testbed up --topology examples/ring-12.json"
         )
-    own = replace(GUARD.own(settings, options.log), jobs=str(options.budget or ""))
+    own = replace(GUARD.own(settings, options), jobs=str(options.budget or ""))
     with serving(GUARD.file(settings, key, own)) as file:
         async with open_session(lab, command.inventory, settings.cache_dir / "ansible", settings.bounds) as session:
             watcher = Guard(session, command, file, notify, options, min(command.timeout_s, 10.0))

@@ -1,4 +1,4 @@
-"""`guard --jobs`: looks at the running job once a second, and does what the policy says.
+"""The guard with --jobs: looks at the running job once a second, and does what the policy says.
 
 What was done is in the store before it is done, so a guard that dies and is started again neither repeats it nor forgets it.
 """
@@ -121,7 +121,7 @@ class JobWatch:
             await tend(Inspection(self.jobs.session, store, record, self.command.settings.run_dir(record.run), alive=True))
         halting = self._halting()
         # A job may wait for its slots for a cycle: only one that has ended is recovered.
-        if kind("turn").running(self.command.settings, self.slice) is not None:
+        if kind("schedule").running(self.command.settings, self.slice) is not None:
             self.quiet_since = time.monotonic()
         if self.job != record.id:
             self.job, self.longest_s, self.latest, self.quiet_since = record.id, 0.0, {}, time.monotonic()

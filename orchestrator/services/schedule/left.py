@@ -1,19 +1,29 @@
-"""What a turner left that was killed or gave up, brought to a whole slot on request: half a slot, or devices that turn on."""
+"""What a process left that was killed or gave up, brought to a whole slot on request: half a slot, or devices that turn on."""
 
 from __future__ import annotations
 
 from drivers.api import Presets
 from optics import Missing
+from orchestrator.background.work import ServiceNote
 from orchestrator.inventory.lab import Lab
-from orchestrator.services.schedule.process import TURNER, TurnReport
-from orchestrator.services.schedule.verb import TurnOptions, scheduled, turn
+from orchestrator.services.schedule.process import TURNER, TurnOptions, TurnReport, TurnState
+from orchestrator.services.schedule.verb import scheduled, turn
 from orchestrator.session import Command, load_lab, open_session
 from orchestrator.store.keys import slice_of
 from orchestrator.store.records import CurrentPlan
 
 
+async def rest_after(command: Command, stopped: TurnState | None) -> ServiceNote:
+    """Where none was running, as `stop_left`."""
+    report = await stop_left(command) if stopped is None else None
+    if report is None:
+        return ServiceNote()
+    words = f"what the last one left is at rest in slot {report.slot} of {report.slots}"
+    return ServiceNote(words, {"rested": report.to_json()}, done=True)
+
+
 async def stop_left(command: Command) -> TurnReport | None:
-    """Leave the fabric of the owner's schedule at rest in a whole slot; None if the last turner did, and no device turns.
+    """Leave the fabric of the owner's schedule at rest in a whole slot; None if the last one did, and no device turns.
 
     Raises: as `turn`; Unreachable, TimedOut - a device that can turn does not say whether it does.
     """

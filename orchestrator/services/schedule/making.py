@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from pathlib import Path
 
 from optics import Infeasible, Interrupted, Refused, RolledBack, TestbedError
 from optics.plain import counted
@@ -15,7 +16,7 @@ from orchestrator.inventory.lab import Lab
 from orchestrator.jobs.attachments import check_attachments
 from orchestrator.plan.stored import unmade
 from orchestrator.services.schedule.goals import naming
-from orchestrator.services.schedule.process import NOT_LAUNCHED, TURNER, TurnState
+from orchestrator.services.schedule.process import NOT_LAUNCHED, TURNER, TurnOptions, TurnState
 from orchestrator.services.schedule.verb import scheduled
 from orchestrator.session import Command, load_lab
 from orchestrator.store.keys import key_of, slice_of
@@ -73,7 +74,7 @@ def _of_it(store: Store, lab: Lab, run: str) -> list[str]:
     """The runs that made slots of the plan that is up; `run`, the last, may have been killed before it resolved the others."""
     last, found = store.get(run), list[str]()
     for record in store.history(key_of(lab), 0):
-        if last is None or record.id > run or not record.begun or record.verb == "turn" or record.owner != last.owner:
+        if last is None or record.id > run or not record.begun or record.verb == "schedule" or record.owner != last.owner:
             continue
         if (record.verb, record.plan_sha) != (last.verb, last.plan_sha):
             break
@@ -91,37 +92,37 @@ async def _undo(command: Command, lab: Lab, made: list[UpReport], why: str, erro
     raise kind(f"{why}\nrolled back: everything is as it was before the first slot") from error
 
 
-async def begin(command: Command, *, job: bool) -> TurnState:
-    """Turn the slots of the plan that is up, in the background. job: launch its job meanwhile.
+async def begin(command: Command, options: TurnOptions) -> TurnState:
+    """Turn the slots of the plan that is up, in the background.
 
     Raises: as `scheduled`, `Kind.start`; Refused - they turn already, so that this would not launch it; as `check_attachments`.
     """
     lab = load_lab(command.inventory)
     there = TURNER.running(command.settings, slice_of(lab, command.settings))
-    if job and there is not None:
+    if options.job and there is not None:
         raise Refused(f"the slots{there.of} turn already; nothing was launched", hint="testbed job launch")
     current, plan, _ = scheduled(command, lab)
-    if job:
+    if options.job:
         await check_attachments(plan.job, lab, command.store.latest_job(slice_of(lab, command.settings)))
-    return await start(command, lab, current.run, job=job)
+    return await start(command, lab, current.run, job=options.job, log=options.log)
 
 
-async def start(command: Command, lab: Lab, run: str, *, job: bool) -> TurnState:
-    """Start the turner in the background, and wait until slots turn and the job that it is to launch has begun, or has not.
+async def start(command: Command, lab: Lab, run: str, *, job: bool, log: str = "") -> TurnState:
+    """Start the service in the background, and wait until slots turn and the job that it is to launch has begun, or has not.
 
     Raises: as `Kind.start`; Refused - slots turn, and the job was not launched; Interrupted - it was not waited for.
     """
     settings, slice_ = command.settings, slice_of(lab, command.settings)
-    log, more = settings.run_dir(run) / "turn.jsonl", ["--job"] if job else []
-    state = await TURNER.started(settings, slice_, log, more)
+    at = Path(log) if log else settings.run_dir(run) / "schedule.jsonl"
+    state = await TURNER.started(settings, slice_, at, TurnOptions(job=job))
     if not job:
         return state
-    command.progress.phase("launch", f"by the turner of {state.plan}, {state.where}")
+    command.progress.phase("launch", f"by the schedule service of {state.plan}, {state.where}")
     while not state.job:
         if not state.alive:
             why = f": {state.error}" if state.error else ""
             hint = f"see {state.log}; to turn the slots and launch it: testbed up"
-            raise Refused(f"the turner of {state.plan} ended before its job was launched{why}", hint=hint)
+            raise Refused(f"the schedule service of {state.plan} ended before its job was launched{why}", hint=hint)
         try:
             await asyncio.sleep(LOOK_S)
         except asyncio.CancelledError:

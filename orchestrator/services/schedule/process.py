@@ -1,4 +1,4 @@
-"""The process that turns the slots of an owner's plan: what its file says of it."""
+"""The service that turns the slots of an owner's plan: its options, what its file says of it, and what it reports."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from dataclasses import dataclass
 
 from optics import TestbedError
 from orchestrator.background.kind import Kind
+from orchestrator.background.options import ServiceOptions, option
 from orchestrator.background.state import ServiceState
+from orchestrator.background.work import ServiceReport
 from orchestrator.inventory.lab import Lab
 from orchestrator.plan.reader import read_plan
 from orchestrator.plan.stored import unmade
-from orchestrator.results import JsonReport
 from orchestrator.store.records import CurrentPlan
 
 NOT_LAUNCHED = "not launched"
@@ -18,8 +19,17 @@ NOT_LAUNCHED = "not launched"
 
 
 @dataclass(frozen=True, slots=True)
+class TurnOptions(ServiceOptions):
+    """stop: no slot is turned; devices that a killed process left turning come to rest."""
+
+    once: bool = option(False, "--once", "Turn one cycle, then end.", once=True)
+    job: bool = option(False, "--job", "Launch the plan's job once the slots turn.")
+    stop: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class TurnState(ServiceState):
-    """What a turner reports of itself. state: starting, turning, repairing, ended.
+    """What it reports of itself. state: starting, turning, repairing, ended.
 
     slot, slots, cycle: where it is. late: turns that were left out because they were late. duty: measured share of
     light of the latest slots, 0 to 1; planned_duty: by the plan. worst, worst_ms: the host whose last expectation was most wrong.
@@ -46,8 +56,31 @@ class TurnState(ServiceState):
         text += f", job {self.job}" if self.job.startswith(NOT_LAUNCHED) else ""
         return f"{text}; {self.where}"
 
+    @property
+    def leaves(self) -> str:
+        return f"; in slot {self.slot} of {self.slots}" if self.slots else ""
 
-TURNER = Kind("turn", "turner", "turns", TurnState, ("--foreground",), moves_light=True)
+
+TURNER = Kind(
+    "schedule",
+    TurnState,
+    "Turn the slots of the plan that is up.",
+    "orchestrator.services.schedule.verb:turn",
+    TurnOptions,
+    """
+testbed service start schedule        in the background, as `testbed up` of a plan with a schedule does
+testbed service run schedule --once   one cycle, in this process
+testbed service stop schedule         the fabric stays in the slot where it is
+""",
+    """
+Hosts hold what loses its path before each turn, and follow their own light after it. If the process is killed it starts again and
+completes the slot; hosts that hear nothing stay in the slot whose light they have. docs/how-to/run-a-schedule.md
+""",
+    begin="orchestrator.services.schedule.making:begin",
+    after="orchestrator.services.schedule.left:rest_after",
+    kept=True,
+    moves_light=True,
+)
 
 
 def at_rest(current: CurrentPlan | None, lab: Lab) -> str:
@@ -62,12 +95,14 @@ def at_rest(current: CurrentPlan | None, lab: Lab) -> str:
     made = current.up.slots
     if missing := unmade(plan.schedule, made):
         return f"do not turn, and {len(missing)} of {slots} were not made and verified: testbed up with the plan makes them"
-    return f"do not turn; slot {made.slot if made is not None else 0} of {slots} stays; to turn them: testbed turn"
+    return (
+        f"do not turn; slot {made.slot if made is not None else 0} of {slots} stays; to turn them: testbed service start schedule"
+    )
 
 
 @dataclass(frozen=True, slots=True)
-class TurnReport(JsonReport):
-    """What a turner did. turns: slots that it began. slot: where the fabric is now."""
+class TurnReport(ServiceReport):
+    """What it did. turns: slots that it began. slot: where the fabric is now."""
 
     lab: str
     plan: str
@@ -79,3 +114,7 @@ class TurnReport(JsonReport):
     seconds: float = 0.0
     duty: float = 0.0
     planned_duty: float = 0.0
+
+    def words(self) -> str:
+        did = f"{self.turns} slots, {self.late} late, duty {self.duty:.3f} (planned {self.planned_duty:.3f})"
+        return f"Turned {self.plan}: {did}; now in slot {self.slot} of {self.slots}"

@@ -221,7 +221,7 @@ class Turner:
         if self.schedule.late == "stop":
             raise TimedOut(
                 f"late: stop was reached: {late}",
-                hint="to go on: testbed turn",
+                hint="to go on: testbed service start schedule",
             )
         self.clock.realign()
         self._tell()

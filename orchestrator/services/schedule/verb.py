@@ -1,4 +1,4 @@
-"""`testbed turn`: the slots of the plan that is up, turned until stopped."""
+"""`testbed service run schedule`: the slots of the plan that is up, turned until stopped."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from optics import Change, DeviceName, Missing, TestbedError
 from optics.plain import counted
@@ -35,7 +35,7 @@ from orchestrator.services.schedule.goals import (
     slot_rules,
     times_of,
 )
-from orchestrator.services.schedule.process import NOT_LAUNCHED, TURNER, TurnReport, TurnState
+from orchestrator.services.schedule.process import NOT_LAUNCHED, TURNER, TurnOptions, TurnReport, TurnState
 from orchestrator.services.schedule.stored import stored_slots
 from orchestrator.services.schedule.turner import Turner
 from orchestrator.services.schedule.watching import HostWatch
@@ -49,19 +49,6 @@ from orchestrator.store.tagouts import Tagouts
 from orchestrator.telemetry.journal import Journal
 from orchestrator.telemetry.progress import Silent
 from orchestrator.telemetry.recorder import Recorder
-
-
-@dataclass(frozen=True, slots=True)
-class TurnOptions:
-    """once: one cycle. stop: none; devices that a killed turner left turning come to rest. job: launch the plan's job once slots
-    turn. log: the file of its events, for the state file. kept: the parent starts it again when it is killed.
-    """
-
-    once: bool = False
-    stop: bool = False
-    job: bool = False
-    log: str = ""
-    kept: bool = False
 
 
 def scheduled(command: Command, lab: Lab) -> tuple[CurrentPlan, Plan, Schedule]:
@@ -81,12 +68,12 @@ def scheduled(command: Command, lab: Lab) -> tuple[CurrentPlan, Plan, Schedule]:
 async def turn(command: Command, *, notify: Notify, options: TurnOptions) -> TurnReport:
     """Turn the slots of the plan that is up, until cancelled. The fabric and the hosts then stay in a whole slot.
 
-    Raises: Missing - no plan with a schedule is up. Locked - another turner, or another run, changes the lab. As `Turner.turn`.
+    Raises: Missing - no plan with a schedule is up. Locked - another one, or another run, changes the lab. As `Turner.turn`.
     """
     lab, silent = load_lab(command.inventory), replace(command, progress=Silent())
     current, plan, schedule = scheduled(command, lab)
     settings, key = command.settings, slice_of(lab, command.settings)
-    own = TURNER.own(settings, options.log, kept=options.kept)
+    own = TURNER.own(settings, options)
     own = replace(own, plan=plan.name, run=current.run, slots=len(schedule.slots))
     killed = TURNER.read(TURNER.path(settings, key)) if options.kept else None
     if killed is not None and killed.kept == own.kept and killed.job:
@@ -121,13 +108,13 @@ async def _running(command: Command, lab: Lab, plan: Plan) -> AsyncIterator[Cont
     """Take the lock, record the run, keep its journal, open the lab."""
     settings, store = command.settings, command.store
     scope = reachable_scope(lab, plan.hosts) | Scope(owners=frozenset({owner_of(slice_of(lab, settings))}))
-    async with holding(lab, command, scope, "turn", plan.name) as lock:
+    async with holding(lab, command, scope, "schedule", plan.name) as lock:
         waiting = Confirmations(store, slice_of(lab, settings), who(settings)).pending()
         if waiting is not None:
             raise TestbedError(str(waiting), hint="testbed confirm")
         current = store.current(slice_of(lab, settings))
         run = store.new_run(
-            "turn",
+            "schedule",
             key_of(lab),
             plan_name=plan.name,
             plan_sha=plan.sha256,
@@ -155,9 +142,9 @@ async def _running(command: Command, lab: Lab, plan: Plan) -> AsyncIterator[Cont
                     interlocks=interlocks,
                     who=who(settings),
                     sample_hz=settings.sample_hz,
-                    verb="turn",
+                    verb="schedule",
                 )
-                died = [r.id for r in store.unfinished(key_of(lab), settings.owner) if r.verb == "turn" and r.id != run.id]
+                died = [r.id for r in store.unfinished(key_of(lab), settings.owner) if r.verb == "schedule" and r.id != run.id]
                 store.resolve(died, run.id)
                 yield context
 
@@ -231,7 +218,7 @@ async def _turned(turner: Turner, plan: Plan, options: TurnOptions, command: Com
 async def _launched(turner: Turner, job: Job, command: Command) -> None:
     """Launch the plan's job while slots turn; what became of it is in the state file."""
     context, lab = turner.context, turner.context.session.lab
-    words = f"{NOT_LAUNCHED}: the turner ended meanwhile"
+    words = f"{NOT_LAUNCHED}: the schedule service ended meanwhile"
     try:
         own = context.lock.lock if context.lock is not None else None
         async with holding(lab, command, reachable_scope(lab, job.hosts), "job launch", within=own):

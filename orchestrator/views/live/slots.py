@@ -191,7 +191,7 @@ class TimeslotState:
         if self.cycle is None:
             return ""
         if self.standing == "stopped":
-            return f"slots do not turn; slot {self.slot} is there: testbed turn"
+            return f"slots do not turn; slot {self.slot} is there: testbed service start schedule"
         said = f"slot {self.slot} of {len(self.cycle.settings)}, cycle {self.turn}"
         if self.fast:
             said = (
@@ -200,7 +200,7 @@ class TimeslotState:
                 else said
             )
         if self.standing == "died":
-            return f"{said}: the turner died; to go on: testbed turn"
+            return f"{said}: the schedule service died; to go on: testbed service start schedule"
         said += ", repairing" if self.standing == "repairing" else ""
         if self._duty:
             said += f", duty {self._duty:.3f}"

@@ -35,7 +35,7 @@ class Watcher:
         self.picture = Picture(lab, path_text(settings.inventory))
         self._key, self._slice = key_of(lab), slice_of(lab, settings)
         self._journals = Journals(settings.state_dir, self._owned)
-        self._guard, self._turner = map(kind, ("guard", "turn"))
+        self._guard, self._turner = map(kind, ("guard", "schedule"))
         self._read: list[tuple[str, str, str]] | None = None
         self._cycle: Cycle | None = None
         self._version = -1

@@ -69,7 +69,10 @@ class LabMetrics:
     def families(self) -> list[Metric]:
         """All families as of now. Raises: StoreFailed - the store or the journals cannot be read, or a new store took its place."""
         if not self._same_store():
-            raise StoreFailed(f"{self._store.path} was removed or replaced", hint="start testbed serve metrics again")
+            raise StoreFailed(
+                f"{self._store.path} was removed or replaced",
+                hint="testbed service stop metrics, then testbed service start metrics",
+            )
         self._watcher.refresh()
         if trouble := self._watcher.picture.trouble.get("files"):
             raise StoreFailed(trouble)

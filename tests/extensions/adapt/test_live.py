@@ -34,7 +34,7 @@ def test_a_look_says_what_came_of_it_and_why() -> None:
     )
     assert look(live, "skipped", iteration=12, gain=1.25, why="gain") is None, "what changed nothing is no news"
     last = "iteration 12: skipped, too little gain (gain 1.25)"
-    assert live.words() == f"1 turned, 1 skipped; last: {last}; the adapter does not run"
+    assert live.words() == f"1 turned, 1 skipped; last: {last}; the adapt service does not run"
     assert live.taken() and not live.taken()
     told: Any = live.json()
     assert not told["bad"] and [(bar["what"], bar["share"]) for bar in told["bars"]] == [("turned", 1.0), ("skipped", 0.25)]
@@ -60,4 +60,4 @@ def test_that_the_adapter_began_or_ended_is_told_at_once() -> None:
     live.standing(replace(state, alive=True))
     assert live.taken() and "does not run" not in live.words()
     live.standing(None)
-    assert live.taken() and live.words().endswith("the adapter does not run")
+    assert live.taken() and live.words().endswith("the adapt service does not run")

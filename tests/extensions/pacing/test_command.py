@@ -1,4 +1,4 @@
-"""`testbed coordinate` and `testbed job phases` as they are typed."""
+"""The service `pacing` and `testbed job phases` as they are typed."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from extensions.pacing import coordinator
-from extensions.pacing.report import answer
-from extensions.pacing.service import CoordinateState
+from extensions.pacing.coordinator import CoordinateReport
+from extensions.pacing.report import PhasesReport, answer
+from extensions.pacing.service import CoordinateOptions, CoordinateState
 from orchestrator.background.kind import Kind
 from orchestrator.background.state import ServiceState
 from tests.extensions.pacing.test_coordinator import seen
@@ -21,33 +22,48 @@ LAB = ("-i", str(ROOT / "inventory" / "example-lab"))
 def test_it_starts_a_process_that_does_the_work_and_prints_what_that_found(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[tuple[str, ...]] = []
 
-    def start(kind: Kind[ServiceState], settings: object, lab: object, *, words: Any) -> ServiceState:
-        started.append((kind.name, *kind.options, *words))
+    def start(kind: Kind[ServiceState], settings: object, lab: object, log: object, options: Any) -> ServiceState:
+        started.append((kind.name, *options.words()))
         return CoordinateState(7, state="pacing", last="score 1.00 on tree rack 1 up")
 
     monkeypatch.setattr(Kind, "start", start)
-    found = cli("coordinate", "--force", "--grid", "2", "--json", *LAB)
-    assert found.code == 0 and found.json["data"]["coordinator"]["last"] == "score 1.00 on tree rack 1 up"
-    assert started == [("coordinate", "--foreground", "--grid", "2", "--for", "3s", "--force")]
+    found = cli("service", "start", "pacing", "--force", "--grid", "2", "--for", "500ms", "--json", *LAB)
+    assert found.code == 0 and found.json["data"]["state"]["last"] == "score 1.00 on tree rack 1 up"
+    assert started == [("pacing", "--force", "--grid", "2", "--for", "0.5s")]
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--by", "magic"], "--by magic: not one of shift, mltcp, together, off"),
-        (["--by", "off", "--force"], "--by off cannot be combined"),
-        (["--by", "mltcp", "--foreground"], "--by mltcp cannot be combined"),
-        (["--log", "x"], "--log goes with --foreground or --jsonl"),
+        (["start", "pacing", "--by", "magic"], "--by magic: not one of shift, mltcp, together"),
+        (["start", "pacing", "--by", "mltcp", "--force"], "--by mltcp cannot be combined"),
+        (["run", "pacing", "--by", "mltcp"], "--by mltcp needs no process"),
     ],
 )
 def test_words_that_make_no_sense_are_refused(cli: Any, words: list[str], said: str) -> None:
-    found = cli("coordinate", *words, "--json")
+    found = cli("service", *words, "--json", *LAB)
     assert found.code == 2 and said in found.json["message"]
 
 
 def test_without_jobs_both_say_what_is_missing(cli: Any) -> None:
     assert "no job runs" in cli("job", "phases", "--json", *LAB).json["message"]
-    assert "none runs" in cli("coordinate", "--foreground", "--json", *LAB).json["message"]
+    for by in ("shift", "together"):
+        assert "none runs" in cli("service", "run", "pacing", "--by", by, "--json", *LAB).json["message"]
+
+
+def test_what_is_done_once_is_done_by_the_command_itself(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def windows(_: object) -> list[str]:
+        return ["ann:moe"]
+
+    async def together(*_: object, notify: object, options: CoordinateOptions) -> CoordinateReport:
+        return CoordinateReport("lab", options.by, "alone", 0, 1.0, PhasesReport("lab", ()), "iterations of 2 jobs began at once")
+
+    monkeypatch.setattr(coordinator, "by_windows", windows)
+    monkeypatch.setattr(coordinator, "coordinate", together)
+    given = cli("service", "start", "pacing", "--by", "mltcp", "--json", *LAB).json
+    assert given["data"] == {"service": "pacing", "started": False, "state": None, "details": {"mltcp": ["ann:moe"]}}
+    assert given["hint"].startswith("testbed ") and given["hint"].endswith("service stop pacing")
+    assert cli("service", "start", "pacing", "--by", "together", *LAB).out == "iterations of 2 jobs began at once\n"
 
 
 def test_the_phases_are_text_json_and_a_picture(cli: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -15,12 +15,12 @@ import pytest
 from extensions.congestion.plan import Congestion
 from extensions.pacing import coordinator as module
 from extensions.pacing import text
-from extensions.pacing.coordinator import CoordinateOptions, Coordinator
+from extensions.pacing.coordinator import LONGER, Coordinator
 from extensions.pacing.links import Use
 from extensions.pacing.measure import Seen, Tenant, _seen, iterations, none_runs, stepped
 from extensions.pacing.phases import Phases
 from extensions.pacing.report import FITS, PhasesReport, answer
-from extensions.pacing.service import KIND, CoordinateState
+from extensions.pacing.service import KIND, CoordinateOptions, CoordinateState
 from optics import HostPort, Infeasible, Missing, NotVerified, Unreachable
 from optics.plan import Job
 from orchestrator.background.kind import StateFile
@@ -263,7 +263,7 @@ def test_jobs_that_do_not_fit_are_left_alone_and_that_is_said(made: Any) -> None
     made.found = [seen("ann", 30, 70), seen("bob", 30, 70)]
     asyncio.run(_for(made.make()))
     assert not made.hosts.told and made.file.state.state == "alone"
-    assert "left alone; with longer periods: testbed coordinate --force" in made.said[0]["words"]
+    assert f"left alone{LONGER}" in made.said[0]["words"]
 
 
 def test_a_job_that_became_another_has_the_shifts_worked_out_anew(made: Any) -> None:

@@ -22,8 +22,8 @@ from orchestrator.hosts import Committed, Hello, HostEvent, Probe
 from orchestrator.processes import boot_clock_ns, boot_id
 from orchestrator.services.guard import devices
 from orchestrator.services.guard import guard as guarding
-from orchestrator.services.guard.guard import Guard, GuardOptions
-from orchestrator.services.guard.process import GUARD
+from orchestrator.services.guard.guard import Guard
+from orchestrator.services.guard.process import GUARD, GuardOptions
 from orchestrator.session import Command, Session
 from orchestrator.settings import Settings, load
 from orchestrator.store.confirmations import Awaited, Confirmations

@@ -734,7 +734,7 @@ async def test_an_adapter_stands_still_while_a_job_is_recovered_and_goes_on_afte
             done.append(f"start {log} {record.state if record else ''}")
 
     mover = Mover()
-    monkeypatch.setattr(watching, "kinds", lambda: [mover, watching.kind("turn")])
+    monkeypatch.setattr(watching, "kinds", lambda: [mover, watching.kind("schedule")])
     await bench.launch()
     assert await bench.look() == "none" and done == []
     bench.end(gpu02="killed")
@@ -759,12 +759,12 @@ async def test_a_job_is_restarted_while_slots_turn_for_over_those_that_rest_not_
         def start(self, *_: object) -> None:
             pytest.fail("they were stopped")
 
-    monkeypatch.setattr(watching, "kind", lambda name, kind=watching.kind: {"turn": Turner()}.get(name) or kind(name))
+    monkeypatch.setattr(watching, "kind", lambda name, kind=watching.kind: {"schedule": Turner()}.get(name) or kind(name))
     await bench.launch()
     bench.end(gpu02="killed")
     bench.hosts.fenced = 0
-    async with holding(HERE, bench.command, reachable_scope(HERE, FOUR), "turn", "ring") as lock:
-        run = bench.store.new_run("turn", bench.key, user=bench.settings.user, owner=bench.settings.owner)
+    async with holding(HERE, bench.command, reachable_scope(HERE, FOUR), "schedule", "ring") as lock:
+        run = bench.store.new_run("schedule", bench.key, user=bench.settings.user, owner=bench.settings.owner)
         lock.bind(run)
         assert await bench.look() == "restart"
         run.finish("ok")

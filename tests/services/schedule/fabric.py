@@ -26,6 +26,7 @@ from orchestrator.hosts import Hello, HostEvent
 from orchestrator.plan.reader import read_plan
 from orchestrator.plan.target import target
 from orchestrator.services.schedule import verb
+from orchestrator.services.schedule.process import TurnOptions
 from orchestrator.session import Command, Observation, Session
 from orchestrator.settings import Settings, load
 from orchestrator.store.keys import key_of, slice_of
@@ -307,9 +308,9 @@ class Bench:
         monkeypatch.setattr(verb, "open_session", opened)
         monkeypatch.setattr(verb, "load_lab", lambda _: HERE)
 
-    async def turn(self, options: verb.TurnOptions | None = None) -> Any:
+    async def turn(self, options: TurnOptions | None = None) -> Any:
         command = Command(Silent(), self.store, self.settings)
-        return await verb.turn(command, notify=lambda e: self.said.append(dict(e)), options=options or verb.TurnOptions())
+        return await verb.turn(command, notify=lambda e: self.said.append(dict(e)), options=options or TurnOptions())
 
     def pairs(self) -> set[tuple[str, str]]:
         """The hosts that light joins now."""

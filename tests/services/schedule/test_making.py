@@ -20,7 +20,7 @@ from orchestrator.fabric.up_state import UpState
 from orchestrator.jobs.report import JobStatus
 from orchestrator.plan.stored import stored_plan
 from orchestrator.services.schedule import left, making
-from orchestrator.services.schedule.process import TURNER, TurnState, at_rest
+from orchestrator.services.schedule.process import TURNER, TurnOptions, TurnState, at_rest
 from orchestrator.session import Command, Observation
 from orchestrator.store.options import RunOptions, UpOptions
 from orchestrator.telemetry.progress import Silent
@@ -115,7 +115,10 @@ def test_slots_that_an_up_did_not_reach_are_made_by_the_next_one_and_only_they(b
     assert {run.resolved_by for run in history if run.plan_name == "round" and run.id != report.run} == {"", report.run}
     assert sum(run.resolved_by == report.run for run in history) == 2, "a rollback goes back to before slot 1"
     assert [slot for slot, _ in bench.asked] == [1, 2, 0] and report.notes[0].startswith("2 slots of 3 made")
-    assert at_rest(bench.store.current(bench.slice), HERE) == "do not turn; slot 0 of 3 stays; to turn them: testbed turn"
+    assert (
+        at_rest(bench.store.current(bench.slice), HERE)
+        == "do not turn; slot 0 of 3 stays; to turn them: testbed service start schedule"
+    )
     bench.up()
     assert [slot for slot, _ in bench.asked] == [1, 2, 0, 0]
 
@@ -175,11 +178,11 @@ def test_what_packet_switches_lack_is_known_before_a_slot_is_made_or_turns(tmp_p
     monkeypatch.setattr(making, "check_attachments", check)
     monkeypatch.setattr(making, "load_lab", lambda _: HERE)
     with pytest.raises(Infeasible, match="0 slots are free"):
-        asyncio.run(making.begin(bench.command, job=True))
+        asyncio.run(making.begin(bench.command, TurnOptions(job=True)))
     with pytest.raises(Infeasible, match="0 slots are free"):
         asyncio.run(making.up_slots(bench.command, HERE, bench.plan, bench.text, RunOptions(UpOptions())))
     assert asked == [bench.plan.job] * 2 and len(bench.asked) == 3 and not bench.launched
-    asyncio.run(making.begin(bench.command, job=False))
+    asyncio.run(making.begin(bench.command, TurnOptions()))
     assert bench.launched == [False]
 
 
@@ -214,12 +217,12 @@ def test_a_turner_that_died_is_followed_by_another_or_ended_in_a_whole_slot(
     monkeypatch.setattr(left, "load_lab", lambda _: HERE)
     command = Command(Silent(), bench.store, bench.settings)
     assert asyncio.run(left.stop_left(command)) is None
-    dead = bench.store.new_run("turn", bench.key, plan_name="round", user=bench.settings.user, owner=bench.settings.owner)
+    dead = bench.store.new_run("schedule", bench.key, plan_name="round", user=bench.settings.user, owner=bench.settings.owner)
     dead.finish("failed")
     record = bench.store.get(dead.id)
     assert record is not None
     lines = standing(replace(record, status="died"), None, None, Observation({}, {}, {})).lines()
-    assert lines == [f"run {dead.id} (turn round) died before its end", "  continue: testbed turn"]
+    assert lines == [f"run {dead.id} (schedule round) died before its end", "  continue: testbed service start schedule"]
     path = TURNER.path(bench.settings, bench.slice)
     with StateFile(TURNER, path, replace(TURNER.own(bench.settings), plan="round", state="turning")):
         pass
@@ -243,9 +246,9 @@ def test_slots_that_turn_already_launch_no_job_and_say_so(bench: Made, monkeypat
     monkeypatch.setattr(making, "load_lab", lambda _: HERE)
     with StateFile(TURNER, TURNER.path(bench.settings, bench.slice), replace(TURNER.own(bench.settings), plan="round")):
         with pytest.raises(Refused, match="the slots of round turn already; nothing was launched") as error:
-            asyncio.run(making.begin(bench.command, job=True))
+            asyncio.run(making.begin(bench.command, TurnOptions(job=True)))
         assert error.value.hint == "testbed job launch"
-        assert asyncio.run(making.begin(bench.command, job=False)) == bench.turning
+        assert asyncio.run(making.begin(bench.command, TurnOptions())) == bench.turning
 
 
 def test_pairs_that_were_asked_in_no_slot_are_said_of_all_slots() -> None:
@@ -258,7 +261,7 @@ def test_pairs_that_were_asked_in_no_slot_are_said_of_all_slots() -> None:
     [
         (["", "", "mlp: running"], ""),
         (["", "not launched: gpu01: no room"], "the slots of round turn; its job is not launched: gpu01: no room"),
-        (["", None], "the turner of round ended before its job was launched: ocs1 does not answer"),
+        (["", None], "the schedule service of round ended before its job was launched: ocs1 does not answer"),
     ],
 )
 def test_an_up_of_a_schedule_waits_for_its_job_as_long_as_its_turner_lives_and_says_what_became_of_it(

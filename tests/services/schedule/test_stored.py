@@ -12,7 +12,7 @@ import pytest
 from drivers.api import Ready, Turning, at_once
 from optics import Change, Interlock, Outcome, Refused, Setting
 from orchestrator.services.schedule.goals import slot_goals
-from orchestrator.services.schedule.verb import TurnOptions
+from orchestrator.services.schedule.process import TurnOptions
 from tests.services.schedule.fabric import HERE, Bench, Fabric, Switch, plan_text
 from tests.services.schedule.test_turner import counts, story, whole
 

@@ -18,8 +18,7 @@ from orchestrator.jobs.report import JobStatus
 from orchestrator.services.guard.recover import rewritten
 from orchestrator.services.schedule import verb
 from orchestrator.services.schedule.making import up_slots
-from orchestrator.services.schedule.process import TURNER
-from orchestrator.services.schedule.verb import TurnOptions
+from orchestrator.services.schedule.process import TURNER, TurnOptions
 from orchestrator.session import Command
 from orchestrator.store.locks import locks_of
 from orchestrator.store.options import RunOptions, UpOptions
@@ -84,7 +83,7 @@ def test_while_slots_turn_no_other_run_changes_the_plan_of_their_owner(bench: Be
         locks = locks_of(HERE, bench.settings, bench.store)
         with pytest.raises(Locked, match="'s plan is locked by") as refused:
             locks.take("run", Scope(owners=frozenset({bench.settings.owner})), "up elsewhere")
-        assert refused.value.hint == "first: testbed turn --stop"
+        assert refused.value.hint == "first: testbed service stop schedule"
         locks.release(locks.take("run", Scope(owners=frozenset({"bob"})), "up his").id)
 
     story(bench, cycle)
@@ -372,7 +371,7 @@ def test_a_job_is_launched_and_stopped_while_slots_turn_and_the_hosts_stay_the_t
         await bench.until(lambda: min(counts(bench)) >= at + 2)
 
     report = story(bench, launched)
-    turning = next(run for run in bench.store.history(bench.key, 0) if run.verb == "turn")
+    turning = next(run for run in bench.store.history(bench.key, 0) if run.verb == "schedule")
     words = ["launched", "launched again", "launched", "stopped by the operator", "launched by up"]
     assert did == [(what, turning.token) for what in words]
     assert whole(bench) == report.slot  # type: ignore[attr-defined]

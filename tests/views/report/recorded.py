@@ -177,7 +177,7 @@ class Lab:
 
     def slots(self) -> str:
         """A run that turned three slots ten times, on two switches; the 6th of all ended 40 ms late. Its adapter looked twice."""
-        run = self.store.new_run("turn", KEY, plan_name="turns", plan_sha="cd" * 32, inventory="/nowhere", user="ann")
+        run = self.store.new_run("schedule", KEY, plan_name="turns", plan_sha="cd" * 32, inventory="/nowhere", user="ann")
         with Journal(self.settings.run_dir(run.id), run.id, "emulated", clock=self.clock) as journal:
             for n in range(30):
                 at = self.clock.now_ns

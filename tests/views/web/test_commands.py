@@ -23,8 +23,9 @@ import httpx
 import pytest
 
 from optics.plain import printable
-from orchestrator.cli import listening, main
+from orchestrator.cli import main
 from orchestrator.cli.watchscreen import clock, curves
+from orchestrator.views.web import listening
 from orchestrator.views.web.doors import Names
 from tests.views.web.conftest import PLAN, Told
 from tests.views.web.test_training import scene

@@ -1,4 +1,4 @@
-"""`testbed serve metrics`: what Prometheus reads is what the store and the journals say, and nobody else's page reads it."""
+"""The service `metrics`: what Prometheus reads is what the store and the journals say, and nobody else's page reads it."""
 
 from __future__ import annotations
 
@@ -192,14 +192,14 @@ async def test_foreign_names_pages_and_methods_are_refused(told: Told) -> None:
 
 def test_the_command_says_where_it_serves_and_ends_with_0_by_a_signal(told: Told, capsys: pytest.CaptureFixture[str]) -> None:
     told.up()
-    process = started("serve", "metrics", "--port", "0")
+    process = started("service", "run", "metrics", "--port", "0")
     line = lines_until(process, lambda line: "/metrics" in line)[-1]
-    at = re.fullmatch(r"emulated: (http://127\.0\.0\.1:\d+/metrics)\n", line)
+    at = re.fullmatch(r"\S+  serving       emulated: (http://127\.0\.0\.1:\d+/metrics)\n", line)
     assert at is not None
     assert ("testbed_runs_total", "ok", "up") in samples(httpx.get(at[1], headers=OPENMETRICS, timeout=30).text)
     process.send_signal(signal.SIGTERM)
     assert process.communicate(timeout=20)[1] == "" and process.returncode == 0
-    assert main.run(["serve", "metrics", "--once"]) == 0
+    assert main.run(["service", "run", "metrics", "--once"]) == 0
     assert ("testbed_circuits", "ocs1", "lit") in samples(capsys.readouterr().out)
 
 
@@ -209,34 +209,34 @@ def test_in_the_background_it_is_one_of_a_kind_and_started_again_when_it_is_kill
     told.up()
 
     def typed(*words: str, code: int = 0) -> Any:
-        assert main.run(["serve", "metrics", *words, "--json"]) == code
+        assert main.run(["service", words[0], "metrics", *words[1:], "--json"]) == code
         return json.loads(capsys.readouterr().out)
 
     def now() -> ExporterState | None:
         return EXPORTER.running(told.settings, key)
 
     key = key_of(load_lab(told.settings.inventory))
-    first = typed("--start", "--port", "0")["data"]["exporter"]
+    first = typed("start", "--port", "0")["data"]["state"]
     try:
         assert first["state"] == "serving" and now() is not None
         assert ("testbed_runs_total", "ok", "up") in samples(httpx.get(first["url"], headers=OPENMETRICS, timeout=30).text)
-        assert typed("--start")["data"]["exporter"]["pid"] == first["pid"]
-        assert "another exporter serves this lab" in typed("--port", "0", code=4)["message"]
+        again = typed("start")["data"]
+        assert (again["started"], again["state"]["pid"]) == (False, first["pid"])
+        assert "another metrics service runs for this lab" in typed("run", "--port", "0", code=4)["message"]
         os.kill(first["pid"], signal.SIGKILL)
-        while (again := now()) is None or again.pid == first["pid"] or again.state != "serving":
+        while (other := now()) is None or other.pid == first["pid"] or other.state != "serving":
             time.sleep(0.01)
-        assert httpx.get(again.url, timeout=30).status_code == 200
-        assert "exclude each other" in typed("--start", "--stop", code=2)["message"]
+        assert httpx.get(other.url, timeout=30).status_code == 200
     finally:
-        stopped = typed("--stop")["data"]
-    assert stopped["stopped"] and now() is None and typed("--stop")["data"] == {"stopped": False}
+        stopped = typed("stop")["data"]
+    assert stopped["stopped"] and now() is None and not typed("stop")["data"]["stopped"]
 
 
 def test_without_the_library_the_error_says_how_to_install_it(
     told: Told, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "prometheus_client.exposition", None)
-    assert main.run(["serve", "metrics", "--once"]) == 2
+    assert main.run(["service", "run", "metrics", "--once"]) == 2
     assert "optical-testbed[metrics]" in capsys.readouterr().err
 
 

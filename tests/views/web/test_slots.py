@@ -46,7 +46,7 @@ def turning(told: Told) -> Iterator[tuple[Journal, StateFile[TurnState], TurnSta
     told.store.own(told.slice, run.id, frozenset().union(*cycle.settings))
     run.finish("ok")
     state = replace(TURNER.own(told.settings), plan="turns", run=run.id, slots=3, state="turning")
-    with StateFile(TURNER, TURNER.path(told.settings, told.slice), state) as file, told.journal(told.run("turn")) as journal:
+    with StateFile(TURNER, TURNER.path(told.settings, told.slice), state) as file, told.journal(told.run("schedule")) as journal:
         yield journal, file, state
 
 
@@ -126,7 +126,10 @@ def test_a_turner_that_died_or_was_stopped_is_told_with_what_to_do(told: Told) -
         cycle, state = picture.slots.cycle, picture.slots.state
         assert state is not None
         picture.slots.scheduled(cycle, replace(state, alive=False))
-        assert picture.slots.words() == "slot 1 of 3, cycle 0: the turner died; to go on: testbed turn" and picture.slots.turning
+        assert (
+            picture.slots.words() == "slot 1 of 3, cycle 0: the schedule service died; to go on: testbed service start schedule"
+            and picture.slots.turning
+        )
         picture.slots.scheduled(cycle, replace(state, alive=False, state="ended"))
         assert picture.slots.words().startswith("slots do not turn; slot 1 is there") and not picture.slots.turning
         picture.slots.scheduled(None, None)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, TypeAlias
 
 from optics.plan import Mode
+from orchestrator.background.options import ServiceOptions
 from orchestrator.extensions import by_name
 
 Metric: TypeAlias = Literal[
@@ -104,7 +105,11 @@ class ArmService(ABC):
 
     @abstractmethod
     def begun(self, how: Any, setups: Mapping[str, Setup]) -> Mapping[str, Any]:
-        """By which tenants it is begun in an arm, and how each of them does (for `begin` of the extension's `command.py`)."""
+        """By which tenants it is begun in an arm, and how each of them does (for `options`)."""
+
+    def options(self, how: Any) -> Iterable[ServiceOptions]:
+        """With which it is started, one after the other."""
+        return (ServiceOptions(),)
 
 
 def arm_services() -> Mapping[str, ArmService]:

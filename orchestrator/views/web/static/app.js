@@ -143,7 +143,7 @@ function take(data, whole) {
 }
 
 function fall() {
-  const lasting = ["turn", ...Object.keys(state.services ?? {})].includes(state.run?.verb); // they go on for hours: the last move stays
+  const lasting = ["schedule", ...Object.keys(state.services ?? {})].includes(state.run?.verb); // they go on for hours: the last move stays
   waterfall($("waterfall"), $("move-title"), state.move, state.colours, lasting ? null : state.run);
 }
 setInterval(() => state.run?.status === "running" && fall(), 250);

@@ -1,16 +1,13 @@
-"""Sockets that `ui` and `serve` listen on."""
+"""Sockets that the web page and the service `metrics` listen on."""
 
 from __future__ import annotations
 
 import errno
 import socket
-from typing import Annotated
 
-import typer
+from optics.errors import Usage
 
-from orchestrator.cli.call import Usage
-
-Listen = Annotated[str, typer.Option("--listen", metavar="ADDRESS", help="Address or host name to listen on.")]
+LISTEN = "Address or host name to listen on."
 
 
 def listener_on(verb: str, address: str, port: int) -> socket.socket:
