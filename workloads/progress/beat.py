@@ -12,9 +12,9 @@ stays there however the process ends. Readers check it, for the job's user may w
     40   q    how many rows were written; row n is in place n modulo ROWS
     48   q    CLOCK_MONOTONIC (ns) of the latest sign of life in this phase, one a second while it carries bytes; 0: none is known
     56   q    how long the longest checkpoint so far took to write (ns); 0: none was written
-    64        ROWS rows of 10 q: iteration, begin (wall ns), and ns: whole, compute, exposed, wait; then what waits.py knows, since the
-              row before: ns without a processor, of all threads (0: not known), ns without a receiver's window, TCP segments sent
-              again, datagrams that the host refused
+    64        ROWS rows of 10 q: iteration, begin (wall ns), and ns: whole, compute, exposed, wait; then what waits.py knows,
+              since the row before: ns without a processor, of all threads (0: not known), ns without a receiver's window,
+              TCP segments sent again, datagrams that the host refused
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ class Waits:
     def processor_ns(self) -> int:
         """How long (ns) its threads waited for a processor, all together, at least 1; 0: the kernel does not say."""
         try:
-            tasks = os.listdir(f"{self._process}/task")
+            tasks = os.listdir(f"{self._process}/task")  # noqa: PTH208 - a third of the time
         except OSError:
             tasks = []
         now = {task: ns for task in tasks if (ns := self._of(task)) is not None}
@@ -75,7 +75,7 @@ class Waits:
         """Of each of its TCP sockets, by inode: ns without a window, TCP segments sent again."""
         found = {}
         with suppress(OSError):
-            for number in map(int, os.listdir(f"{self._process}/fd")):
+            for number in map(int, os.listdir(f"{self._process}/fd")):  # noqa: PTH208
                 with suppress(OSError, struct.error):  # closed meanwhile, or no TCP socket
                     known = os.fstat(number)
                     if not stat.S_ISSOCK(known.st_mode):
