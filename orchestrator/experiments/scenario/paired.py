@@ -14,6 +14,8 @@ from typing import Literal
 
 from orchestrator.experiments.scenario.interval import LEVEL, RESAMPLES, SEED, Interval
 
+LARGEST_LOG = 700.0
+"""Of a number that a float holds: two rounds that have nothing in common say next to nothing."""
 How = Literal["t", "bootstrap", ""]
 HOW_WORDS = {
     "t": f"geometric mean of the rounds' ratios, {LEVEL} % t-interval of their logarithms",
@@ -51,7 +53,7 @@ def paired_ratio(ratios: Sequence[float]) -> PairedRatio:
         logs = [log(ratio) for ratio in ratios]
         mean = fsum(logs) / n
         half = t_quantile(n - 1) * sqrt(fsum((each - mean) ** 2 for each in logs) / (n - 1) / n)
-        return PairedRatio(Interval(exp(mean), exp(mean - half), exp(mean + half)), n, "t")
+        return PairedRatio(Interval(exp(mean), exp(mean - half), exp(min(mean + half, LARGEST_LOG))), n, "t")
     ordered = sorted(ratios)
     value = fsum(ordered) / n
     generator = random.Random(SEED)
