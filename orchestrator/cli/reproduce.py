@@ -145,7 +145,7 @@ def _listed(call: Call) -> Result:
             s.label,
             str(s.lab.hosts) if s.lab is not None else "any",
             ("" if before[name].each_s is not None else "up to ") + minutes(expected_duration_s(s, before[name])),
-            before[name].outcome + (" (not here)" if before[name].shipped else "") or "-",
+            before[name].outcome + (" (shipped)" if before[name].shipped else "") or "-",
             before[name].day or "-",
             before[name].commit or "-",
             s.title,

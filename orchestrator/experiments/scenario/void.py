@@ -16,8 +16,8 @@ from optics.ranks import host_of_rank
 VOID = "void"
 WAIT_LIMIT = 0.2
 """Share of an iteration that the threads of a rank may wait for processors, all together. Of 39 measurements of two scenarios on
-two cores at loads up to 38, those below it were off by 0.5 to 2 % in the median and 7.6 % at most, those above 100 % by 29 %. Load and
-pressure (PSI) did not separate them: rank correlation with the error -0.10, that of the waits 0.74."""
+two cores at loads up to 38, those below it were off by 0.5 to 2 % in the median and 7.6 % at most, those above 100 % by 29 %. Load
+and pressure (PSI) did not separate them: rank correlation with the error -0.10, that of the waits 0.74."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ from hypothesis import strategies as st
 
 from agent.jobs import beats
 from orchestrator.hosts.measurements import _beat
+from tests.house.repository import ROOT
 from tests.kit.waiting import until
 from workloads.progress.beat import Beat
 from workloads.progress.waits import LOOK_NS, Unknown, Waits
@@ -120,6 +123,26 @@ def test_a_receiver_that_takes_nothing_shows_as_time_without_its_window() -> Non
             until(lambda: waits._connections()[inode][0] > before[inode][0])
             assert waits.causes(2 * LOOK_NS)[0] > 0
             near.getpeername(), far.getpeername()  # looking closed neither
+
+
+SPIN = """
+import os, sys
+from workloads.progress.waits import Waits
+os.sched_setaffinity(0, {int(sys.argv[1])})
+waits, waited = Waits(), 0
+while waited < 50_000_000:
+    waited += waits.processor_ns()
+"""
+
+
+def test_a_neighbour_that_spins_on_the_same_processor_makes_waits_visible() -> None:
+    core = str(max(os.sched_getaffinity(0)))
+    spin = f"import os\nos.sched_setaffinity(0, {{{core}}})\nwhile True: pass"
+    with subprocess.Popen([sys.executable, "-c", spin]) as neighbour:
+        try:
+            assert subprocess.run([sys.executable, "-c", SPIN, core], cwd=ROOT, timeout=60, check=False).returncode == 0
+        finally:
+            neighbour.kill()
 
 
 def test_what_the_process_waited_for_is_in_the_row_of_its_iteration_and_reaches_the_operator(
