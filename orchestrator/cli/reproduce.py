@@ -257,14 +257,14 @@ def _sleep(seconds: float) -> None:
 def _result(call: Call, kept: ComparisonRecord, out: Path | None) -> Result:
     from orchestrator.cli.text import columns
     from orchestrator.experiments.scenario.judging import RESULTS
+    from orchestrator.experiments.scenario.record import keep_outcome
     from orchestrator.results import path_text
     from orchestrator.views.report.measured import findings, outcome_of
 
     page, found = page_of(call, kept, out)
     judged = findings(found, kept.data)
     outcome = outcome_of(judged, kept.data)
-    kept.data["outcome"], kept.data["findings"] = outcome, [one.to_json() for one in judged]
-    kept.save()
+    keep_outcome(kept, outcome, [one.to_json() for one in judged])
     name = str(kept.data["scenario"]["name"])
     lines = [f"{name}: {outcome}   {kept.name}, {progress_of(kept)}"]
     lines += columns((f"  {f.compared.name} ({f.compared.role})", f.words) for f in judged)

@@ -19,6 +19,7 @@ from orchestrator.experiments.scenario.record import (
     begin_comparison,
     check_arms,
     expected_duration_s,
+    keep_outcome,
     known,
     minutes,
     shipped,
@@ -353,3 +354,15 @@ def test_what_was_found_before_the_program_was_shipped_is_read_if_it_can_be(tmp_
         assert shipped(file) == Known()
     (tmp_path / "found.json").write_text('{"outcome": "refuted", "day": "2026-11-23", "commit": null, "each_s": 40.5}')
     assert shipped(file) == Known("refuted", "2026-11-23", "", 40.5, shipped=True)
+
+
+def test_a_judged_record_has_the_file_that_is_shipped_beside_its_scenario(lab: Lab, settings: Settings) -> None:
+    small = scenario()
+    record = begin_comparison(settings, lab, small, kind="reproduce", leave="down")
+    record.add("ab", 1)
+    for slot, seconds in zip(record.slots, (30.0, 41.0), strict=True):
+        slot.update(state="done", seconds=seconds)
+    record.data["environment"] = {"commit": "c0ffee00"}
+    keep_outcome(record, "refuted", [])
+    found = shipped(record.folder / "scenario.yaml")
+    assert found == replace(known(settings, small), shipped=True) and (found.outcome, found.each_s) == ("refuted", 35.5)

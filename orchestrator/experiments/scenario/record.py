@@ -134,16 +134,28 @@ class Known:
 
 
 SHIPPED = "found.json"
-"""Beside a scenario that comes with the program: what `Known` has of the measurement that its page shows."""
+"""Beside a scenario that comes with the program: what `Known` has of the measurement that its page shows. Every judged record has
+one, to be copied there."""
 
 
 def shipped(scenario: Path) -> Known:
     """What was found before the program was shipped, with the scenario of this file; nothing where that was not kept."""
     try:
         found = json.loads((scenario.parent / SHIPPED).read_text(encoding="utf-8"))
-        return Known(str(found["outcome"]), str(found["day"] or ""), str(found["commit"] or ""), found["each_s"], shipped=True)
+        each_s = None if found["each_s"] is None else float(found["each_s"])
+        return Known(str(found["outcome"]), str(found["day"] or ""), str(found["commit"] or ""), each_s, shipped=True)
     except (OSError, ValueError, KeyError, TypeError):
         return Known()
+
+
+def keep_outcome(record: ComparisonRecord, outcome: str, findings: list[dict[str, Any]]) -> None:
+    """Save what a scenario has shown, and when, in the record and in the file that ships with it. Raises: Missing."""
+    made = [slot["seconds"] for slot in record.slots if slot["state"] not in OPEN]
+    day, each_s = time.strftime("%Y-%m-%d"), round(sum(made) / len(made), 1) if made else None
+    record.data |= {"outcome": outcome, "findings": findings, "day": day}
+    record.save()
+    found = {"outcome": outcome, "day": day, "commit": record.data["environment"]["commit"], "each_s": each_s}
+    (record.folder / SHIPPED).write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
 
 def known(settings: Settings, scenario: Scenario) -> Known:
@@ -160,11 +172,8 @@ def known(settings: Settings, scenario: Scenario) -> Known:
         took = [slot["seconds"] for slot in data["slots"] if slot.get("state") not in OPEN and "seconds" in slot]
         each_s = sum(took) / len(took) if took else found.each_s
         if kept.get("sha256") == scenario.sha256 and data.get("outcome"):
-            day, commit = (
-                time.strftime("%Y-%m-%d", time.localtime(path.stat().st_mtime)),
-                (data.get("environment") or {}).get("commit"),
-            )
-            found = Known(str(data["outcome"]), day, str(commit or ""))
+            day = data.get("day") or time.strftime("%Y-%m-%d", time.localtime(path.stat().st_mtime))
+            found = Known(str(data["outcome"]), day, str((data.get("environment") or {}).get("commit") or ""))
         found = replace(found, each_s=each_s)
     return found
 
