@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from optics.errors import HandsNeeded, Interrupted, TestbedError
+from optics.plain import counted
 from orchestrator.cli.call import Call, engine
 from orchestrator.extensions import module_of
 
@@ -66,7 +67,7 @@ def progress_of(kept: ComparisonRecord) -> str:
         return f"{made} of {len(kept.slots)} measurements"
     states = [slot["state"] for slot in kept.slots]
     other = "".join(f", {count} {state}" for state in ("void", "stalled") if (count := states.count(state)))
-    return f"{made} measurements in {kept.rounds} rounds{other}"
+    return f"{counted(made, 'measurement')} in {counted(kept.rounds, 'round')}{other}"
 
 
 @contextmanager

@@ -274,7 +274,7 @@ def _findings_answer(judged: Sequence[JudgedComparison]) -> Answer:
 
 ENDED_WORDS: Mapping[str, str] = {
     "width": "Measuring ended when the interval of every ratio was at most {width:.0%} of the ratio, or of its band, wide.",
-    "budget": "Measuring ended after {minutes:.0f} min, whatever the intervals were by then.",
+    "budget": "Measuring ended with the budget: no round began after {minutes:.0f} min, whatever the intervals were by then.",
 }
 """Why measuring ended; never by what was found."""
 
