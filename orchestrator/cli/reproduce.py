@@ -37,7 +37,7 @@ def _names(incomplete: str) -> list[str]:
 @verb(
     app,
     "reproduce",
-    "Run a scenario: measure its arms in rounds and judge the claim.",
+    "Run a scenario: measure its arms in turn and judge the claim.",
     examples="""
 testbed reproduce --list                     scenarios that come with the program
 testbed reproduce live-vs-restart

@@ -29,6 +29,11 @@ def round_of(arms: Sequence[str], number: int) -> list[str]:
     return list(arms if number % 2 else arms[::-1])
 
 
+def order(arms: Sequence[str], repeats: int) -> list[str]:
+    """The arms of so many rounds, one after the other."""
+    return [arm for number in range(1, repeats + 1) for arm in round_of(arms, number)]
+
+
 @dataclass
 class ComparisonRecord:
     """One comparison or scenario, and the directory it is kept in."""

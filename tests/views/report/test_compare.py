@@ -21,7 +21,7 @@ from optics.errors import Interrupted, RolledBack, TestbedError
 from orchestrator.change.report import DownReport, UpReport
 from orchestrator.experiments.scenario.compare import scenario_of
 from orchestrator.experiments.scenario.interval import compare_arms
-from orchestrator.experiments.scenario.record import ComparisonRecord, begin_comparison, round_of
+from orchestrator.experiments.scenario.record import ComparisonRecord, begin_comparison, order
 from orchestrator.experiments.scenario.runner import leave
 from orchestrator.jobs.report import JobStatus
 from orchestrator.session import Command, load_lab
@@ -115,15 +115,11 @@ def compare(typed: Typed, *words: object, code: int = 0) -> dict[str, Any]:
     return dict(json.loads(said.out))
 
 
-def rounds(arms: str, count: int) -> str:
-    return "".join(arm for number in range(1, count + 1) for arm in round_of(arms, number))
-
-
 def test_the_order_alternates_so_that_a_drift_meets_both_plans_alike() -> None:
-    assert rounds("ab", 4) == "abbaabba" and rounds("abc", 2) == "abccba"
+    assert "".join(order("ab", 4)) == "abbaabba" and "".join(order("abc", 2)) == "abccba"
     for n in (2, 4, 10):
         places: dict[str, float] = {"a": 0, "b": 0}
-        for k, arm in enumerate(rounds("ab", n)):
+        for k, arm in enumerate(order("ab", n)):
             places[arm] += k
         assert places["a"] == places["b"]
 
