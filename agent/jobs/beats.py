@@ -11,11 +11,12 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from agent.shapes import Daemon, Json
 
-FILE, MAGIC = "beat", b"tbbeat1\0"
+FILE, MAGIC = "beat", b"tbbeat2\0"
 PHASES = ("start", "compute", "exchange", "hold", "end", "save")
 ROWS, ROWS_AT = 256, 64
 HEAD = struct.Struct("<8sIIqqI4xqqq")
-ROW = struct.Struct("<6q")
+ROW = struct.Struct("<10q")
+COUNTS = 2  # the last numbers of a row are counts, those before them ns
 SIZE = ROWS_AT + ROWS * ROW.size
 HIGHEST = 1 << 53
 LONGEST_NS = 1_000_000_000_000_000  # 12 days: no iteration takes longer
@@ -36,7 +37,8 @@ def beats(server: Daemon, request: Json) -> Json:
 
 
 def read(path: str, after: int) -> Json:
-    """Read and check a beat. `times`: iteration, begin (wall ns), and us: all, compute, exposed, wait.
+    """Read and check a beat. `times`: iteration, begin (wall ns), and us: all, compute, exposed, wait, without a processor (0: not
+    known), without a receiver's window; then TCP segments sent again, datagrams that the host refused.
 
     Raises: OSError, ValueError - there is none, or it is none.
     """
@@ -58,7 +60,7 @@ def parsed(data: bytes, after: int, now: int) -> Json:
     for n in range(max(0, written - ROWS + 1), written):  # the oldest row may be the one that is written just now
         number, begin, *spans = ROW.unpack_from(data, ROWS_AT + n % ROWS * ROW.size)
         if after < number <= HIGHEST and 0 <= begin <= LATEST_NS and all(0 <= span <= LONGEST_NS for span in spans):
-            times.append([number, begin, *(span // 1000 for span in spans)])
+            times.append([number, begin, *(-(-span // 1000) for span in spans[:-COUNTS]), *spans[-COUNTS:]])
             after = number
     ages = {"age_s": round((now - since) / 1e9, 6), "alive_s": round((now - alive) / 1e9, 6) if alive else None}
     ages["save_s"] = round(save / 1e9, 6)

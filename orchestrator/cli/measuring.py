@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from optics.errors import HandsNeeded, Interrupted, TestbedError
+from optics.plain import counted
 from orchestrator.background.work import ServiceNote
 from orchestrator.cli.call import Call, engine
 from orchestrator.extensions import module_of
@@ -19,7 +20,9 @@ if TYPE_CHECKING:
     from orchestrator.change.report import DownReport, UpReport
     from orchestrator.experiments.scenario.judging import Samples
     from orchestrator.experiments.scenario.record import ComparisonRecord
+    from orchestrator.experiments.scenario.void import Slowed
     from orchestrator.jobs.report import JobStatus
+    from orchestrator.views.report.gather import ReportedRuns
 
 
 class Tenant:
@@ -67,8 +70,13 @@ class Tenant:
 
 
 def progress_of(kept: ComparisonRecord) -> str:
-    """How many measurements there are: `4 of 6 measurements`."""
-    return f"{len(kept.slots) - len(kept.waiting)} of {len(kept.slots)} measurements"
+    """How many measurements there are: `4 of 6 measurements`; where their number is open, `4 measurements in 2 rounds`."""
+    made = len(kept.slots) - len(kept.waiting)
+    if "budget_s" not in kept.data:
+        return f"{made} of {len(kept.slots)} measurements"
+    states = [slot["state"] for slot in kept.slots]
+    other = "".join(f", {count} {state}" for state in ("void", "stalled") if (count := states.count(state)))
+    return f"{counted(made, 'measurement')} in {counted(kept.rounds, 'round')}{other}"
 
 
 @contextmanager
@@ -108,6 +116,13 @@ def left_words(kept: ComparisonRecord, verbs: Mapping[str, Tenant]) -> str:
 def page_of(call: Call, kept: ComparisonRecord, out: Path | None) -> tuple[Path, Samples]:
     """Write the record's page; return its path, and the values measured."""
     from orchestrator.cli.report import written
+
+    campaign, found = _measured(call, kept)
+    return written(call, campaign, out), found
+
+
+def _measured(call: Call, kept: ComparisonRecord) -> tuple[ReportedRuns, Samples]:
+    """The record's runs, and the values that their journals have."""
     from orchestrator.views.report import questions
     from orchestrator.views.report.gather import gather
     from orchestrator.views.report.ledger import ledger
@@ -117,5 +132,22 @@ def page_of(call: Call, kept: ComparisonRecord, out: Path | None) -> tuple[Path,
         records = [r for slot in kept.slots for run in slot["runs"] if (r := store.get(run)) is not None]
         campaign = gather(records, store, call.settings, kept.data["title"], kept.data)
     with ledger(list(campaign.journals.values()), (*questions.READ, "collective", "requests")) as book:
-        found = metric_samples(book, kept.data)
-    return written(call, campaign, out), found
+        return campaign, metric_samples(book, kept.data)
+
+
+def is_narrow(call: Call, kept: ComparisonRecord) -> bool:
+    """Whether all intervals of a scenario are as narrow as it wants them by now."""
+    from orchestrator.experiments.scenario.judging import narrow
+    from orchestrator.views.report.measured import findings
+
+    return narrow(findings(_measured(call, kept)[1], kept.data), kept.data["width"])
+
+
+def slowed_by(call: Call, kept: ComparisonRecord, slot: Mapping[str, Any]) -> Slowed:
+    """What slowed the ranks of a measurement down, from the journals of its jobs."""
+    from orchestrator.views.report.ledger import ledger
+    from orchestrator.views.report.samples import measured_slowed
+
+    runs = {str(part["run"]) for parts in slot["jobs"].values() for part in parts}
+    with ledger([call.settings.run_dir(run) for run in sorted(runs)], ("iteration", "rank")) as book:
+        return measured_slowed(book, kept.data, slot)

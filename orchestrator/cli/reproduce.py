@@ -1,4 +1,4 @@
-"""`testbed experiment reproduce`: run a scenario and say whether it was reproduced."""
+"""`testbed experiment reproduce`: run a scenario and say what it shows."""
 
 from __future__ import annotations
 
@@ -15,11 +15,14 @@ import typer
 
 from orchestrator.cli.call import Call, Result, Usage, verb
 from orchestrator.cli.installed import SCENARIO, scenarios
-from orchestrator.cli.measuring import Tenant, bounded, left_words, page_of, progress_of
+from orchestrator.cli.measuring import Tenant, bounded, is_narrow, left_words, page_of, progress_of, slowed_by
+from orchestrator.cli.shared import seconds
+from orchestrator.experiments.files.scenario.values import LEAST_ROUNDS
 
 if TYPE_CHECKING:
     from orchestrator.experiments.files.scenario.values import Scenario, WantedLab
     from orchestrator.experiments.scenario.record import ComparisonRecord
+    from orchestrator.inventory.lab import Lab
     from orchestrator.results import Json
 
 NOT_REPRODUCED = 8
@@ -43,8 +46,9 @@ testbed experiment reproduce my/scenario.yaml --out page.html
 testbed experiment reproduce rail-only --resume reproduce-2026-11-22-0001    make the measurements that an interrupt left out
 """,
     more="""
-A scenario (docs/how-to/scenarios.md) names its lab, arms, metrics, and the band that counts as reproduced. A scenario with a lab of
-its own starts it and stops it again. The result is `reproduced` or `not reproduced` (exit code 8); every measurement is saved.
+A scenario (docs/how-to/scenarios.md) names its lab, arms, metrics, and the bands. A scenario with a lab of its own starts it and
+stops it again. Arms are measured in rounds until the intervals are narrow or the budget is spent. The result is `claim holds`, or
+with exit code 8 `claim holds, control does not`, `not shown`, `refuted` or `starved`; every measurement is saved.
 """,
 )
 def reproduce(
@@ -55,7 +59,10 @@ def reproduce(
     list_: Annotated[bool, typer.Option("--list", help="List the scenarios that come with the program.")] = False,
     check: Annotated[bool, typer.Option("--check", help="Only read the scenario and its plans.")] = False,
     repeats: Annotated[
-        int | None, typer.Option("--repeats", "-n", min=2, max=100, help="Measurements of each arm, instead of the scenario's.")
+        int | None, typer.Option("--repeats", "-n", min=LEAST_ROUNDS, max=100, help="Rounds at least, instead of the scenario's.")
+    ] = None,
+    budget: Annotated[
+        str | None, typer.Option("--budget", metavar="TIME", help="Begin no round after this time, instead of the scenario's: 30m.")
     ] = None,
     resume: Annotated[
         str | None, typer.Option("--resume", metavar="RECORD", help="Make the missing measurements of this one.")
@@ -67,9 +74,10 @@ def reproduce(
     if name is None:
         raise Usage("experiment reproduce: a scenario is required", hint="testbed experiment reproduce --list")
     scenario = read(_file(name))
-    if resume is not None and repeats is not None:
-        raise Usage("experiment reproduce: --resume makes the measurements that were planned; give no --repeats")
+    if resume is not None and (repeats is not None or budget is not None):
+        raise Usage("experiment reproduce: --resume makes the measurements that were planned; give no --repeats and no --budget")
     scenario = scenario if repeats is None else replace(scenario, repeats=repeats)
+    scenario = scenario if budget is None else replace(scenario, budget_s=seconds("--budget", budget, "30m"))
     kept = None if resume is None else _kept(call, scenario, resume)
     if scenario.lab is None:
         return _on_lab(call, scenario, kept, check, out)
@@ -124,18 +132,24 @@ def _file(word: str) -> Path:
 
 def _listed(call: Call) -> Result:
     from orchestrator.cli.text import columns
-    from orchestrator.experiments.scenario.record import expected_duration_s, known, minutes
+    from orchestrator.experiments.scenario.record import expected_duration_s, known, minutes, shipped
 
-    found = {name: read(path) for name, path in scenarios().items()}
+    files = scenarios()
+    found = {name: read(path) for name, path in files.items()}
     before = {name: known(call.settings, s) for name, s in found.items()}
-    rows = [("scenario", "label", "hosts", "takes", "found here", "question")]
+    for name, path in files.items():
+        if not before[name].outcome and (other := shipped(path)).outcome:
+            before[name] = replace(other, each_s=before[name].each_s or other.each_s)
+    rows = [("scenario", "label", "hosts", "takes", "found", "when", "commit", "question")]
     rows += [
         (
             name,
             s.label,
             str(s.lab.hosts) if s.lab is not None else "any",
             ("" if before[name].each_s is not None else "up to ") + minutes(expected_duration_s(s, before[name])),
-            f"{before[name].outcome} {before[name].day}".strip() or "-",
+            before[name].outcome + (" (shipped)" if before[name].shipped else "") or "-",
+            before[name].day or "-",
+            before[name].commit or "-",
             s.title,
         )
         for name, s in found.items()
@@ -144,6 +158,7 @@ def _listed(call: Call) -> Result:
         {"name": n, "title": s.title, "label": s.label, "claim": s.claim, "source": [*s.source], "arms": [*s.arms]}
         | {"hosts": s.lab.hosts if s.lab is not None else None, "seconds": expected_duration_s(s, before[n])}
         | {"measured": before[n].each_s is not None, "outcome": before[n].outcome, "day": before[n].day}
+        | {"commit": before[n].commit, "shipped": before[n].shipped}
         for n, s in found.items()
     ]
     return Result({"scenarios": cast("Json", data)}, "\n".join(columns(rows)), hint="testbed experiment reproduce NAME")
@@ -188,13 +203,9 @@ def _on_lab(call: Call, scenario: Scenario, kept: ComparisonRecord | None, check
 
     lab = load_lab(call.settings.inventory)
     if check:
-        from orchestrator.experiments.scenario.record import check_arms
-
-        check_arms(lab, scenario)
-        arms = ", ".join(scenario.arms)
-        return Result({"name": scenario.name, "arms": [*scenario.arms]}, f"{scenario.name}: {len(scenario.arms)} arms: {arms}")
+        return _checked(lab, scenario)
     if scenario.lab is None:
-        call.confirm(f"Stop jobs and change the lab {lab.name} up to {2 * scenario.repeats * len(scenario.arms)} times?")
+        call.confirm(f"Stop jobs and change the lab {lab.name} for {minutes(scenario.budget_s)} at most?")
     before = known(call.settings, scenario)
     kept = kept or begin_comparison(
         call.settings, lab, scenario, kind="reproduce", leave="before" if scenario.lab is None else "down"
@@ -203,9 +214,10 @@ def _on_lab(call: Call, scenario: Scenario, kept: ComparisonRecord | None, check
     def say(words: str) -> None:
         call.note(f"reproduce  {words}")
 
-    takes = minutes(expected_duration_s(scenario, before) * len(kept.waiting) / len(kept.slots))
-    words = f"about {takes}, as before" if before.each_s is not None else f"their iterations take up to {takes}"
-    say(f"{kept.name}: {scenario.title}; {len(kept.waiting)} measurements, {words}")
+    takes = minutes(expected_duration_s(scenario, before))
+    words = f"about {takes}, as before" if before.each_s is not None else f"up to {takes}"
+    most = minutes(float(kept.data["budget_s"]))
+    say(f"{kept.name}: {scenario.title}; {kept.data['least']} rounds take {words}; more until intervals are narrow, {most} at most")
     # In a lab of its own, too, each tenant is an owner; on one that is up a single tenant is whoever gave the command.
     many = scenario.lab is not None or len(scenario.tenants) > 1
     verbs = {tenant: Tenant(replace(call, owner=tenant) if many else call) for tenant in scenario.tenants}
@@ -216,10 +228,25 @@ def _on_lab(call: Call, scenario: Scenario, kept: ComparisonRecord | None, check
     kept.save()
     runner = Runner(kept, scenario, verbs, say, lambda ms: own.set_switching_time(inventory, ms), stalls=True, sleep=_sleep)
     runner.share = lambda how: own.share(inventory, how)
+    runner.slowed = lambda slot: slowed_by(call, kept, slot)
     with bounded(kept, verbs, f"testbed experiment reproduce {scenario.name} --resume {kept.name}", leaves=True):
-        runner.measure()
+        runner.measure_rounds(lambda: is_narrow(call, kept))
     kept.data["left"] = left_words(kept, verbs)
     return _result(call, kept, out)
+
+
+def _checked(lab: Lab, scenario: Scenario) -> Result:
+    """The arms, and what the planner predicts beside each band. Raises: BadFile - a plan does not fit the lab."""
+    from orchestrator.cli.text import columns
+    from orchestrator.experiments.scenario.predicted import predict_comparison
+    from orchestrator.experiments.scenario.record import check_arms
+
+    check_arms(lab, scenario)
+    found = [predict_comparison(one, scenario.arms, lab) for one in scenario.compared]
+    lines = [f"{scenario.name}: {len(scenario.arms)} arms: {', '.join(scenario.arms)}"]
+    lines += columns((f"  {p.compared.name} ({p.compared.role})", f"band {p.compared.band}", p.words) for p in found)
+    data: dict[str, Json] = {"name": scenario.name, "arms": [*scenario.arms], "compared": [p.to_json() for p in found]}
+    return Result(data, "\n".join(lines))
 
 
 def _sleep(seconds: float) -> None:
@@ -233,21 +260,18 @@ def _sleep(seconds: float) -> None:
 
 def _result(call: Call, kept: ComparisonRecord, out: Path | None) -> Result:
     from orchestrator.cli.text import columns
-    from orchestrator.experiments.scenario.judging import reproduced
-    from orchestrator.results import path_text, to_json
-    from orchestrator.views.report.measured import all_measured, findings
+    from orchestrator.experiments.scenario.judging import RESULTS
+    from orchestrator.experiments.scenario.record import keep_outcome
+    from orchestrator.results import path_text
+    from orchestrator.views.report.measured import findings, outcome_of
 
     page, found = page_of(call, kept, out)
     judged = findings(found, kept.data)
-    good = reproduced(judged, all_measured(kept.data))
-    outcome = "reproduced" if good else "not reproduced"
-    kept.data["outcome"] = outcome
-    kept.data["findings"] = to_json([{"name": f.compared.name, "found": f.found, "holds": f.holds, "why": f.why} for f in judged])
-    kept.save()
+    outcome = outcome_of(judged, kept.data)
+    keep_outcome(kept, outcome, [one.to_json() for one in judged])
     name = str(kept.data["scenario"]["name"])
-    stalled = sum(slot["state"] == "stalled" for slot in kept.slots)
-    lines = [f"{name}: {outcome}   {kept.name}, {progress_of(kept)}" + (f", {stalled} stalled" if stalled else "")]
-    lines += columns((f"  {f.compared.name}", f.words) for f in judged)
+    lines = [f"{name}: {outcome}   {kept.name}, {progress_of(kept)}"]
+    lines += columns((f"  {f.compared.name} ({f.compared.role})", f.words) for f in judged)
     lines += [f"  lab        left {kept.data['left']}", f"  report     {path_text(page)}"]
     data: Mapping[str, Any] = {
         "name": name,
@@ -255,6 +279,7 @@ def _result(call: Call, kept: ComparisonRecord, out: Path | None) -> Result:
         "outcome": outcome,
         "label": kept.data["scenario"]["label"],
         "findings": kept.data["findings"],
+        "ended": kept.data["ended"],
         "slots": kept.slots,
         "environment": kept.data["environment"],
         "left": kept.data["left"],
@@ -262,6 +287,6 @@ def _result(call: Call, kept: ComparisonRecord, out: Path | None) -> Result:
         "file": str(kept.folder / "campaign.json"),
     }
     text = "\n".join(lines)
-    if good:
+    if outcome == RESULTS[0]:
         return Result(data, text)
     return Result(data, text, "E-NOT-REPRODUCED", NOT_REPRODUCED, f"{name}: {outcome}", ok=False)

@@ -96,7 +96,16 @@ SCENARIO = {"name": str, "title": str, "label": str, "claim": str, "source": lis
     "measured": bool,
     "outcome": str,
     "day": str,
+    "commit": str,
+    "shipped": bool,
 }
+FINDING = {"name": str, "role": str, "found": ({"value": float, "low": float | None, "high": float | None}, None), "n": int} | {
+    "how": str,
+    "outcome": str,
+    "holds": bool,
+    "why": str,
+}
+PREDICTED = {"name": str, "role": str, "band": str, "why": str} | dict.fromkeys(("of", "over", "ratio"), float | None)
 OTHER = {"pid": int, "inventory": str}
 WATCHED = (
     *("lab", "plan", "run", "circuits", "devices", "job", "move", "marks", "turns", "trouble", "ranks", "slots"),
@@ -249,9 +258,9 @@ DATA: dict[str, Shapes] = {
         },
     ),
     "experiment reproduce": (
-        MEASURED | {"record": str, "outcome": str, "label": str, "findings": list[dict[str, Any]], "environment": Any},
+        MEASURED | {"record": str, "outcome": str, "label": str, "findings": [FINDING], "ended": str, "environment": Any},
         {"scenarios": [SCENARIO]},
-        {"name": str, "arms": list[str]},
+        {"name": str, "arms": list[str], "compared": [PREDICTED]},
     ),
     "experiment sweep run": (
         {"name": str, "kinds": dict[str, int], "trials": int, "parameters": list[str]},

@@ -211,6 +211,9 @@ class RankTimes:
     compute_ms: all of it but the waiting for its exchange. exposed_ms: that waiting, communication that no computing hid.
     wait_ms: of it, the time in which no byte moved because another rank was not there yet: a rank that is late itself has
     little. A program that does not tell has 0 in these three.
+    processor_ms: how long its threads, all together, were ready to run and had no processor, since the iteration before; 0: not
+    known. rwnd_limited_ms, retransmitted: of its TCP connections, the time without a receiver's window, and TCP segments sent
+    again. refused: datagrams that the host refused as a send buffer was full.
     """
 
     iteration: int
@@ -219,6 +222,10 @@ class RankTimes:
     compute_ms: float
     exposed_ms: float
     wait_ms: float
+    processor_ms: float = 0.0
+    rwnd_limited_ms: float = 0.0
+    retransmitted: int = 0
+    refused: int = 0
 
 
 @dataclass(frozen=True, slots=True)

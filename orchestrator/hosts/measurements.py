@@ -204,7 +204,7 @@ def _beat(rank: RankName, v: Mapping[str, Any]) -> Beat:
     """Read an answer to `beats`. Raises: KeyError, TypeError, ValueError - it is none."""
     now = v["beat"] or {"iteration": 0, "phase": "", "age_s": math.inf, "alive_s": None}
     alive_s = math.inf if now["alive_s"] is None else float(now["alive_s"])
-    times = tuple(RankTimes(int(n), int(at), *(us / 1e3 for us in (whole, *parts))) for n, at, whole, *parts in v["times"])
+    times = tuple(RankTimes(int(n), int(at), *(us / 1e3 for us in row[:6]), *map(int, row[6:])) for n, at, *row in v["times"])
     ages = alive_s, float(now.get("save_s", 0.0))
     return Beat(rank, v["state"], v.get("code"), int(now["iteration"]), now["phase"], float(now["age_s"]), times, *ages)
 

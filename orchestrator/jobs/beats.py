@@ -68,7 +68,9 @@ def _write(journal: Journal, job: str, beat: Beat, ahead_ns: int) -> None:
         parts: Mapping[str, float] = {}
         if times.exposed_ms or times.compute_ms:
             parts = {"compute_ms": times.compute_ms, "exposed_ms": times.exposed_ms, "wait_ms": times.wait_ms}
-        fields = {"iter": times.iteration, "iter_ms": times.iter_ms, **parts}
+        more = ("processor_ms", "rwnd_limited_ms", "retransmitted", "refused")
+        slowed = {name: value for name in more if (value := getattr(times, name))}
+        fields = {"iter": times.iteration, "iter_ms": times.iter_ms, **parts, **slowed}
         journal.point("rank", {"job": job, "rank": beat.rank}, fields, times.t_wall_ns - ahead_ns - journal.anchor_ns)
 
 

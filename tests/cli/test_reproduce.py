@@ -29,7 +29,7 @@ def test_the_scenarios_that_come_with_the_program_are_listed_with_label_and_clai
     listed = {scenario["name"]: scenario for scenario in found["data"]["scenarios"]}
     assert code == 0 and [*listed] == [*scenarios()]
     assert listed["live-vs-restart"]["arms"] == ["live", "restart"] and listed["rail-only"]["label"] == "native"
-    assert listed["ring-wavelengths"]["hosts"] == 6 and listed["ring-wavelengths"]["seconds"] == 720.0
+    assert listed["ring-wavelengths"]["hosts"] == 6 and listed["ring-wavelengths"]["seconds"] == 1800.0
     assert all(scenario["claim"] and scenario["source"] for scenario in listed.values())
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,10 +25,18 @@ title: Two rings
 source: [this test]
 claim: one ring is as good as the other
 label: native
-repeats: 2
+width: 1
+budget_s: 200
 iterations: 8
 warm_up: 2
 """
+
+
+def starved(found: dict[str, Any]) -> bool:
+    """Whether the machine was too busy for five rounds that count, which no test here judges; nothing else may be missing."""
+    few = [one for one in found["findings"] if one["n"] < 5]
+    assert found["ended"] == "budget" if few else found["ended"] in ("width", "budget")
+    return bool(few)
 
 
 def test_a_scenario_on_the_lab_that_is_up_is_judged_and_everything_is_as_before(lab: Lab, tmp_path: Path) -> None:
@@ -40,12 +49,14 @@ def test_a_scenario_on_the_lab_that_is_up_is_judged_and_everything_is_as_before(
         file.write_text(f"{HEAD}{arms}compare: [{{metric: iteration_ms, of: b, over: a, band: {band}}}]\n")
         answer = lab.testbed("experiment", "reproduce", file, "--yes", within_s=400)
         found = answer.envelope["data"]
-        assert answer.exit_code == code and found["outcome"] == ("reproduced" if code == 0 else "not reproduced")
-    assert [slot["arm"] for slot in found["slots"]] == ["a", "b", "b", "a"]
+        outcome = "starved" if starved(found) else "refuted" if code else "claim holds"
+        assert found["outcome"] == outcome and answer.exit_code == (0 if outcome == "claim holds" else 8)
+    assert [slot["arm"] for slot in found["slots"]][:2] == ["a", "b"]
+    assert all(slot["slowed"]["share"] > 0 and slot["slowed"]["rank"].startswith("gpu") for slot in found["slots"])
     assert found["left"] == "as it was before: me: first is up" and lab.glass() == before
     assert found["environment"]["offloads"]["of"] == "gpu01:opt1" and found["environment"]["cores"] == os.cpu_count()
     page = Page(Path(found["report"]).read_text())
-    assert "Not reproduced." in page.text
+    assert (starved(found) or "Refuted." in page.text) and "waited for processors" in page.text
     recomputed(lab, page, tmp_path)
 
 
@@ -62,7 +73,8 @@ def test_a_scenario_with_a_lab_of_its_own_changes_under_a_job_and_leaves_nothing
         "  - {metric: span_ms, of: go@300, over: stay, band: {min: 0.01}}\n"
     )
     answer = lab.testbed("experiment", "reproduce", file, within_s=400)
-    found = answer.must()
-    assert [slot["state"] for slot in found["slots"]] == ["done"] * 6 and found["left"] == "nothing is up"
+    found = answer.envelope["data"]
+    assert found["outcome"] == ("starved" if starved(found) else "claim holds")
+    assert {slot["state"] for slot in found["slots"]} <= {"done", "void"} and found["left"] == "nothing is up"
     recomputed(lab, Page(Path(found["report"]).read_text()), tmp_path)
     assert not is_running(Path(found["file"]).parents[2] / "scenarios" / "small" / "inventory")

@@ -1,33 +1,28 @@
-"""The runner of scenarios on a lab of fakes: order, changes, watchdogs, the state the lab is left in; and how bands are judged."""
+"""The runner of scenarios on a lab of fakes: rounds, changes, watchdogs, and the state the lab is left in."""
 
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import settings as bounded
-from hypothesis import strategies as st
 
 from optics.errors import NotVerified, RolledBack, TimedOut
 from orchestrator.change.report import DownReport, UpReport
 from orchestrator.experiments.files.scenario.reader import read_scenario
-from orchestrator.experiments.files.scenario.values import Compared, Scenario
-from orchestrator.experiments.scenario.interval import Interval
-from orchestrator.experiments.scenario.judging import JudgedComparison, compared_of, judge_comparison, reproduced
+from orchestrator.experiments.files.scenario.values import Scenario
 from orchestrator.experiments.scenario.record import (
     ComparisonRecord,
     Known,
     begin_comparison,
     check_arms,
     expected_duration_s,
+    keep_outcome,
     known,
     minutes,
-    order,
+    shipped,
 )
 from orchestrator.experiments.scenario.runner import Runner, leave
 from orchestrator.inventory.lab import Lab
@@ -152,16 +147,22 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
     return load({})
 
 
+def narrow() -> bool:
+    """That of intervals which are narrow."""
+    return True
+
+
 def ready(settings: Settings, lab: Lab, text: str = STAY, *, fake: Fake | None = None) -> tuple[Runner, Fake, ComparisonRecord]:
     found, fake = scenario(text), fake or Fake()
     record = begin_comparison(settings, lab, found, kind="reproduce", leave="before")
+    record.data["least"] = 2
     return Runner(record, found, {"ann": fake}, lambda words: None, None, True, fake.sleep, lambda: fake.now), fake, record
 
 
 def test_arms_are_measured_in_turn_each_from_its_plan_to_its_stop(settings: Settings, lab: Lab) -> None:
     runner, fake, record = ready(settings, lab)
-    assert runner.measure()
-    assert [slot["arm"] for slot in record.slots] == [*"abccba"] == order(["a", "b", "c"], 2)
+    runner.measure_rounds(narrow)
+    assert [(slot["arm"], slot["round"]) for slot in record.slots] == [*zip("abccba", (1, 1, 1, 2, 2, 2), strict=True)]
     assert fake.said == [word for arm in "abccba" for word in (f"up {arm}", "launch", "stop")]
     assert all(slot["jobs"]["ann"][0]["last"] >= 7 for slot in record.slots), "the warm-up, and what counts"
     saved = json.loads((record.folder / "campaign.json").read_text())
@@ -174,13 +175,14 @@ def test_uplinks_are_shared_in_each_arm_as_it_says_or_else_as_the_lab_does(setti
     runner, _, _ = ready(settings, lab, text.replace("[plan.links]", "[plan.links, lab.share]"))
     said: list[str] = []
     runner.share = said.append
-    assert runner.measure() and said == ["fifo", "fifo", "job", "job", "fifo", "fifo"]
+    runner.measure_rounds(narrow)
+    assert said == ["fifo", "fifo", "job", "job", "fifo", "fifo"]
 
 
 def test_circuits_follow_the_job_in_an_arm_whose_plan_says_so_and_in_no_other(settings: Settings, lab: Lab) -> None:
     runner, fake, _ = ready(settings, lab, fake=Fake(slow={"c"}))
     runner.scenario.arms["c"].setups["ann"].plan.document["adapt"] = {"every": 1}  # type: ignore[index]
-    assert runner.measure()
+    runner.measure_rounds(narrow)
     of_c = ["up c", "launch", "adapt None", "adapt ends", "stop"]
     assert fake.said[6:16] == of_c * 2, "it is stopped before the job, a stalled one's too"
     assert sum(word.startswith("adapt") for word in fake.said) == 4
@@ -197,14 +199,14 @@ def test_what_a_job_makes_before_its_slots_turn_or_its_circuits_follow_it_is_not
     document = runner.scenario.arms["b"].setups["ann"].plan.document
     document["schedule"] = {"dwell_s": 1.0}  # type: ignore[index]
     runner.scenario.arms["c"].setups["ann"].plan.document["adapt"] = {"every": 1}  # type: ignore[index]
-    assert runner.measure()
+    runner.measure_rounds(narrow)
     first = {slot["arm"]: slot["jobs"]["ann"][0]["first"] for slot in record.slots}
     assert first == {"a": 1, "b": 5, "c": 5}
 
 
 def test_a_stall_is_a_result_and_the_others_are_measured_all_the_same(settings: Settings, lab: Lab) -> None:
     runner, fake, record = ready(settings, lab, fake=Fake(slow={"c"}))
-    assert runner.measure()
+    runner.measure_rounds(narrow)
     assert [(slot["arm"], slot["state"]) for slot in record.slots] == [
         *(("a", "done"), ("b", "done"), ("c", "stalled"), ("c", "stalled"), ("b", "done"), ("a", "done")),
     ]
@@ -216,7 +218,7 @@ def test_a_stall_is_a_result_and_the_others_are_measured_all_the_same(settings: 
 def test_a_verb_that_times_out_is_a_stall_and_another_error_ends_the_scenario(settings: Settings, lab: Lab) -> None:
     runner, _, record = ready(settings, lab, fake=Fake(fail={4: TimedOut("ocs1: no answer"), 11: RolledBack("refused")}))
     with pytest.raises(RolledBack):
-        runner.measure()
+        runner.measure_rounds(narrow)
     assert [slot["state"] for slot in record.slots] == ["done", "stalled", "done", "done", "failed", "waiting"]
     assert record.slots[1]["error"] == "ocs1: no answer" and record.slots[4]["error"] == "refused"
 
@@ -224,20 +226,20 @@ def test_a_verb_that_times_out_is_a_stall_and_another_error_ends_the_scenario(se
 def test_in_a_comparison_a_stall_is_an_error(settings: Settings, lab: Lab) -> None:
     runner, _, record = ready(settings, lab, fake=Fake(slow={"b"}))
     with pytest.raises(NotVerified, match="j made 0 of 7 iterations in 120 s"):
-        replace(runner, stalls=False).measure()
+        replace(runner, stalls=False).measure_rounds(narrow)
     assert record.slots[1]["state"] == "failed"
 
 
 def test_an_interrupt_keeps_what_was_measured_and_stops_nothing_else(settings: Settings, lab: Lab) -> None:
     runner, _, record = ready(settings, lab, fake=Fake(fail={5: KeyboardInterrupt()}))
     with pytest.raises(KeyboardInterrupt):
-        runner.measure()
+        runner.measure_rounds(narrow)
     assert [slot["state"] for slot in record.slots][:3] == ["done", "failed", "waiting"]
 
 
 def test_the_job_goes_on_from_change_to_change_and_an_arm_may_stay(settings: Settings, lab: Lab) -> None:
     runner, fake, record = ready(settings, lab, CHANGE)
-    assert runner.measure()
+    runner.measure_rounds(narrow)
     assert fake.said == ["up a", "up a", "up b live", "up a", "up b live", "up a", "stop"]
     assert [slot["arm"] for slot in record.slots] == ["stay", "go", "go", "stay"]
     parts = [slot["jobs"]["ann"] for slot in record.slots]
@@ -248,7 +250,7 @@ def test_the_job_goes_on_from_change_to_change_and_an_arm_may_stay(settings: Set
 
 def test_a_change_that_launches_the_job_again_has_two_parts(settings: Settings, lab: Lab) -> None:
     runner, _, record = ready(settings, lab, CHANGE, fake=Fake(anew=True))
-    assert runner.measure()
+    runner.measure_rounds(narrow)
     before, again = record.slots[1]["jobs"]["ann"]
     assert before["run"] != again["run"] and before["after"] is None and again["after"] == 0 and again["last"] >= 5
 
@@ -258,7 +260,7 @@ def test_each_arm_has_its_switching_time_and_the_way_back_is_at_the_labs_own(set
     text = text.replace("[then]", "[then, lab.settle_ms]").replace("of: go", "of: go@1")
     runner, _, _ = ready(settings, lab, text)
     set_to: list[float] = []
-    replace(runner, settle=set_to.append).measure()
+    replace(runner, settle=set_to.append).measure_rounds(narrow)
     assert set_to[:6] == [40, 40, 40, 1, 40, 1000]
 
 
@@ -267,6 +269,7 @@ def test_two_tenants_start_together_and_what_one_made_alone_does_not_count(setti
         STAY.replace("{ann: {plan: a.json}}", "{ann: {plan: a.json}, bob: {plan: a.json}}").replace("of: b", "of: b, tenant: bob")
     )
     record = begin_comparison(settings, lab, found, kind="reproduce", leave="down")
+    record.data["least"] = 2
     ann, bob = Fake(), Fake()
 
     def sleep(seconds: float) -> None:
@@ -284,7 +287,7 @@ def test_two_tenants_start_together_and_what_one_made_alone_does_not_count(setti
         return launched()
 
     bob.launch = late  # type: ignore[method-assign]
-    Runner(record, found, {"ann": ann, "bob": bob}, lambda words: None, None, True, sleep, lambda: ann.now).measure()
+    Runner(record, found, {"ann": ann, "bob": bob}, lambda words: None, None, True, sleep, lambda: ann.now).measure_rounds(narrow)
     first = {tenant: parts[0]["first"] for tenant, parts in record.slots[0]["jobs"].items()}
     assert first == {"ann": 5, "bob": 1}
     assert leave(record, {"ann": ann, "bob": bob}) == "nothing is up" and ann.said[-1] == bob.said[-1] == "down"
@@ -297,13 +300,14 @@ def test_arms_that_are_coordinated_begin_together_and_differ_in_the_shift_alone(
     )
     found = scenario(text.replace("[plan.links]", "[coordinate]").replace("of: b", "of: b, tenant: bob"))
     record = begin_comparison(settings, lab, found, kind="reproduce", leave="down")
+    record.data["least"] = 2
     ann, bob = Fake(), Fake()
 
     def sleep(seconds: float) -> None:
         ann.sleep(seconds)
         bob.sleep(seconds)
 
-    Runner(record, found, {"ann": ann, "bob": bob}, lambda words: None, None, True, sleep, lambda: ann.now).measure()
+    Runner(record, found, {"ann": ann, "bob": bob}, lambda words: None, None, True, sleep, lambda: ann.now).measure_rounds(narrow)
     asked = [word for word in ann.said if word.startswith("pacing")]
     assert asked == [words for how in ("together", "shift", "shift", "together") for words in (f"pacing {how}", "pacing ends")]
     assert [slot["said"] for slot in record.slots[:2]] == [{"pacing": ["was together"]}, {"pacing": ["was shift"]}]
@@ -324,79 +328,41 @@ def test_a_job_that_ends_is_refused_where_it_must_run_through_a_change(settings:
         )
 
 
-RATIO = Compared("x", "iteration_ms", "b", "a", "ann", 0.9, 1.1)
-
-
-def judged(of: list[list[float]], over: list[list[float]], states: str = "done", compared: Compared = RATIO) -> Any:
-    samples = {("b", "ann", "iteration_ms", 0): of, ("a", "ann", "iteration_ms", 0): over}
-    return judge_comparison(compared, samples, {"a": ["done"] * 2, "b": ["done", states]})
-
-
-def test_a_comparison_holds_if_its_whole_interval_is_inside_the_band() -> None:
-    same = [[100.0, 101.0, 99.0]] * 3
-    assert judged(same, same).holds
-    assert judged(same, [[50.0, 51.0, 49.0]] * 3).why == "the interval is not inside the band"
-    wide = judged([[60.0] * 3, [100.0] * 3, [140.0] * 3], same)
-    assert wide.found.value == pytest.approx(1.0) and not wide.holds, "the middle alone does not count"
-    assert not judged([[100.0]], same).holds and "at least two" in judged([[100.0]], same).why
-
-
-def test_a_stall_or_a_missing_figure_never_holds() -> None:
-    same = [[100.0, 101.0]] * 2
-    assert judged(same, same, "stalled").why == "arm b stalled in 1 of 2 measurements"
-    assert judged([[], []], same).why == "iteration_ms of arm b was not recorded"
-    none = replace(RATIO, metric="stalled", over="", low=None, high=0.0)
-    assert judged(same, same, "stalled", none).found.value == 0.5 and judged(same, same, "done", none).holds
-
-
-@bounded(deadline=None, max_examples=15)
-@given(st.lists(st.floats(1, 1e6), min_size=2, max_size=6), st.floats(0.1, 10))
-def test_a_band_around_everything_holds_and_an_empty_one_does_not(values: list[float], factor: float) -> None:
-    of, over = [[v * factor] for v in values], [[v] for v in values]
-    assert judged(of, over, compared=replace(RATIO, low=0.0, high=None)).holds
-    assert not judged(of, over, compared=replace(RATIO, low=1e9, high=None)).holds
-
-
-def test_it_is_reproduced_only_if_every_comparison_holds_and_all_was_measured(settings: Settings, lab: Lab) -> None:
-    same = [[100.0, 101.0]] * 2
-    good, bad = judged(same, same), judged(same, same, "stalled")
-    assert reproduced([good], True) and not reproduced([good], False) and not reproduced([good, bad], True)
-    assert not reproduced([], True)
-    _, _, record = ready(settings, lab)
-    assert compared_of(json.loads((record.folder / "campaign.json").read_text())) == list(scenario().compared)
-
-
-@pytest.mark.parametrize(
-    ("found", "band", "shown"),
-    [
-        ((1.03, 1.0, 1.0504), (0.95, 1.05), "1.030 (95 % 1.000 to 1.0504)"),
-        ((1.03, 0.94996, 1.04), (0.95, None), "1.03 (95 % 0.94996 to 1.04)"),
-        ((0.021, 0.019, 0.024), (None, 0.03), "0.021 (95 % 0.019 to 0.024)"),
-        ((1.0, 0.95, 1.05), (0.95, 1.05), "1 (95 % 0.95 to 1.05)"),
-    ],
-)
-def test_a_verdict_has_as_many_digits_as_show_its_reason(
-    found: tuple[float, float, float], band: tuple[float | None, float | None], shown: str
-) -> None:
-    one = Compared("x", "iteration_ms", "a", "b", "ann", *band)
-    holds = (band[0] is None or found[1] >= band[0]) and (band[1] is None or found[2] <= band[1])
-    words = JudgedComparison(one, Interval(*found), holds, "" if holds else "the interval is not inside the band").words
-    low, high = (float(part) for part in words.partition("95 % ")[2].partition(")")[0].split(" to "))
-    assert holds == ((band[0] is None or low >= band[0]) and (band[1] is None or high <= band[1])), words
-    assert [float(n) for n in re.findall(r"[0-9.]+", shown)] == [float(n) for n in re.findall(r"[0-9.]+", words.partition(",")[0])]
-
-
 def test_earlier_records_tell_how_long_a_scenario_takes_and_what_was_found(lab: Lab, settings: Settings) -> None:
     small = scenario()
-    assert known(settings, small) == Known() and expected_duration_s(small, Known()) == 2 * (120.0 + 120.0 + 30.0)
+    assert known(settings, small) == Known() and expected_duration_s(small, Known()) == 5 * (120.0 + 120.0 + 30.0)
     record = begin_comparison(settings, lab, small, kind="reproduce", leave="down")
+    record.add("ab", 1)
     record.slots[0].update(state="done", seconds=30.0)
     record.slots[1].update(state="failed", seconds=500.0)
     record.save()
-    assert known(settings, small) == Known("", "", 30.0)
-    record.data["outcome"] = "not reproduced"
+    assert known(settings, small) == Known(each_s=30.0)
+    record.data |= {"outcome": "not shown", "environment": {"commit": "c0ffee00+"}}
     record.save()
     found = known(settings, small)
-    assert (found.outcome, found.each_s) == ("not reproduced", 30.0) and found.day
-    assert expected_duration_s(small, found) == 180.0 and [*map(minutes, (30.0, 180.0))] == ["30 s", "3 min"]
-    assert known(settings, replace(small, sha256="other")) == Known("", "", 30.0)
+    assert (found.outcome, found.each_s, found.commit) == ("not shown", 30.0, "c0ffee00+") and found.day
+    assert expected_duration_s(small, found) == 450.0 and [*map(minutes, (30.0, 180.0))] == ["30 s", "3 min"]
+    assert expected_duration_s(replace(small, budget_s=100.0), found) == 100.0
+    assert known(settings, replace(small, sha256="other")) == Known(each_s=30.0)
+
+
+def test_what_was_found_before_the_program_was_shipped_is_read_if_it_can_be(tmp_path: Path) -> None:
+    file = tmp_path / "scenario.yaml"
+    assert shipped(file) == Known()
+    for bad in ("{", "[]", '{"outcome": "x"}'):
+        (tmp_path / "found.json").write_text(bad)
+        assert shipped(file) == Known()
+    (tmp_path / "found.json").write_text('{"outcome": "refuted", "day": "2026-11-23", "commit": null, "each_s": 40.5}')
+    assert shipped(file) == Known("refuted", "2026-11-23", "", 40.5, shipped=True)
+
+
+def test_a_judged_record_has_the_file_that_is_shipped_beside_its_scenario(lab: Lab, settings: Settings) -> None:
+    small = scenario()
+    record = begin_comparison(settings, lab, small, kind="reproduce", leave="down")
+    record.add("ab", 1)
+    for slot, seconds in zip(record.slots, (30.0, 41.0), strict=True):
+        slot.update(state="done", seconds=seconds)
+    record.data["environment"] = {"commit": "c0ffee00"}
+    keep_outcome(record, "refuted", [])
+    found = shipped(record.folder / "scenario.yaml")
+    assert found == replace(known(settings, small), shipped=True) and (found.outcome, found.each_s) == ("refuted", 35.5)

@@ -6,14 +6,18 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from orchestrator.experiments.scenario.judging import RESULTS
+from orchestrator.experiments.scenario.record import shipped
 from tests.house.repository import ROOT, scenarios, tracked
 from tests.house.test_figures import numbers
 from tests.house.test_pages import section
 
 PAGE = ROOT / "docs" / "reference" / "papers.md"
+VERDICTS = ("reproduced", "not reproduced", *RESULTS)
+"""The first two: before scenarios were measured in rounds."""
 ROW = re.compile(
     r"^\| `testbed experiment reproduce (?P<name>[\w-]+)` \| [^|]+ \|"
-    r" \[(?P<verdict>(?:not )?reproduced)\]\(\.\./\.\./(?P<folder>[\w/.-]+)/README\.md\): (?P<result>[^|]+) \| [^|]+ \| [^|]+ \|$"
+    rf" \[(?P<verdict>{'|'.join(VERDICTS)})\]\(\.\./\.\./(?P<folder>[\w/.-]+)/README\.md\): (?P<result>[^|]+) \| [^|]+ \| [^|]+ \|$"
 )
 
 
@@ -41,6 +45,14 @@ def test_every_scenario_that_ships_has_a_row() -> None:
 def test_every_row_says_of_the_result_what_the_page_of_its_scenario_says() -> None:
     found = [(row, Path(ROOT / row["folder"] / "README.md").read_text()) for row in rows(PAGE.read_text())]
     assert [wrong for row, page in found for wrong in untrue(row, page)] == []
+
+
+def test_what_is_listed_of_a_scenario_is_what_its_page_says() -> None:
+    for row in rows(PAGE.read_text()):
+        listed = shipped(ROOT / row["folder"] / "scenario.yaml")
+        assert listed.outcome == row["verdict"], f"{row['folder']}/found.json"
+        found = section((ROOT / row["folder"] / "README.md").read_text(), "What was found here")
+        assert listed.day in ("", *re.findall(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", found)), f"{row['folder']}/found.json"
 
 
 def test_a_result_that_differs_from_its_page_is_noticed() -> None:

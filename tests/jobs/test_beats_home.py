@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -80,6 +81,17 @@ async def test_what_is_not_known_of_an_iteration_is_not_in_the_journal(tmp_path:
     assert set(found["gpu01/1"].fields) == {"iter", "iter_ms"}
     assert found["gpu02"].fields == {"iter": 3, "iter_ms": 100.0, "compute_ms": 90.0, "exposed_ms": 10.0, "wait_ms": 5.0}
     assert found["gpu02"].time_ns == 3 * 10**9 - 7_000_000, "at our time, though the host's clock is ahead"
+
+
+async def test_what_slowed_a_rank_down_stands_beside_its_times(tmp_path: Path) -> None:
+    class Slowed(Ranks):
+        def _beat(self, rank: str, after: int) -> Beat:
+            found = super()._beat(rank, after)
+            return replace(found, times=tuple(replace(t, processor_ms=7.5, retransmitted=2) for t in found.times))
+
+    await home(Slowed(), tmp_path)
+    (fields, *_) = [p.fields for p in read_points(tmp_path, only=["rank"]) if p.tags["rank"] == "gpu02"]
+    assert (fields["processor_ms"], fields["retransmitted"]) == (7.5, 2) and "refused" not in fields
 
 
 @pytest.mark.parametrize("noted", ["", "{}", "null", '{"at": 1, "clocks_at": 1, "after": [], "ahead": 3}', '{"at": "x"}'])

@@ -121,6 +121,7 @@ from workloads.progress import beat
 from workloads.progress import demand as demanded
 from workloads.progress.beat import Beat
 from workloads.progress.demand import Demand
+from workloads.progress.waits import Unknown
 from workloads.training.checkpoint import KEPT
 from workloads.transport.accord import Accord
 
@@ -190,6 +191,7 @@ __all__ = [
     "TestbedError",
     "TurnOptions",
     "Turns",
+    "Unknown",
     "Unreachable",
     "UpOptions",
     "adapt",

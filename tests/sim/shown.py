@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tests.sim.kernel import Disk
-from tests.sim.seams import KEPT, Beat, Demand, beat, demanded
+from tests.sim.seams import KEPT, Beat, Demand, Unknown, beat, demanded
 
 
 def option(words: Sequence[str], name: str, default: int) -> int:
@@ -17,7 +17,7 @@ def option(words: Sequence[str], name: str, default: int) -> int:
 
 def beating(pid: int, rank: int) -> Any:
     """The program's own beat, in memory; its file is `beat_file`."""
-    made = Beat(None, rank)
+    made = Beat(None, rank, Unknown())  # what this process waits for is no part of the story
     beat.HEAD.pack_into(made._memory, 0, beat.MAGIC, pid, rank)
     return made
 

@@ -32,6 +32,7 @@ from typing import Any, NoReturn
 
 from ..progress.beat import FILE, Beat
 from ..progress.records import SUMMARY, Clock, Records
+from ..progress.waits import Unknown
 
 LONGEST_LINE = 1000
 """Characters of a line of output that are looked at: what a pattern may take grows with the square of it."""
@@ -81,7 +82,7 @@ class Progress:
             record["steps"] = steps
         self._records.iteration(record, aloud=False)
         if self._directory is not None and not self.count and not (self._directory / FILE).exists():
-            self._beat = Beat(self._directory, 0)
+            self._beat = Beat(self._directory, 0, Unknown())
         if self._beat is not None:
             self._beat.shown(int(number), int(took_ns))
         self.first, self.latest = self.first or record, record

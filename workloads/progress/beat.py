@@ -12,7 +12,9 @@ stays there however the process ends. Readers check it, for the job's user may w
     40   q    how many rows were written; row n is in place n modulo ROWS
     48   q    CLOCK_MONOTONIC (ns) of the latest sign of life in this phase, one a second while it carries bytes; 0: none is known
     56   q    how long the longest checkpoint so far took to write (ns); 0: none was written
-    64        ROWS rows of 6 q: iteration, begin (wall ns), and ns: whole, compute, exposed, wait
+    64        ROWS rows of 10 q: iteration, begin (wall ns), and ns: whole, compute, exposed, wait; then what waits.py knows,
+              since the row before: ns without a processor, of all threads (0: not known), ns without a receiver's window,
+              TCP segments sent again, datagrams that the host refused
 """
 
 from __future__ import annotations
@@ -26,9 +28,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ..transport.loop import Stall
+from .waits import Waits
 
 FILE = "beat"
-MAGIC = b"tbbeat1\0"
+MAGIC = b"tbbeat2\0"
 PHASES = ("start", "compute", "exchange", "hold", "end", "save")
 """Before the first iteration; in one; waiting for the exchange of one; pausing between two; after one, or after the last; writing a
 checkpoint after one."""
@@ -38,7 +41,7 @@ HIGHEST = 1 << 53
 HEAD = struct.Struct("<8sII")
 NOW = struct.Struct("<qqI")
 ONE = struct.Struct("<q")
-ROW = struct.Struct("<6q")
+ROW = struct.Struct("<10q")
 NOW_AT, WRITTEN_AT, ALIVE_AT, SAVE_AT, ROWS_AT = 16, 40, 48, 56, 64
 SIZE = ROWS_AT + ROWS * ROW.size
 
@@ -46,8 +49,10 @@ SIZE = ROWS_AT + ROWS * ROW.size
 class Beat:
     """What a rank writes of itself. Where there is no file for it, it is written to no avail."""
 
-    def __init__(self, directory: Path | None, rank: int) -> None:
+    def __init__(self, directory: Path | None, rank: int, waits: Waits | None = None) -> None:
+        """waits: those of the process that does the work, by default this one."""
         self.stall = Stall()
+        self._waits = Waits() if waits is None else waits
         self._memory = _mapped(directory, rank)
         self._anchor_ns = time.time_ns() - time.monotonic_ns()  # a clock that is set bends no time
         self._iteration, self._last, self._written, self._phase, self._held = 0, -1, 0, START, False
@@ -145,7 +150,8 @@ class Beat:
         compute_ns = max(0, took_ns - self._exposed_ns) if self._exposed_ns else 0
         times = took_ns, compute_ns, self._exposed_ns, min(self._wait_ns, self._exposed_ns)
         place = ROWS_AT + self._written % ROWS * ROW.size
-        ROW.pack_into(self._memory, place, self._iteration, self._anchor_ns + self._begin_ns, *times)
+        waited = self._waits.processor_ns(), *self._waits.causes(time.monotonic_ns())
+        ROW.pack_into(self._memory, place, self._iteration, self._anchor_ns + self._begin_ns, *times, *waited)
         self._last = self._iteration
         self._written += 1
         ONE.pack_into(self._memory, WRITTEN_AT, self._written)  # last: until then no reader looks at the row

@@ -1,42 +1,71 @@
-"""Whether a scenario is reproduced: each ratio with its interval, held against the band that was written before."""
+"""What a scenario shows: each comparison with its interval, held against the band that was written before. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from math import inf
+from statistics import median
+from typing import Any, Literal, get_args
 
-from orchestrator.experiments.files.scenario.values import Compared
-from orchestrator.experiments.scenario.interval import ArmComparison, Interval, compare_arms
+from orchestrator.experiments.files.scenario.values import LEAST_ROUNDS, Compared
+from orchestrator.experiments.scenario.interval import Interval
+from orchestrator.experiments.scenario.paired import How, paired_ratio
 
 LEAST_DIGITS, MOST_DIGITS = 3, 17
 """Of a ratio that is shown; seventeen tell any two floats apart."""
-Samples = Mapping[tuple[str, str, str, int], Sequence[Sequence[float]]]
-"""By arm, tenant, metric and its number of iterations: the values of each finished measurement."""
+Samples = Mapping[tuple[str, str, str, int], Mapping[int, Sequence[float]]]
+"""By arm, tenant, metric and its number of iterations: the values of each finished measurement, by its place in the record."""
+Outcome = Literal["holds", "not shown", "refuted", "starved"]
+"""Of one comparison: its whole interval is inside the band; neither; outside; too few rounds count for an interval."""
+Result = Literal["claim holds", "claim holds, control does not", "not shown", "refuted", "starved"]
+RESULTS: tuple[Result, ...] = get_args(Result)
+STALLED = "stalled"
+MADE = ("done", STALLED)
+"""States of a measurement that counts; void ones do not."""
 
 
 @dataclass(frozen=True, slots=True)
 class JudgedComparison:
     """What was found for one comparison. found: the ratio, or the value where nothing is divided; None: there is no figure.
 
-    holds: whether the whole interval is inside the band. why: the reason if it is not.
+    n: of how many rounds it is made, or measurements where nothing is divided; how: as `PairedRatio.how`. why: the reason if it
+    does not hold.
     """
 
     compared: Compared
     found: Interval | None
-    holds: bool
+    outcome: Outcome
+    n: int
     why: str = ""
-    verdict: ArmComparison | None = None
+    how: How = ""
+
+    @property
+    def holds(self) -> bool:
+        return self.outcome == "holds"
+
+    @property
+    def width(self) -> float:
+        """Of its interval, relative to the larger one of ratio and band; infinite without an interval."""
+        if self.found is None or self.found.low is None or self.found.high is None:
+            return inf
+        ends = [end for end in (self.compared.low, self.compared.high) if end is not None]
+        return (self.found.high - self.found.low) / (max(self.found.value, *ends) or 1.0)
 
     @property
     def words(self) -> str:
-        """In words: `0.021 (95 % 0.019 to 0.024), band at most 0.03: holds`."""
-        outcome = "holds" if self.holds else f"does not hold: {self.why}"
+        """In words: `0.021 (95 % 0.019 to 0.024; n = 5), band at most 0.03: holds`."""
+        outcome = f"{self.outcome}: {self.why}" if self.why else self.outcome
         if self.found is None:
             return f"no figure, band {self.compared.band}: {outcome}"
         value, *ends = figures(self.found, self.compared)
-        interval = f" (95 % {ends[0]} to {ends[1]})" if ends else ""
-        return f"{value}{interval}, band {self.compared.band}: {outcome}"
+        interval = f"95 % {ends[0]} to {ends[1]}; " if self.compared.over and ends else ""
+        return f"{value} ({interval}n = {self.n}), band {self.compared.band}: {outcome}"
+
+    def to_json(self) -> dict[str, Any]:
+        found = self.found and {"value": self.found.value, "low": self.found.low, "high": self.found.high}
+        named = {"name": self.compared.name, "role": self.compared.role, "found": found, "n": self.n, "how": self.how}
+        return named | {"outcome": self.outcome, "holds": self.holds, "why": self.why}
 
 
 def figures(found: Interval, compared: Compared) -> tuple[str, ...]:
@@ -52,41 +81,78 @@ def figures(found: Interval, compared: Compared) -> tuple[str, ...]:
     return tuple(f"{number:.{digits}g}" for number in numbers)
 
 
-def judge_comparison(compared: Compared, samples: Samples, states: Mapping[str, Sequence[str]]) -> JudgedComparison:
-    """Hold one comparison against its band. states: of each arm's measurements.
+def judge_comparison(compared: Compared, samples: Samples, slots: Sequence[Mapping[str, Any]]) -> JudgedComparison:
+    """Hold one comparison against its band. slots: the record's measurements, of all arms, each with its round and its state.
 
-    A stalled measurement has no figure, and with one stalled measurement in either arm the comparison does not hold.
+    A void measurement is as if it had not been made. A stalled one has no figure: with one in either arm nothing is shown.
     """
-    if compared.metric == "stalled":
-        seen = states.get(compared.of, ())
-        share = sum(state == "stalled" for state in seen) / len(seen) if seen else 0.0
-        return _in_band(compared, Interval(share, share, share), None)
+    if compared.metric == STALLED:
+        seen = [slot["state"] for slot in slots if slot["arm"] == compared.of and slot["state"] in MADE]
+        share = seen.count(STALLED) / len(seen) if seen else 0.0
+        return _in_band(compared, Interval(share, share, share), len(seen))
     for arm in (compared.of, compared.over):
-        seen = states.get(arm, ())
-        if stalled := sum(state == "stalled" for state in seen):
-            return JudgedComparison(compared, None, False, f"arm {arm} stalled in {stalled} of {len(seen)} measurements")
+        seen = [slot["state"] for slot in slots if slot["arm"] == arm and slot["state"] in MADE]
+        if stalled := seen.count(STALLED):
+            why = f"arm {arm} stalled in {stalled} of {len(seen)} measurements"
+            return JudgedComparison(compared, None, "not shown", 0, why)
+    pairs = list(_pairs(compared, slots))
     of, over = (
-        samples.get((arm, compared.tenant, compared.metric, compared.iterations), ()) for arm in (compared.of, compared.over)
+        samples.get((arm, compared.tenant, compared.metric, compared.iterations), {}) for arm in (compared.of, compared.over)
     )
-    found = compare_arms(over, of)
-    if found is None:
-        lacking = compared.of if not any(of) else compared.over
-        return JudgedComparison(compared, None, False, f"{compared.metric} of arm {lacking} was not recorded")
-    return _in_band(compared, found.ratio, found)
+    values = [(median(of[one]), median(over[other])) for one, other in pairs if of.get(one) and over.get(other)]
+    if any(under == 0 < value for value, under in values):
+        return JudgedComparison(compared, None, "not shown", 0, f"{compared.metric} of arm {compared.over} was 0 in a round")
+    if not values and pairs:
+        lacking = compared.over if any(of.get(one) for one, _ in pairs) else compared.of
+        return JudgedComparison(compared, None, "not shown", 0, f"{compared.metric} of arm {lacking} was not recorded")
+    if not values:
+        return JudgedComparison(compared, None, "starved", 0, _starved(0))
+    found = paired_ratio([value / under if under else 1.0 for value, under in values])
+    return _in_band(compared, found.found, found.n, found.how)
 
 
-def _in_band(compared: Compared, found: Interval, verdict: ArmComparison | None) -> JudgedComparison:
-    if found.low is None or found.high is None:
-        return JudgedComparison(compared, found, False, "an interval needs at least two measurements of each arm", verdict)
-    low_holds = compared.low is None or found.low >= compared.low
-    high_holds = compared.high is None or found.high <= compared.high
-    why = "" if low_holds and high_holds else "the interval is not inside the band"
-    return JudgedComparison(compared, found, low_holds and high_holds, why, verdict)
+def _pairs(compared: Compared, slots: Sequence[Mapping[str, Any]]) -> Iterator[tuple[int, int]]:
+    """The places of the two arms' measurements, for each round in which both count."""
+    found: dict[int, dict[str, int]] = {}
+    for number, slot in enumerate(slots):
+        if slot["state"] == "done" and slot["arm"] in (compared.of, compared.over):
+            found.setdefault(int(slot["round"]), {})[slot["arm"]] = number
+    yield from ((both[compared.of], both[compared.over]) for both in found.values() if len(both) == 2)
 
 
-def reproduced(findings: Sequence[JudgedComparison], complete: bool) -> bool:
-    """Whether every comparison holds, controls and ablations too, and all measurements were made."""
-    return complete and bool(findings) and all(finding.holds for finding in findings)
+def _in_band(compared: Compared, found: Interval, n: int, how: How = "") -> JudgedComparison:
+    if n < LEAST_ROUNDS:
+        return JudgedComparison(compared, found, "starved", n, _starved(n), how)
+    assert found.low is not None and found.high is not None
+    low, high = -inf if compared.low is None else compared.low, inf if compared.high is None else compared.high
+    if low <= found.low and found.high <= high:
+        return JudgedComparison(compared, found, "holds", n, "", how)
+    if found.high < low or high < found.low:
+        return JudgedComparison(compared, found, "refuted", n, "the whole interval is outside the band", how)
+    return JudgedComparison(compared, found, "not shown", n, "an end of the band is inside the interval", how)
+
+
+def _starved(n: int) -> str:
+    return f"{n} of the {LEAST_ROUNDS} rounds that are the least count"
+
+
+def narrow(findings: Sequence[JudgedComparison], width: float) -> bool:
+    """Whether every interval is as narrow as wanted, wherever it is. What has stalled has none, and gets none by measuring on."""
+    open_ = [one for one in findings if one.found is not None or one.outcome == "starved"]
+    return all(one.n >= LEAST_ROUNDS and one.width <= width for one in open_)
+
+
+def result_of(findings: Sequence[JudgedComparison]) -> Result:
+    """What the scenario shows. Claims are judged first, then controls; what an ablation does changes nothing of the claim."""
+    claims = {one.outcome for one in findings if one.compared.role == "claim"}
+    controls = {one.outcome for one in findings if one.compared.role == "control"}
+    if "refuted" in claims:
+        return "refuted"
+    if "starved" in claims or (claims == {"holds"} and "starved" in controls):
+        return "starved"
+    if claims != {"holds"}:
+        return "not shown"
+    return "claim holds" if controls <= {"holds"} else "claim holds, control does not"
 
 
 def compared_of(data: Mapping[str, Any]) -> list[Compared]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +19,19 @@ from orchestrator.settings import Settings, campaigns, private_dir
 
 SCHEMA = "testbed.campaign/1"
 OPEN = ("waiting", "failed")
-"""States of measurements that are still to be made; the others are done and stalled."""
+"""States of measurements that are still to be made; the others are done, stalled and void."""
 _OF_A_JOB = ("workload", "program", "ranks", "args", "env", "backend")
 
 
+def round_of(arms: Sequence[str], number: int) -> list[str]:
+    """The arms in the order of this round, from 1: A B, B A, A B, ... (of three: A B C, C B A, ...), so that slow drift affects all
+    equally."""
+    return list(arms if number % 2 else arms[::-1])
+
+
 def order(arms: Sequence[str], repeats: int) -> list[str]:
-    """A B B A A B ... (of three: A B C C B A ...): rounds whose order alternates, so that slow drift affects all arms equally."""
-    return [arm for n in range(repeats) for arm in (arms if n % 2 == 0 else arms[::-1])]
+    """The arms of so many rounds, one after the other."""
+    return [arm for number in range(1, repeats + 1) for arm in round_of(arms, number)]
 
 
 @dataclass
@@ -41,16 +47,31 @@ class ComparisonRecord:
 
     @property
     def slots(self) -> list[dict[str, Any]]:
-        """The measurements in their order: arm, state (waiting, done, stalled, failed), runs, jobs, changes, seconds, error.
+        """The measurements in their order: arm, round, state (waiting, done, stalled, void, failed), runs, jobs, changes, seconds,
+        error, slowed.
 
         jobs: of each tenant, the iterations that belong to it: run, and the numbers of the first and last one in that run, from 1.
-        changes: of each tenant, the run of the change. skip: iterations not counted at the beginning.
+        changes: of each tenant, the run of the change. skip: iterations not counted at the beginning. slowed: as `void.Slowed`.
         """
         return list(self.data["slots"])
 
     @property
     def waiting(self) -> list[dict[str, Any]]:
         return [slot for slot in self.slots if slot["state"] in OPEN]
+
+    @property
+    def rounds(self) -> int:
+        """The number of the latest round, from 1; 0: none was begun."""
+        return max((int(slot["round"]) for slot in self.slots), default=0)
+
+    @property
+    def spent_s(self) -> float:
+        """How long all measurements took."""
+        return float(sum(slot.get("seconds", 0.0) for slot in self.slots))
+
+    def add(self, arms: Iterable[str], number: int) -> None:
+        """Measurements of these arms are to be made, in this round."""
+        self.data["slots"] += [{"arm": arm, "round": number, "state": "waiting", "runs": []} for arm in arms]
 
     def plan(self, arm: str, tenant: str = "", *, then: bool = False) -> Path:
         """The file with the plan of an arm, or the one that it changes to."""
@@ -80,6 +101,9 @@ def read_record(path: Path) -> dict[str, Any]:
         raise BadFile(
             [f"{path}: this is not a campaign ({SCHEMA})"], hint="one is made by: testbed experiment compare A.json B.json"
         )
+    arms = len(found.get("arms", ())) or 1
+    for number, slot in enumerate(found["slots"]):
+        slot.setdefault("round", number // arms + 1)  # of a record that is older than rounds
     return found
 
 
@@ -106,11 +130,39 @@ def again(settings: Settings, word: str, kind: str = "compare") -> ComparisonRec
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What earlier records of a scenario tell: when the latest one that was judged ended so, and a measurement took (s)."""
+    """What earlier records of a scenario tell: what the latest one that was judged has shown, when and on which commit, and how
+    long (s) a measurement took. shipped: it was not made here, but came with the program (`SHIPPED`)."""
 
     outcome: str = ""
     day: str = ""
+    commit: str = ""
     each_s: float | None = None
+    shipped: bool = False
+
+
+SHIPPED = "found.json"
+"""Beside a scenario that comes with the program: what `Known` has of the measurement that its page shows. Every judged record has
+one, to be copied there."""
+
+
+def shipped(scenario: Path) -> Known:
+    """What was found before the program was shipped, with the scenario of this file; nothing where that was not kept."""
+    try:
+        found = json.loads((scenario.parent / SHIPPED).read_text(encoding="utf-8"))
+        each_s = None if found["each_s"] is None else float(found["each_s"])
+        return Known(str(found["outcome"]), str(found["day"] or ""), str(found["commit"] or ""), each_s, shipped=True)
+    except (OSError, ValueError, KeyError, TypeError):
+        return Known()
+
+
+def keep_outcome(record: ComparisonRecord, outcome: str, findings: list[dict[str, Any]]) -> None:
+    """Save what a scenario has shown, and when, in the record and in the file that ships with it. Raises: Missing."""
+    made = [slot["seconds"] for slot in record.slots if slot["state"] not in OPEN]
+    day, each_s = time.strftime("%Y-%m-%d"), round(sum(made) / len(made), 1) if made else None
+    record.data |= {"outcome": outcome, "findings": findings, "day": day}
+    record.save()
+    found = {"outcome": outcome, "day": day, "commit": record.data["environment"]["commit"], "each_s": each_s}
+    (record.folder / SHIPPED).write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
 
 def known(settings: Settings, scenario: Scenario) -> Known:
@@ -127,16 +179,17 @@ def known(settings: Settings, scenario: Scenario) -> Known:
         took = [slot["seconds"] for slot in data["slots"] if slot.get("state") not in OPEN and "seconds" in slot]
         each_s = sum(took) / len(took) if took else found.each_s
         if kept.get("sha256") == scenario.sha256 and data.get("outcome"):
-            found = Known(str(data["outcome"]), time.strftime("%Y-%m-%d", time.localtime(path.stat().st_mtime)))
-        found = Known(found.outcome, found.day, each_s)
+            day = data.get("day") or time.strftime("%Y-%m-%d", time.localtime(path.stat().st_mtime))
+            found = Known(str(data["outcome"]), day, str((data.get("environment") or {}).get("commit") or ""))
+        found = replace(found, each_s=each_s)
     return found
 
 
 def expected_duration_s(scenario: Scenario, before: Known) -> float:
-    """How long the measurements will take (s): as long as earlier ones took, else what their watchdogs allow for the iterations."""
-    if before.each_s is not None:
-        return before.each_s * len(scenario.arms) * scenario.repeats
-    return sum(arm.watchdog_s for arm in scenario.arms.values()) * scenario.repeats
+    """How long the fewest rounds will take (s): as long as earlier measurements took, else what their watchdogs allow, but no
+    longer than the budget."""
+    each_s = [arm.watchdog_s if before.each_s is None else before.each_s for arm in scenario.arms.values()]
+    return min(sum(each_s) * scenario.least_rounds, scenario.budget_s)
 
 
 def minutes(seconds: float) -> str:
@@ -171,11 +224,16 @@ def begin_comparison(settings: Settings, lab: Lab, scenario: Scenario, *, kind: 
         "warm_up": scenario.warm_up,
         "leave": leave,
         "first_change": {},
-        "slots": [{"arm": arm, "state": "waiting", "runs": []} for arm in order([*scenario.arms], scenario.repeats)],
+        "slots": [],
         "left": "",
         "scenario": _facts(scenario),
     }
     made = ComparisonRecord(folder, data)
+    if kind == "compare":
+        for number in range(1, scenario.repeats + 1):
+            made.add(round_of([*scenario.arms], number), number)
+    else:
+        data |= {"least": scenario.least_rounds, "width": scenario.width, "budget_s": scenario.budget_s, "ended": ""}
     for name, arm in scenario.arms.items():
         for tenant, setup in arm.setups.items():
             made.plan(name, tenant).write_text(setup.plan.text, encoding="utf-8")

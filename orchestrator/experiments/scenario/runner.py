@@ -1,4 +1,4 @@
-"""Makes the measurements of a record: arms in turn, a watchdog for each, and the lab left as promised."""
+"""Makes the measurements of a record: round by round, all arms in each, a watchdog for each, and the lab left as promised."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from optics.errors import NotVerified, TestbedError, TimedOut, first_line
 from optics.plan import Mode
 from orchestrator.change.report import DownReport, UpReport
 from orchestrator.experiments.files.scenario.values import Arm, Scenario
-from orchestrator.experiments.scenario.record import OPEN, ComparisonRecord
+from orchestrator.experiments.scenario.judging import STALLED
+from orchestrator.experiments.scenario.record import OPEN, ComparisonRecord, round_of
+from orchestrator.experiments.scenario.void import VOID, Slowed
 from orchestrator.jobs.report import ALIVE, JobStatus
 
 LEAST = 3
@@ -42,7 +44,8 @@ class Runner:
     """Makes measurements. verbs: by tenant; settle: sets the switching time (ms) of the lab's switches; share: how uplinks are
     shared.
 
-    stalls: whether a stall is a result, as in a scenario; else it is an error, as in a comparison.
+    stalls: whether a stall is a result, as in a scenario; else it is an error, as in a comparison. slowed: what slowed the ranks of
+    a measurement down; where that voids it, it is made again.
     """
 
     record: ComparisonRecord
@@ -54,6 +57,44 @@ class Runner:
     sleep: Callable[[float], None] = time.sleep
     clock: Callable[[], float] = time.monotonic
     share: Callable[[str], None] | None = None
+    slowed: Callable[[Mapping[str, Any]], Slowed] | None = None
+
+    def measure_rounds(self, narrow: Callable[[], bool]) -> None:
+        """Measure rounds until the intervals are narrow, or the record's budget is spent; what they show has no part in it.
+
+        A measurement that is void is made again at the end of its round, once; a round without one of an arm is none for that arm.
+        Raises: as the verbs; finished measurements are kept.
+        """
+        record, arms = self.record, [*self.scenario.arms]
+        try:
+            while True:
+                for number, slot in enumerate(record.slots):
+                    if slot["state"] in OPEN:
+                        self._one(number, slot)
+                if again := [arm for arm in round_of(arms, record.rounds) if self._void(arm)]:
+                    record.add(again, record.rounds)
+                    continue
+                if self._over(narrow):
+                    return
+                record.add(round_of(arms, record.rounds + 1), record.rounds + 1)
+        finally:
+            if self.scenario.changes:
+                self._stop()
+
+    def _void(self, arm: str) -> bool:
+        """Whether this round's only measurement of the arm is void, and there is time for another."""
+        states = [slot["state"] for slot in self.record.slots if slot["round"] == self.record.rounds and slot["arm"] == arm]
+        return states == [VOID] and self.record.spent_s < self.record.data["budget_s"]
+
+    def _over(self, narrow: Callable[[], bool]) -> bool:
+        """Whether no round follows, which the record then says with the reason."""
+        data = self.record.data
+        if self.record.rounds and self.record.spent_s >= data["budget_s"]:
+            data["ended"] = "budget"
+        elif self.record.rounds >= data["least"] and narrow():
+            data["ended"] = "width"
+        self.record.save()
+        return bool(data["ended"])
 
     def measure(self, within_s: float | None = None) -> bool:
         """Make the missing measurements; false if `within_s` (s) ended it before the last round.
@@ -75,11 +116,7 @@ class Runner:
         return True
 
     def _one(self, number: int, slot: dict[str, Any]) -> None:
-        slots = self.record.slots
-        took = [s["seconds"] for s in slots if s["state"] not in OPEN]
-        left = sum(s["state"] in OPEN for s in slots)
-        eta = f", about {left * sum(took) / len(took) / 60:.1f} min left" if took else ""
-        self.say(f"measurement {number + 1} of {len(slots)}: {self.record.data['arms'][slot['arm']]}{eta}")
+        self.say(f"{self._place(number)}: {self.record.data['arms'][slot['arm']]}{self._left()}")
         slot.update(state="failed", runs=[], jobs={}, changes={}, error="")
         at = self.clock()
         try:
@@ -90,20 +127,44 @@ class Runner:
             else:
                 self._iterations(slot, arm)
             slot["state"] = "done"
+            self._note(number, slot)
         except (Stalled, TimedOut) as error:
             slot["error"] = first_line(error)
             if not self.stalls:
                 hint = "allow more: --timeout 10m" if isinstance(error, Stalled) else error.hint
                 raise NotVerified(str(error), hint=hint) from error
-            slot["state"] = "stalled"
+            slot["state"] = STALLED
             self.say(f"measurement {number + 1} stalled: {slot['error']}")
             self._stop()
+            self._note(number, slot)
         except BaseException as error:
             slot["error"] = "interrupted" if isinstance(error, KeyboardInterrupt) else first_line(error)
             raise
         finally:
             slot["seconds"] = self.clock() - at
             self.record.save()
+
+    def _place(self, number: int) -> str:
+        if "budget_s" not in self.record.data:
+            return f"measurement {number + 1} of {len(self.record.slots)}"
+        return f"round {self.record.rounds}, measurement {number + 1}"
+
+    def _left(self) -> str:
+        """How long the measurements that are planned will take."""
+        slots, data = self.record.slots, self.record.data
+        took = [s["seconds"] for s in slots if s["state"] not in OPEN]
+        left = sum(s["state"] in OPEN for s in slots) + max(0, data.get("least", 0) - self.record.rounds) * len(self.scenario.arms)
+        return f", about {left * sum(took) / len(took) / 60:.1f} min left" if took else ""
+
+    def _note(self, number: int, slot: dict[str, Any]) -> None:
+        """Note what slowed the ranks down, which may void the measurement: by that figure alone, whatever was measured."""
+        if self.slowed is None or not slot["jobs"]:
+            return
+        found = self.slowed(slot)
+        slot["slowed"] = found.to_json()
+        if found.void:
+            slot["state"] = VOID
+            self.say(f"measurement {number + 1} is void: {found.words}")
 
     def _iterations(self, slot: dict[str, Any], arm: Arm) -> None:
         """Bring the plans up, launch the jobs, begin what runs beside them, wait for the jobs' iterations, stop them."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import optical_testbed_home
 from optics.errors import TestbedError
 from orchestrator.hosts.openssh import run
 from orchestrator.hosts.render import CONGCTL, RTO_MIN_MS
@@ -29,10 +31,27 @@ print(json.dumps(found))
 """
 
 
+def commit() -> str:
+    """The commit of the program, `+` behind it where files differ from it; its version where it was installed without one."""
+    home = optical_testbed_home.HOME
+    git = ["git", "-C", str(home), "-c", f"safe.directory={home}"]
+    try:
+        if not (home / ".git").exists():  # installed, if need be inside another repository
+            raise FileNotFoundError(home)
+        head = subprocess.run([*git, "rev-parse", "--short=8", "HEAD"], capture_output=True, text=True, check=True)
+        changed = subprocess.run(
+            [*git, "status", "--porcelain", "--untracked-files=no"], capture_output=True, text=True, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return versions().get("optical-testbed", "")
+    return head.stdout.strip() + ("+" if changed.stdout.strip() else "")
+
+
 def environment_fingerprint(lab: Lab) -> dict[str, Any]:
     """What of the environment may change what is measured; what cannot be read is left out."""
     found: dict[str, Any] = {
         "versions": versions(),
+        "commit": commit(),
         "cores": os.cpu_count(),
         "load_1min": round(os.getloadavg()[0], 2),
         "congestion_control": {"of the plan's routes": CONGCTL, "rto_min_ms": RTO_MIN_MS},

@@ -10,7 +10,17 @@ from markupsafe import Markup
 
 from orchestrator.experiments.files.scenario.values import METRICS
 from orchestrator.experiments.scenario.interval import RESAMPLES, SEED, ArmComparison, Interval, compare_arms
-from orchestrator.experiments.scenario.judging import JudgedComparison, Samples, compared_of, figures, judge_comparison, reproduced
+from orchestrator.experiments.scenario.judging import (
+    MADE,
+    JudgedComparison,
+    Samples,
+    compared_of,
+    figures,
+    judge_comparison,
+    result_of,
+)
+from orchestrator.experiments.scenario.paired import HOW_WORDS
+from orchestrator.experiments.scenario.void import VOID, WAIT_LIMIT
 from orchestrator.views.report import traffic
 from orchestrator.views.report.ledger import Answer, missing_mark
 from orchestrator.views.report.model import ReportContext, ReportSection, Shown, Table
@@ -22,15 +32,13 @@ _RESAMPLED = f"bootstrap in two stages (measurements, then the values in each), 
 
 def findings(found: Samples, kept: Mapping[str, Any]) -> list[JudgedComparison]:
     """The record's comparisons, held against their bands."""
-    states: dict[str, list[str]] = {}
-    for slot in kept["slots"]:
-        states.setdefault(str(slot["arm"]), []).append(str(slot["state"]))
-    return [judge_comparison(one, found, states) for one in compared_of(kept)]
+    return [judge_comparison(one, found, kept["slots"]) for one in compared_of(kept)]
 
 
-def all_measured(kept: Mapping[str, Any]) -> bool:
-    """Whether all measurements were made; stalled ones were."""
-    return all(slot["state"] in ("done", "stalled") for slot in kept["slots"])
+def outcome_of(judged: Sequence[JudgedComparison], kept: Mapping[str, Any]) -> str:
+    """What the scenario shows; that measuring has not ended, where it was interrupted. Older records do not say why it ended."""
+    ended = kept["ended"] if "ended" in kept else all(slot["state"] in MADE for slot in kept["slots"])
+    return result_of(judged) if ended else "not complete"
 
 
 def compare_to_first(times: Mapping[str, Sequence[Sequence[float]]]) -> dict[str, ArmComparison]:
@@ -86,27 +94,25 @@ def _comparison(c: ReportContext, kept: Mapping[str, Any], found: Samples) -> No
 
 def _scenario(c: ReportContext, kept: Mapping[str, Any], found: Samples) -> None:
     facts, judged = kept["scenario"], findings(found, kept)
-    good = reproduced(judged, all_measured(kept))
-    outcome = "reproduced" if good else "not reproduced"
+    outcome = outcome_of(judged, kept)
     section = ReportSection("scenario", "Scenario")
-    if not all_measured(kept):
-        made = sum(slot["state"] in ("done", "stalled") for slot in kept["slots"])
-        outcome = f"not complete: {made} of {len(kept['slots'])} measurements were made"
     section.intro = f"{outcome[0].upper()}{outcome[1:]}. Claim: {facts['claim']}"
     section.notes += [f"Source: {source}" for source in facts["source"]]
     section.notes.append(
         f"Label: {facts['label']} ({LABEL_WORDS[facts['label']]}). Only ratios between arms of this run count, no absolute value."
     )
-    section.notes.append(f"Measured in turn: {_states(kept)}. Arms differ in {', '.join(facts['differs'])}.")
+    section.notes.append(f"Measured in rounds: {_rounds(kept)}. Arms differ in {', '.join(facts['differs'])}.")
     c.sections.append(section)
     c.tiles.append(("scenario", Markup("{}").format(outcome), f"{sum(f.holds for f in judged)} of {len(judged)} comparisons hold"))
+    if ended := ENDED_WORDS.get(kept.get("ended", "")):
+        section.notes.append(ended.format(width=kept["width"], minutes=kept["budget_s"] / 60))
     answer = c.book.answers["findings"] = _findings_answer(judged)
     shown = [
         (f.compared.name, _ends(f.found), (f.compared.low, f.compared.high), f.holds)
         for f in judged
         if f.found is not None and f.compared.over
     ]
-    caption = "Diamonds: ratio of medians with its interval, inside the band; crosses: not inside."
+    caption = "Diamonds: ratio with its interval, inside the band; crosses: not inside."
     c.draw(section, "ratios", "ratios and their bands", caption, traffic.ratios(shown))
     rows: list[Sequence[Shown]] = []
     for line, finding in zip(answer.lines(), judged, strict=True):
@@ -116,12 +122,16 @@ def _scenario(c: ReportContext, kept: Mapping[str, Any], found: Samples) -> None
             line[name].show(words=words) if line[name] else missing_mark("none")
             for name, words in zip_longest(("value", "low", "high"), shown_as, fillvalue="")
         )
-        rows.append(("holds" if finding.holds else "does not hold", f"{one.name} ({one.role})", *cells, one.band))
-    section.tables.append(Table(("outcome", "compared", "ratio", "95 % from", "to", "band, written before"), rows))
-    for why in dict.fromkeys(f.why for f in judged if f.why):
-        names = "; ".join(f.compared.name for f in judged if f.why == why)
-        section.notes.append(f"Does not hold, {why}: {names}.")
-    section.notes.append(f"A comparison holds if its whole interval is inside the band. Intervals: {_RESAMPLED}.")
+        rows.append((finding.outcome, f"{one.name} ({one.role})", *cells, line["n"].show(), one.band))
+    section.tables.append(Table(("outcome", "compared", "ratio", "95 % from", "to", "n", "band, written before"), rows))
+    for outcome, why in dict.fromkeys((f.outcome, f.why) for f in judged if f.why):
+        names = "; ".join(f.compared.name for f in judged if (f.outcome, f.why) == (outcome, why))
+        section.notes.append(f"{outcome[0].upper()}{outcome[1:]}, {why}: {names}.")
+    section.notes.append(
+        "A comparison holds if its whole interval is inside the band, and is refuted if all of it is outside; n: rounds in which"
+        " both of its arms were measured, each of which gives one ratio of medians."
+    )
+    section.notes += [f"Intervals: {HOW_WORDS[how]}." for how in dict.fromkeys(f.how for f in judged) if how]
     _sweeps(c, section, kept, judged)
     _each_metric(c, kept, found, judged)
     _environment(c, kept)
@@ -154,8 +164,8 @@ def _each_metric(c: ReportContext, kept: Mapping[str, Any], found: Samples, judg
         unit, what = METRICS[metric]
         times = {arm: lists for arm, lists in by_arm(found, kept, metric, count).items() if any(lists)}
         name = f"{metric.removesuffix('_ms').replace('_', ' ')}{f' of {count} iterations' if count else ''}"
-        intervals = _intervals(judged, metric, count)
-        _values(c, section, kept, times, intervals, f"{name}{f', {unit}' if unit else ''}", f"{metric}{count or ''}", what)
+        _values(c, section, kept, times, {}, f"{name}{f', {unit}' if unit else ''}", f"{metric}{count or ''}", what)
+    _slowed(section, kept)
     bad = [(n + 1, slot) for n, slot in enumerate(kept["slots"]) if slot.get("error")]
     section.notes += [f"Measurement {n}, {slot['arm']}, {slot['state']}: {slot['error']}" for n, slot in bad]
     if kept.get("left"):
@@ -176,17 +186,29 @@ def _values(
     """Draw all values of one metric."""
     labels = kept["arms"]
     intervals = {labels[a]: (x.low, x.value, x.high) for a, x in arms.items() if x.low is not None and x.high is not None}
-    caption = "Each dot is a value, each column a measurement with its median; diamonds: median of all, and its interval."
+    caption = "Each dot is a value, each column a measurement with its median"
+    caption += "; diamonds: median of all, and its interval." if intervals else "."
     c.draw(section, name, title, caption, traffic.measurements({labels[a]: v for a, v in times.items()}, intervals, axis))
 
 
-def _intervals(judged: Sequence[JudgedComparison], metric: str, count: int) -> dict[str, Interval]:
-    """The median of each arm in a metric, as the comparisons have it."""
-    found: dict[str, Interval] = {}
-    for f in judged:
-        if f.verdict is not None and (f.compared.metric, f.compared.iterations) == (metric, count):
-            found |= {f.compared.over: f.verdict.a, f.compared.of: f.verdict.b}
-    return found
+def _slowed(section: ReportSection, kept: Mapping[str, Any]) -> None:
+    """What slowed the ranks of each measurement down, and which are void for that."""
+    rows: list[Sequence[Shown]] = []
+    for number, slot in enumerate(kept["slots"], 1):
+        if (found := slot.get("slowed")) is not None:
+            waited = "not known" if found["share"] is None else f"{found['share']:.1%}, {found['rank']}"
+            counts = (f"{found['rwnd_limited_ms']:.0f} ms", str(found["retransmitted"]), str(found["refused"]))
+            rows.append((str(number), str(slot["round"]), slot["arm"], slot["state"], waited, *counts))
+    if not rows:
+        return
+    heads = ("measurement", "round", "arm", "state", "waited for processors", "no receiver's window", "sent again", "refused")
+    section.tables.append(Table(heads, rows))
+    void = sum(slot["state"] == VOID for slot in kept["slots"])
+    section.notes.append(
+        f"{void} of {len(rows)} measurements are void: in one of them the threads of a rank waited for processors for more than"
+        f" {WAIT_LIMIT:.0%} of an iteration (median of its iterations, worst rank). Void ones count nowhere, whatever was measured."
+        " No receiver's window, TCP segments sent again, datagrams that a host refused: of all ranks and iterations, and no reason."
+    )
 
 
 def _environment(c: ReportContext, kept: Mapping[str, Any]) -> None:
@@ -212,6 +234,14 @@ def _states(kept: Mapping[str, Any]) -> str:
     return (" " if letters else ", ").join(name if state == "done" else f"{name} ({state})" for name, state in names)
 
 
+def _rounds(kept: Mapping[str, Any]) -> str:
+    """The arms of each round, in order, with states other than done."""
+    rounds: dict[int, list[str]] = {}
+    for slot in kept["slots"]:
+        rounds.setdefault(slot["round"], []).append(slot["arm"] if slot["state"] == "done" else f"{slot['arm']} ({slot['state']})")
+    return "; ".join(", ".join(arms) for arms in rounds.values())
+
+
 def _verdict_answer(times: Mapping[str, Sequence[Sequence[float]]], done: Mapping[str, ArmComparison]) -> Answer:
     """A comparison's figures as a result; instead of SQL it has the recipe that derives them from result `compared`."""
     columns = ("of", "value_ms", "low_ms", "high_ms", "value", "low", "high")
@@ -231,12 +261,22 @@ def _verdict_answer(times: Mapping[str, Sequence[Sequence[float]]], done: Mappin
 
 def _findings_answer(judged: Sequence[JudgedComparison]) -> Answer:
     """A scenario's ratios as a result, derived from results `compared`, `training`, `changes`, `busbw` and `wire`."""
-    what = f"follows from results compared, training, changes, busbw and wire by orchestrator.views.report.samples and {_HOW}"
+    by = "orchestrator.views.report.samples and orchestrator.experiments.scenario.judging.judge_comparison"
+    what = f"follows from results compared, training, changes, busbw and wire by {by}"
     none = Interval(0.0, None, None)
     rows = tuple(
-        (f.compared.name, *((x.value if f.found else None), x.low, x.high), f.holds) for f in judged for x in (f.found or none,)
+        (f.compared.name, *((x.value if f.found else None), x.low, x.high), f.holds, f.n, f.outcome)
+        for f in judged
+        for x in (f.found or none,)
     )
-    return Answer("findings", what, "", ("compared", "value", "low", "high", "holds"), rows)
+    return Answer("findings", what, "", ("compared", "value", "low", "high", "holds", "n", "outcome"), rows)
+
+
+ENDED_WORDS: Mapping[str, str] = {
+    "width": "Measuring ended when the interval of every ratio was at most {width:.0%} of the ratio, or of its band, wide.",
+    "budget": "Measuring ended with the budget: no round began after {minutes:.0f} min, whatever the intervals were by then.",
+}
+"""Why measuring ended; never by what was found."""
 
 
 LABEL_WORDS: Mapping[str, str] = {

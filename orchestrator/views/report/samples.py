@@ -9,6 +9,7 @@ from typing import Any
 
 from orchestrator.experiments.files.scenario.values import Compared
 from orchestrator.experiments.scenario.judging import Samples, compared_of
+from orchestrator.experiments.scenario.void import Slowed, slowed
 from orchestrator.views.report.ledger import Answer, Ledger, quoted
 
 USUAL = 20
@@ -64,6 +65,23 @@ def of_iterations(book: Ledger, metric: str, answer: Answer) -> Answer:
         f" JOIN {measurement} c ON c.run = it.run AND c.iter = it.iter"
         f" WHERE {metric} IS NOT NULL ORDER BY it.measurement, c.time_ns",
     )
+
+
+def slowed_ranks(book: Ledger, answer: Answer) -> Answer:
+    """What slowed each rank down in the iterations that `compared_iterations` answered."""
+    return book.query(
+        "slowed",
+        "of each rank in those iterations: time without a processor, without a receiver's window; TCP segments sent again;"
+        " datagrams that its host refused",
+        f"WITH it AS ({answer.sql}) SELECT it.measurement, it.tenant, r.rank, r.iter_ms, r.processor_ms, r.rwnd_limited_ms,"
+        " r.retransmitted, r.refused FROM it JOIN rank r ON r.run = it.run AND r.iter = it.iter ORDER BY it.measurement, r.time_ns",
+    )
+
+
+def measured_slowed(book: Ledger, kept: Mapping[str, Any], slot: Mapping[str, Any]) -> Slowed:
+    """What slowed the ranks of one measurement down, whatever its state."""
+    alone = compared_iterations(book, {**kept, "slots": [{**slot, "state": "done"}]})
+    return slowed([line for lines in _by_measurement(slowed_ranks(book, alone)).values() for line in lines])
 
 
 def training(book: Ledger, kept: Mapping[str, Any]) -> Answer:
@@ -157,12 +175,12 @@ def percentile_99(values: Sequence[float]) -> float:
 
 def metric_samples(book: Ledger, kept: Mapping[str, Any], needed: Sequence[Compared] | None = None) -> Samples:
     """The values of the metrics that the scenario compares (by default those, and iteration times), from the journals."""
-    found: dict[tuple[str, str, str, int], list[list[float]]] = {}
+    found: dict[tuple[str, str, str, int], dict[int, list[float]]] = {}
     wanted = list(compared_of(kept) if needed is None else needed)
     arms = [str(slot["arm"]) for slot in kept["slots"]]
 
     def add(number: int, tenant: str, metric: str, values: list[float], iterations: int = 0) -> None:
-        found.setdefault((arms[number], tenant, metric, iterations), []).append(values)
+        found.setdefault((arms[number], tenant, metric, iterations), {})[number] = values
 
     answer = compared_iterations(book, kept)
     for (number, tenant), lines in _by_measurement(answer).items():
@@ -209,7 +227,7 @@ def by_arm(
 ) -> dict[str, list[list[float]]]:
     """The values of a metric of each arm, measurement by measurement, of all tenants."""
     return {
-        arm: [list(values) for key, lists in found.items() if key[0] == arm and key[2:] == (metric, iterations) for values in lists]
+        arm: [list(v) for key, each in found.items() if key[0] == arm and key[2:] == (metric, iterations) for v in each.values()]
         for arm in kept["arms"]
     }
 

@@ -18,7 +18,7 @@ from tests.kit.waiting import until
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
 
 GOOD = beats.HEAD.pack(beats.MAGIC, 1, 3, 8, 1, 2, 1, 0, 3_000_000).ljust(beats.ROWS_AT, b"\0") + beats.ROW.pack(
-    7, 5, 9000, 4000, 3000, 2000
+    7, 5, 9000, 4000, 3000, 2000, 1500, 2_000_000, 3, 4
 )
 WRITTEN = f"open('beat', 'wb').write(bytes.fromhex('{GOOD.hex()}').ljust({beats.SIZE}, b'\\0'))"
 
@@ -33,7 +33,7 @@ def job(peer: Peer, name: str, code: str) -> dict[str, Any]:
 
 def test_a_rank_that_ended_left_its_beat_and_its_iterations(host: Space, peer: Peer) -> None:
     told = job(peer, "b1", WRITTEN + "\nraise SystemExit(75)")
-    assert (told["state"], told["code"], told["times"]) == ("exited", 75, [[7, 5, 9, 4, 3, 2]])
+    assert (told["state"], told["code"], told["times"]) == ("exited", 75, [[7, 5, 9, 4, 3, 2, 2, 2000, 3, 4]])
     assert (told["beat"]["iteration"], told["beat"]["phase"], told["beat"]["rank"]) == (8, "exchange", 3)
     assert told["beat"]["age_s"] > 0 and told["beat"]["save_s"] == 0.003
     assert peer.ask("beats", name="b1", after=7)["times"] == []

@@ -77,8 +77,12 @@ def test_an_iteration_counts_from_the_end_of_the_one_before() -> None:
     assert [step.took_ms for step in steps(lines)] == [10.0, 10.0, 110.0]
 
 
-def record(lab: Lab, text: str, slots: list[dict[str, Any]]) -> str:
-    """Keep a record of these measurements, as `testbed experiment reproduce` does."""
+ENDED = {"least": 5, "width": 0.05, "budget_s": 3600.0, "ended": "width"}
+FIVE = "abbaabbaab"
+
+
+def record(lab: Lab, text: str, slots: list[dict[str, Any]], *, ended: bool = True) -> str:
+    """Keep a record of these measurements, as `testbed experiment reproduce` does; not `ended`: as it did before it measured in rounds."""
     found = scenario(text)
     facts = to_json({n: getattr(found, n) for n in ("name", "title", "source", "claim", "label", "differs", "compared")})
     arms = {name: {"swept": to_json(arm.swept)} for name, arm in found.arms.items()}
@@ -92,6 +96,7 @@ def record(lab: Lab, text: str, slots: list[dict[str, Any]]) -> str:
         "iterations": found.iterations,
         "warm_up": found.warm_up,
         "slots": slots,
+        **(ENDED if ended else {}),
         "left": "nothing is up",
         "scenario": facts | {"arms": arms},  # type: ignore[operator]
         "environment": {"cores": 2, "congestion_control": {"of the plan's routes": "cubic"}},
@@ -107,27 +112,48 @@ def stayed(lab: Lab, speed: float, arm: str, state: str = "done") -> dict[str, A
     return {"arm": arm, "state": state, "runs": [run], "jobs": {"ann": [{"run": run, "first": 1, "last": 30}]}, "changes": {}}
 
 
-def test_the_page_of_a_scenario_says_whether_it_was_reproduced_and_every_number_follows(typed: Typed, lab: Lab) -> None:
-    slots = [stayed(lab, 40.0 + n, arm) for n, arm in enumerate("abba")]
-    slots += [stayed(lab, 90.0, "c"), stayed(lab, 90.0, "c", "stalled") | {"error": "j made 0 of 7 iterations in 30 s"}]
+def test_the_page_of_a_scenario_says_what_it_shows_and_every_number_follows(typed: Typed, lab: Lab) -> None:
+    slots = [stayed(lab, 40.0 + n / 10, arm) | {"round": 1 + n // 2} for n, arm in enumerate(FIVE)]
+    slots += [stayed(lab, 90.0, "c") | {"round": 1}]
+    slots += [stayed(lab, 90.0, "c", "stalled") | {"error": "j made 0 of 7 iterations in 30 s", "round": 2}]
     page, _ = report(typed, record(lab, STAY, slots))
     assert recomputed(typed, page) > 100 and shown_as_answered(typed, page) > 20
-    assert "Reproduced. Claim: b is as fast as a" in page.text and "0.9 to 1.1" in page.text and "Source: a paper" in page.text
+    assert "Claim holds. Claim: b is as fast as a" in page.text and "0.9 to 1.1" in page.text and "Source: a paper" in page.text
     assert "c (stalled)" in page.text and "j made 0 of 7 iterations in 30 s" in page.text and "cubic" in page.text
+    assert "Measuring ended when the interval of every ratio was at most 5%" in page.text
+    assert "geometric mean of the rounds' ratios, 95 % t-interval" in page.text
     rows = page.numbers["answers"]["compared"]["rows"]
-    assert len(rows) == 5 * 5, "five of each finished measurement, without the warm-up"
+    assert len(rows) == 11 * 5, "five of each finished measurement, without the warm-up"
     (finding,) = page.numbers["answers"]["findings"]["rows"]
-    assert finding[2] <= finding[1] <= finding[3] and finding[4] is True
+    assert finding[2] <= finding[1] <= finding[3] and finding[4:] == [True, 5, "holds"]
 
 
-def test_the_same_values_outside_the_band_are_not_reproduced(typed: Typed, lab: Lab) -> None:
-    slots = [stayed(lab, 40.0 if arm == "a" else 80.0, arm) for arm in "abba"]
+def test_the_same_values_outside_the_band_refute_the_claim(typed: Typed, lab: Lab) -> None:
+    slots = [stayed(lab, 40.0 if arm == "a" else 80.0, arm) | {"round": 1 + n // 2} for n, arm in enumerate(FIVE)]
     page, _ = report(typed, record(lab, STAY, slots))
-    assert (
-        "Not reproduced. Claim" in page.text
-        and "does not hold" in page.text
-        and "the interval is not inside the band: iteration_ms b / a." in page.text
-    )
+    assert "Refuted. Claim" in page.text and "Refuted, the whole interval is outside the band: iteration_ms b / a." in page.text
+
+
+def test_void_measurements_are_listed_with_what_slowed_them_down_and_count_nowhere(typed: Typed, lab: Lab) -> None:
+    slots = [stayed(lab, 40.0, arm) | {"round": 1 + n // 2} for n, arm in enumerate(FIVE)]
+    void = stayed(lab, 400.0, "a", "void") | {"round": 5}
+    counts = {"retransmitted": 17, "rwnd_limited_ms": 2500.4, "refused": 3, "limit": 0.2}
+    void["slowed"] = {"share": 0.375, "rank": "gpu02", **counts}
+    for slot in slots:
+        slot["slowed"] = {"share": 0.05, "rank": "gpu01", **counts}
+    slots[0]["slowed"] = {"share": None, "rank": "", **counts}
+    page, _ = report(typed, record(lab, STAY, [*slots, void]))
+    assert "Claim holds. Claim" in page.text and "a (void)" in page.text
+    assert "37.5%, gpu02" in page.text and "not known" in page.text and "2500 ms" in page.text
+    assert "1 of 11 measurements are void" in page.text and "more than 20% of an iteration" in page.text
+    (finding,) = page.numbers["answers"]["findings"]["rows"]
+    assert finding[1] == pytest.approx(1.0) and finding[5] == 5
+
+
+def test_a_record_that_is_older_than_rounds_is_read_as_rounds_and_starved_of_them(typed: Typed, lab: Lab) -> None:
+    slots = [stayed(lab, 40.0, arm) for arm in "abcabc"]
+    page, _ = report(typed, record(lab, STAY, slots, ended=False))
+    assert "Starved. Claim" in page.text and "2 of the 5 rounds that are the least count: iteration_ms b / a." in page.text
 
 
 def test_bytes_loss_and_progress_are_compared_of_jobs_that_change_nothing(typed: Typed, lab: Lab) -> None:
@@ -135,7 +161,7 @@ def test_bytes_loss_and_progress_are_compared_of_jobs_that_change_nothing(typed:
         f"  - {{metric: {metric}, of: b, over: a, band: {{min: 0, max: 9}}}}\n"
         for metric in ("wire_bytes", "loss", "span_ms", "iteration_p99_ms")
     )
-    slots = [stayed(lab, 40.0 if arm == "a" else 80.0, arm) for arm in "abba"]
+    slots = [stayed(lab, 40.0 if arm == "a" else 80.0, arm) | {"round": 1 + n // 2} for n, arm in enumerate("abba")]
     for slot in slots:
         sent = {"iter_ms": 1.0, "wire_bytes": 1000 if slot["arm"] == "a" else 250}
         with Journal(lab.settings.run_dir(slot["runs"][0]), slot["runs"][0], "emulated", clock=lab.clock) as journal:
@@ -161,7 +187,8 @@ def test_a_change_is_read_from_the_journals_of_the_job_and_of_the_change(typed: 
         dark = 60.0 if arm == "go" else 60.0 + n
         run = lab.up("crossed", CROSSED, before=("ring", RING), dark_ms=dark, job_ms=40.0, iterations=40)
         parts = [{"run": first, "first": 1, "last": 40, "after": None}, {"run": run, "first": 1, "last": 40, "after": 0}]
-        slots.append({"arm": arm, "state": "done", "runs": [first, run], "jobs": {"ann": parts}, "changes": {"ann": run}})
+        slot = {"arm": arm, "round": 1 + n // 2, "state": "done", "runs": [first, run], "jobs": {"ann": parts}}
+        slots.append(slot | {"changes": {"ann": run}})
     page, _ = report(typed, record(lab, text, slots))
     assert recomputed(typed, page) > 100 and shown_as_answered(typed, page) > 20
     (finding,) = page.numbers["answers"]["findings"]["rows"]

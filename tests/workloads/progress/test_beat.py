@@ -45,7 +45,7 @@ def test_an_iteration_is_computing_and_exchange_and_of_that_waiting_for_others(t
     assert there(tmp_path)["beat"]["phase"] == "hold", "a program that computes on while its exchanges are held is paused"
     beat.hold(False)
     assert there(tmp_path)["beat"]["phase"] == "compute"
-    [iteration, begin, whole, compute, exposed, wait] = there(tmp_path)["times"][0]
+    [iteration, begin, whole, compute, exposed, wait, *_] = there(tmp_path)["times"][0]
     assert iteration == 7 and abs(begin - time.time_ns()) < 60e9
     assert compute >= 2000 and exposed >= 2000 and whole >= compute + exposed and wait == 0
 
@@ -119,7 +119,7 @@ def test_a_program_that_shows_iterations_has_their_times_and_no_number_it_shows_
     for iteration in (5, 5, 4, 10**30, -1):
         beat.shown(iteration, 4_000_000)
     assert [row[0] for row in there(tmp_path)["times"]] == [5, written.HIGHEST]
-    assert there(tmp_path)["times"][0][2:] == [4000, 0, 0, 0]
+    assert there(tmp_path)["times"][0][2:6] == [4000, 0, 0, 0]
 
 
 def test_where_no_file_can_be_written_a_rank_goes_on(tmp_path: Path) -> None:
@@ -155,7 +155,7 @@ def a_beat(**at: bytes) -> bytes:
     """A beat with other bytes at some places."""
     whole = bytearray(beats.HEAD.pack(beats.MAGIC, 1, 0, 5, 0, 1, 2, 0, 0).ljust(beats.SIZE, b"\0"))
     for n in range(2):
-        beats.ROW.pack_into(whole, beats.ROWS_AT + n * beats.ROW.size, n + 1, 1, 1000, 1000, 1000, 1000)
+        beats.ROW.pack_into(whole, beats.ROWS_AT + n * beats.ROW.size, n + 1, 1, *[1000] * 8)
     for place, value in at.items():
         whole[int(place[1:]) : int(place[1:]) + len(value)] = value
     return bytes(whole)

@@ -19,10 +19,14 @@ def job_document(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def with_job(plan: Mapping[str, Any], job: Mapping[str, Any]) -> dict[str, Any]:
-    """The plan with this job (as `job_document`) instead of its own, whose rings are kept."""
+    """The plan with this job (as `job_document`) instead of its own, whose rings are kept, and what it predicts if that is of the
+    same traffic."""
     own = plan.get("job")
     rings = {"rings": own["rings"]} if isinstance(own, Mapping) and "rings" in own else {}
-    return {**plan, "job": {**job, **rings}} if job else dict(plan)
+    if not job:
+        return dict(plan)
+    same = isinstance(own, Mapping) and own.get("traffic") == job.get("traffic") is not None
+    return {**{key: value for key, value in plan.items() if same or key != "predicted"}, "job": {**job, **rings}}
 
 
 def with_fields(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field, create_model
 
 from optics.plan import Mode
-from orchestrator.experiments.files.scenario.values import Label, Metric, arm_services
+from orchestrator.experiments.files.scenario.values import BUDGET_S, LEAST_ROUNDS, WIDTH, Label, Metric, arm_services
 from orchestrator.inventory.edges import QueueEdge
 from orchestrator.inventory.schema import LINE, NAME, OPTION, VARIABLE, Edge
 
@@ -159,8 +159,17 @@ class ScenarioEdge(Edge):
         list[Annotated[str, Field(min_length=1, max_length=200)]],
         Field(description="every field in which arms differ: plan.links, plan.job.rings, mode, lab.settle_ms, ..."),
     ]
-    order: Annotated[Literal["ABBA"], Field(description="the arms in turn, in every second round backwards")] = "ABBA"
-    repeats: Annotated[int, Field(ge=2, le=100, description="measurements of each arm")] = 3
+    order: Annotated[Literal["ABBA"], Field(description="a round is all arms in turn, every second one backwards")] = "ABBA"
+    repeats: Annotated[
+        int,
+        Field(ge=2, le=100, description=f"rounds at least, each of which measures every arm once; never fewer than {LEAST_ROUNDS}"),
+    ] = LEAST_ROUNDS
+    width: Annotated[
+        float, Field(gt=0, le=1, description="measuring ends when all intervals are this narrow, relative to ratio or band")
+    ] = WIDTH
+    budget_s: Annotated[
+        float, Field(ge=60, le=86_400, description="longest time of all measurements together, seconds; then no round begins")
+    ] = BUDGET_S
     warm_up: Annotated[int, Field(ge=1, le=10_000, description="iterations before those that count")] = 1
     iterations: Annotated[int, Field(ge=3, le=100_000, description="iterations that count, in each measurement")] = 20
     watchdog_s: Annotated[float, WATCHDOG_S] = 120.0

@@ -42,6 +42,8 @@ def read_scenario(text: str, filename: str, fetch: Fetch) -> Scenario:
         raise BadFile(problems.lines(), hint="see docs/how-to/scenarios.md")
     arms = _Arms(edge, _Files(fetch, problems), problems).all()
     compared = tuple(_compared(edge, arms, problems))
+    if all(one.role != "claim" for one in compared):
+        problems.add(("compare",), "no comparison has the role claim, so nothing could be shown")
     if not problems:
         _differences(edge, arms, problems)
     if problems:
@@ -57,6 +59,8 @@ def read_scenario(text: str, filename: str, fetch: Fetch) -> Scenario:
         arms=arms,
         compared=compared,
         repeats=edge.repeats,
+        width=edge.width,
+        budget_s=edge.budget_s,
         iterations=edge.iterations,
         warm_up=edge.warm_up,
         description=edge.description,

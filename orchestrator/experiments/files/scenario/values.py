@@ -44,6 +44,12 @@ METRICS: Mapping[Metric, tuple[str, str]] = {
 OF_A_CHANGE: frozenset[Metric] = frozenset({"lost_ms", "dark_ms", "circuits_moved"})
 """Metrics that only an arm with a change has."""
 Label: TypeAlias = Literal["native", "dilated", "analytic", "stand-in"]
+LEAST_ROUNDS = 5
+"""Rounds that an interval needs. Intervals over two measurements of an arm covered the truth in 75 to 94 % of simulated trials, and
+in 78 % where their width ended the measuring; they promise 95 %."""
+WIDTH = 0.05
+"""Measuring ends when all intervals are this narrow, relative to the ratio or to the end of its band."""
+BUDGET_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +185,8 @@ class Compared:
 @dataclass(frozen=True, slots=True)
 class Scenario:
     """A checked scenario. lab: None for the lab that is chosen on the command line. iterations: counted in each measurement;
-    warm_up: before them. sha256: of the scenario file."""
+    warm_up: before them. repeats: rounds at least. width: of the intervals at which measuring ends, relative; budget_s: time (s) of
+    measurements after which no round begins. sha256: of the scenario file."""
 
     name: str
     title: str
@@ -195,7 +202,14 @@ class Scenario:
     warm_up: int
     description: str = ""
     differs: tuple[str, ...] = ()
+    width: float = WIDTH
+    budget_s: float = BUDGET_S
     sha256: str = field(default="", compare=False)
+
+    @property
+    def least_rounds(self) -> int:
+        """How many rounds are measured at least, if the budget allows."""
+        return max(LEAST_ROUNDS, self.repeats)
 
     @property
     def changes(self) -> bool:
