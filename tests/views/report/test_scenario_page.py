@@ -82,7 +82,7 @@ FIVE = "abbaabbaab"
 
 
 def record(lab: Lab, text: str, slots: list[dict[str, Any]], *, ended: bool = True) -> str:
-    """Keep a record of these measurements, as `testbed experiment reproduce` does; not `ended`: as it did before it measured in rounds."""
+    """Keep a record of these measurements, as `testbed experiment reproduce` does; not `ended`: as before rounds."""
     found = scenario(text)
     facts = to_json({n: getattr(found, n) for n in ("name", "title", "source", "claim", "label", "differs", "compared")})
     arms = {name: {"swept": to_json(arm.swept)} for name, arm in found.arms.items()}
