@@ -241,7 +241,7 @@ def main(arguments: list[str] | None = None) -> int:
         action="append",
         default=[],
         metavar="NAME:LANES[:SHARE]",
-        help="divide every host: a part of it with these lanes (0,1), and this share of its ports at packet switches; may be repeated",
+        help="divide every host: a part with these lanes (0,1) and this share of its ports at packet switches; may be repeated",
     )
     parser.add_argument("--rack", type=int, default=4, help="hosts of a leaf switch of a fat-tree (default 4)")
     parser.add_argument("--port-base", type=int, default=22100, help="host n's sshd answers on 127.0.0.1:BASE+n (default 22100)")
@@ -254,7 +254,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--name", default="emulated", help="the name of a lab of Polatis and Calient switches (default emulated)")
     parser.add_argument(
         "--state",
-        help=f"where keys, known_hosts and control socket go (default {DEFAULT_STATE}, or next to it under --name or the name of --out)",
+        help=f"where keys, known_hosts and control socket go (default {DEFAULT_STATE}, or next to it under the lab's name)",
     )
     parser.add_argument(
         "--settle-s", type=float, help="the switches' switching time, s (default 0.05, piezo; with --driver the family's)"
