@@ -38,10 +38,11 @@ def examples_home() -> Path:
 
 
 def _shipped() -> dict[Path, Path]:
-    """The examples and the scenarios of all extensions: each file's path in the repository, and where it is. Raises: Missing."""
+    """Examples, inventories and extensions' scenarios: each file's path in the repository, and where it is. Raises: Missing."""
     import optical_testbed_home
 
-    trees = ((examples_home(), "examples/**/*"), (optical_testbed_home.HOME, "extensions/*/scenarios/**/*"))
+    of_packages = (optical_testbed_home.HOME, "extensions/*/scenarios/**/*"), (optical_testbed_home.HOME, "inventory/*/*")
+    trees = ((examples_home(), "examples/**/*"), *of_packages)
     found = ((path.relative_to(home), path) for home, pattern in trees for path in home.glob(pattern) if path.is_file())
     return {name: path for name, path in sorted(found) if "__pycache__" not in name.parts and name.suffix in _KINDS}
 
@@ -108,16 +109,16 @@ def examples(
     call: Call,
     copy: Annotated[Path | None, typer.Option("--copy", metavar="DIR", help="Copy them into this new or empty directory.")] = None,
 ) -> Result:
-    shipped = _shipped()
+    from orchestrator.cli.examplelist import example_list
+
     if copy is not None:
+        shipped = _shipped()
         _copy(shipped, copy)
         files = [str(name) for name in shipped]
         hint = f"cd {copy} && testbed up --topology examples/topoopt-12.json"
         return Result({"folder": str(copy), "files": [*files]}, f"Copied {len(files)} files to {copy}", hint=hint)
-    plans = [name for name in shipped if name.suffix == ".json" and name.parent.name == "examples"]
-    found = [str(name) for name in shipped if name in plans or name.suffix in (".ipynb", ".yaml", ".yml")]
-    hint = "testbed examples --copy DIR"
-    return Result({"folder": str(examples_home() / "examples"), "files": [*found]}, "\n".join(found), hint=hint)
+    data, text = example_list(examples_home())
+    return Result(data, text, hint="testbed examples --copy DIR")
 
 
 @verb(

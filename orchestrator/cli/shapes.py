@@ -122,6 +122,12 @@ CONFORM = {
 }
 CHANGED: dict[str, Any] = {"page": str, "changed": bool}
 MEASURED: dict[str, Any] = {"name": str, "slots": list[dict[str, Any]], "left": str, "report": str, "file": str}
+EXAMPLE: dict[str, Any] = {
+    **dict.fromkeys(("group", "name", "shows", "see"), str),
+    "seconds": int,
+    "run": list[str],
+    "end": list[str],
+}
 SERVED: dict[str, Any] = {"process": QueueState | None}
 
 DATA: dict[str, Shapes] = {
@@ -311,7 +317,10 @@ DATA: dict[str, Shapes] = {
     "lab fibre splice": ({"name": str, "cut": list[str]},),
     "lab fibre swap": ({"plugged": dict[str, dict[str, str]]},),
     "doctor": ({"checks": list[Probe], "failed": int},),
-    "examples": ({"folder": str, "files": list[str]},),
+    "examples": (
+        {"folder": str, "examples": [EXAMPLE], "more": [{"file": str, "shows": str}]},
+        {"folder": str, "files": list[str]},
+    ),
     "schema": (Anything,),
     "version": (dict[str, str],),
 }
