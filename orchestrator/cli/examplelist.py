@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 TABLE = Path("examples") / "examples.yaml"
 
 
-def example_table(home: Path) -> tuple[list[dict[str, Any]], list[dict[str, str]]]:
+def example_table(home: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """The examples that have commands, each with its group, and the files without; home: the directory with `examples`."""
     import yaml
 
@@ -28,7 +28,7 @@ def example_list(home: Path) -> tuple[dict[str, Json], str]:
     return data, "\n".join(_lines(rows, more))
 
 
-def _lines(rows: list[dict[str, Any]], more: list[dict[str, str]]) -> Iterator[str]:
+def _lines(rows: list[dict[str, Any]], more: list[dict[str, Any]]) -> Iterator[str]:
     yield "Run them where `examples` and `inventory` are: in the repository or a copy. Times: on two cores, with no lab running."
     yield "Afterwards: testbed down; testbed lab stop, each with the -i and --as of the example."
     group = ""
