@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import random
+import re
 import shlex
 import socket
 from collections.abc import Sequence
@@ -97,8 +98,13 @@ def hosts_yml(wanted: Wanted) -> str:
         f"        testbed_lanes: {lanes}                        # addresses per host: parallel equal paths carry one lane each",
         f"        testbed_gpus: {wanted.gpus}                         # 0: collectives run on gloo",
         f"        testbed_link_mbps: {wanted.rate_mbps or 25000:<21}# what a port carries, as in emulator.yml; for predictions",
-        "      hosts:",
     ]
+    if wanted.partitions:
+        if wrong := next((f"{name}: {lane}" for name, own, _ in wanted.partitions for lane in own if lane >= lanes), ""):
+            raise ValueError(f"--partition {wrong}: a host has the lanes 0 to {lanes - 1}")
+        each = (f"{name}: {{lanes: {list(own)}{f', share: {share:g}' if share else ''}}}" for name, own, share in wanted.partitions)
+        lines.append(f"        testbed_slices: {{{', '.join(each)}}}     # plans name gpu01/{wanted.partitions[0][0]}, ...")
+    lines.append("      hosts:")
     for number, port in enumerate(wanted.ssh_ports, 1):
         lines += [
             f"        {host_name(number, count)}:",
@@ -230,6 +236,13 @@ def main(arguments: list[str] | None = None) -> int:
         help="with --driver lumentum-netconf: hosts on a ring of such switches, two at each, and two ports a host for each of "
         "--wavelengths (default 2)",
     )
+    parser.add_argument(
+        "--partition",
+        action="append",
+        default=[],
+        metavar="NAME:LANES[:SHARE]",
+        help="divide every host: a part with these lanes (0,1) and this share of its ports at packet switches; may be repeated",
+    )
     parser.add_argument("--rack", type=int, default=4, help="hosts of a leaf switch of a fat-tree (default 4)")
     parser.add_argument("--port-base", type=int, default=22100, help="host n's sshd answers on 127.0.0.1:BASE+n (default 22100)")
     parser.add_argument(
@@ -238,9 +251,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--free-ports", action="store_true", help="take ports that are free now, so that several labs fit a machine"
     )
+    parser.add_argument("--name", default="emulated", help="the name of a lab of Polatis and Calient switches (default emulated)")
     parser.add_argument(
         "--state",
-        help=f"where keys, known_hosts and control socket go (default {DEFAULT_STATE}, or next to it under the name of --out)",
+        help=f"where keys, known_hosts and control socket go (default {DEFAULT_STATE}, or next to it under the lab's name)",
     )
     parser.add_argument(
         "--settle-s", type=float, help="the switches' switching time, s (default 0.05, piezo; with --driver the family's)"
@@ -252,6 +266,8 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error("--driver and --look-ahead exclude each other")
     if options.electrical and (options.driver or options.look_ahead):
         parser.error("--electrical is for labs of Polatis and Calient switches")
+    if options.partition and not options.electrical:
+        parser.error("--partition divides hosts that meet at packet switches, which --electrical adds")
     if options.queue and not options.electrical:
         parser.error("--queue is of packet switches, which --electrical adds")
     if options.ring and len(options.driver or ()) != 1:
@@ -305,6 +321,14 @@ def queue_of(text: str | None) -> tuple[int, str] | None:
     return int(kb), share or "fifo"
 
 
+def partition_of(text: str) -> tuple[str, tuple[int, ...], float]:
+    """A partition as `--partition` has it: its name, its lanes, and its share of a port, 0 without one. Raises: ValueError."""
+    found = re.fullmatch(r"([a-z][a-z0-9]*):(\d{1,2}(?:,\d{1,2})*)(?::(0\.\d{1,3}|1))?", text)
+    if found is None:
+        raise ValueError(f"--partition {text}: wanted NAME:LANES or NAME:LANES:SHARE, such as a:0,1:0.5")
+    return found[1], tuple(map(int, found[2].split(","))), float(found[3] or 0)
+
+
 def write_default(options: argparse.Namespace) -> str:
     """Write a lab of Polatis and Calient switches; return what it has."""
     controls = sum(spec.controls(options.hosts) for spec in options.electrical)
@@ -322,8 +346,10 @@ def write_default(options: argparse.Namespace) -> str:
         )
     settle_s = 0.05 if options.settle_s is None else options.settle_s
     more = {"electrical": options.electrical, "rack": options.rack, "lines": tuple(map(line_of, options.line))}
-    more |= {"control_ports": control_ports, "queue": queue_of(options.queue)}
-    generate(options.out, Wanted(ssh, devices, options.state or DEFAULT_STATE, settle_s, options.rate_mbps, **more))
+    more |= {"control_ports": control_ports, "queue": queue_of(options.queue), "lab": options.name}
+    more |= {"partitions": tuple(map(partition_of, options.partition))}
+    state = options.state or f"{DEFAULT_STATE.rpartition('/')[0]}/{options.name}"
+    generate(options.out, Wanted(ssh, devices, state, settle_s, options.rate_mbps, **more))
     ports_of = sum(spec.ports for spec in options.electrical)
     switches = f", {ports_of} electrical ports a host" if options.electrical else ""
     return f"{options.hosts} hosts, {options.hosts * options.ports} fibres, {options.ports} devices{switches}"

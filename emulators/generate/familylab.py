@@ -27,7 +27,8 @@ class Wanted:
     settle_s: the devices' switching time (s); in a lab of one family 0 means the family's own. electrical: packet switches beside
     the devices; rack: hosts of a leaf switch; control_ports: where those with functions are controlled. lines: at a port number of
     all hosts, delay (ms) and queue (packets). wavelengths: so many, which hosts take in turn where the devices route spectrum; 0:
-    each host has one of its own. queue: of the packet switches, as `electrical.segments`.
+    each host has one of its own. queue: of the packet switches, as `electrical.segments`. partitions of every host: name, lanes,
+    share of a port.
     """
 
     ssh_ports: tuple[int, ...]
@@ -43,6 +44,7 @@ class Wanted:
     lines: tuple[tuple[int, float, int, float], ...] = ()
     wavelengths: int = 0
     queue: tuple[int, str] | None = None
+    partitions: tuple[tuple[str, tuple[int, ...], float], ...] = ()
 
 
 def host_name(number: int, count: int) -> str:

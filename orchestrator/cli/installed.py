@@ -19,10 +19,11 @@ _KINDS = (".json", ".py", ".yaml", ".yml", ".md", ".svg", ".toml", ".ipynb", ".t
 
 
 def _shipped() -> dict[Path, Path]:
-    """The examples and the scenarios of all extensions: each file's path in the repository, and where it is. Raises: Missing."""
+    """Examples, inventories and extensions' scenarios: each file's path in the repository, and where it is. Raises: Missing."""
     import optical_testbed_home
 
-    trees = ((examples_home(), "examples/**/*"), (optical_testbed_home.HOME, "extensions/*/scenarios/**/*"))
+    of_packages = (optical_testbed_home.HOME, "extensions/*/scenarios/**/*"), (optical_testbed_home.HOME, "inventory/*/*")
+    trees = ((examples_home(), "examples/**/*"), *of_packages)
     found = ((path.relative_to(home), path) for home, pattern in trees for path in home.glob(pattern) if path.is_file())
     return {name: path for name, path in sorted(found) if "__pycache__" not in name.parts and name.suffix in _KINDS}
 
@@ -68,11 +69,10 @@ class Schema(StrEnum):
     more="Plans and workloads for the default lab, scenarios and campaigns of `testbed experiment`, a driver.",
 )
 def list_(call: Call) -> Result:
-    shipped = _shipped()
-    plans = [name for name in shipped if name.suffix == ".json" and name.parent.name == "examples"]
-    found = [str(name) for name in shipped if name in plans or name.suffix in (".ipynb", ".yaml", ".yml")]
-    hint = "testbed examples copy DIR"
-    return Result({"folder": str(examples_home() / "examples"), "files": [*found]}, "\n".join(found), hint=hint)
+    from orchestrator.cli.examplelist import example_list
+
+    data, text = example_list(examples_home())
+    return Result(data, text, hint="testbed examples copy DIR")
 
 
 @verb(

@@ -128,6 +128,12 @@ CONFORM = {
 CHANGED: dict[str, Any] = {"page": str, "changed": bool}
 MEASURED: dict[str, Any] = {"name": str, "slots": list[dict[str, Any]], "left": str, "report": str, "file": str}
 SERVICE: dict[str, Any] = {"service": str, "details": dict[str, Any]}
+EXAMPLE: dict[str, Any] = {
+    **dict.fromkeys(("group", "name", "shows", "see"), str),
+    "seconds": int,
+    "run": list[str],
+    "end": list[str],
+}
 
 DATA: dict[str, Shapes] = {
     "up": (UP,),
@@ -306,7 +312,7 @@ DATA: dict[str, Shapes] = {
     "lab fibre splice": ({"name": str, "cut": list[str]},),
     "lab fibre swap": ({"plugged": dict[str, dict[str, str]]},),
     "doctor": ({"checks": list[Probe], "failed": int},),
-    "examples list": ({"folder": str, "files": list[str]},),
+    "examples list": ({"folder": str, "examples": [EXAMPLE], "more": [{"file": str, "shows": str}]},),
     "examples copy": ({"folder": str, "files": list[str]},),
     "examples schema": (Anything,),
     "version": (dict[str, str],),

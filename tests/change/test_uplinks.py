@@ -18,7 +18,9 @@ JOB = Job(name="j", workload="train", ranks=("gpu02/0", "gpu02/1", "gpu01"))
 
 
 def session(folder: Path, queue: SegmentQueue | None) -> Any:
-    return SimpleNamespace(lab=SimpleNamespace(segments={"tree": Segment("tree", {}, 10.0, queue=queue)}), inventory=folder)
+    hosts = {name: SimpleNamespace(machine=name.partition("/")[0]) for name in ("gpu01", "gpu01/a", "gpu02", "gpu02/a")}
+    lab = SimpleNamespace(segments={"tree": Segment("tree", {}, 10.0, queue=queue)}, hosts=hosts)
+    return SimpleNamespace(lab=lab, inventory=folder)
 
 
 async def test_the_lab_is_told_a_jobs_hosts_once_each_and_its_silence_is_noted(
@@ -36,6 +38,15 @@ async def test_the_lab_is_told_a_jobs_hosts_once_each_and_its_silence_is_noted(
     monkeypatch.setattr(emulated, "ask", silent)
     (note,) = await told(session(tmp_path, SegmentQueue(128, "job")), JOB)
     assert note.endswith("share uplinks as before: the emulated lab is not running")
+
+
+async def test_of_a_job_on_parts_of_hosts_the_lab_is_told_the_hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[Any] = []
+    (tmp_path / "emulator.yml").touch()
+    monkeypatch.setattr(emulated, "ask", lambda inventory, op, **words: said.append(words))
+    parts = Job(name="j", workload="train", ranks=("gpu02/a", "gpu01/a"))
+    assert await told(session(tmp_path, SegmentQueue(128, "job")), parts) == ()
+    assert said == [{"hosts": ["gpu01", "gpu02"]}], "the emulated lab knows no parts of hosts"
 
 
 async def test_nobody_is_told_of_real_switches_or_without_queues_or_without_a_job(

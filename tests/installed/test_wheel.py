@@ -22,6 +22,7 @@ PIP_S = 900.0
 FILES = [str(path.relative_to(ROOT)) for path in tracked()]
 EXAMPLES = [name for name in FILES if name.startswith("examples/")]
 OF_EXTENSIONS = [name for name in FILES if fnmatch(name, "extensions/*/scenarios/*")]
+INVENTORIES = [name for name in FILES if name.startswith("inventory/")]
 MECHANISMS = [name for name in FILES if fnmatch(name, "extensions/*/README.md") and name not in OF_EXTENSIONS]
 PAGES = [name for name in FILES if name.startswith("docs/") and name.endswith(".md") and not name.startswith("docs/decisions/")]
 OTHERS = ("3.12", "3.13")
@@ -95,7 +96,7 @@ def test_examples_are_copied_and_planned_from_an_installed_wheel(python: Path, t
         {f"TESTBED_{name}_DIR": str(tmp_path / name) for name in ("DATA", "STATE", "LOCK")},
     )
     copied = json.loads(_run(testbed, "examples", "copy", tmp_path / "trial", "--json", **places))["data"]["files"]
-    assert {*EXAMPLES, *OF_EXTENSIONS} == set(copied)
+    assert {*EXAMPLES, *OF_EXTENSIONS, *INVENTORIES} == set(copied)
     plan, workload = tmp_path / "plan.json", tmp_path / "trial" / "examples" / "workloads" / "dlrm.yaml"
     _run(testbed, "design", "topoopt", "--workload", workload, "--out", plan, **places)
     assert json.loads(plan.read_text())["name"] == "dlrm-topoopt"

@@ -18,11 +18,12 @@ from orchestrator.inventory.yaml_reader import read_yaml
 from orchestrator.plan.edges import plan_schema
 from orchestrator.plan.ports import assign_ports
 from orchestrator.plan.reader import read_plan
+from orchestrator.session import load_lab, load_plan
+from tests.kit.examples import PLANS, plan_inventory
 from tests.kit.labs import lab_of
 from tests.oracles.rings import edge_disjoint, plan_rings
 
 ROOT = Path(__file__).parents[2]
-EXAMPLES = sorted((ROOT / "examples").glob("*.json"))
 
 
 def test_the_committed_schema_is_the_one_the_program_uses() -> None:
@@ -30,24 +31,18 @@ def test_the_committed_schema_is_the_one_the_program_uses() -> None:
     assert committed == plan_schema(), "write it again: testbed examples schema plan > docs/reference/plan.schema.json"
 
 
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-def test_an_example_is_named_like_its_file_fits_the_schema_and_needs_no_warning(path: Path, lab: Lab) -> None:
+@pytest.mark.parametrize("path", PLANS, ids=lambda path: path.stem)
+def test_an_example_is_named_like_its_file_fits_the_schema_and_needs_no_warning(path: Path) -> None:
+    lab = load_lab(ROOT / "inventory" / plan_inventory(path.name))
     text = path.read_text()
     document = json.loads(text)
     jsonschema.validate(document, plan_schema(), cls=jsonschema.Draft202012Validator)
     assert (path.parent / document["$schema"]).resolve() == ROOT / "docs" / "reference" / "plan.schema.json"
-    plan = read_plan(text, path.name, lab)
+    plan, _ = load_plan(path, lab)
     assert plan.name == path.stem and plan.description and not plan.warnings and plan.job
     links = assign_ports(plan.links, lab)
     assert not over_budget(circuits(links, lab), plan.acceptance.max_loss_db)
     assert not edge_disjoint(plan_rings(plan.job, links, lab))
-
-
-def test_the_examples_promised_are_there() -> None:
-    assert [path.stem for path in EXAMPLES] == [
-        *("gpt-12", "parallel-ring-12", "ring-12", "six-ring-next", "six-ring", "topoopt-12", "torus-3x4", "two-shards"),
-        *("wss-fold-8", "wss-ring-8"),
-    ]
 
 
 @pytest.mark.parametrize(

@@ -18,9 +18,11 @@ from orchestrator.plan.interchange.importing import imported
 from orchestrator.plan.ports import assign_ports
 from orchestrator.plan.reader import read_plan
 from tests.house.repository import ROOT
+from tests.kit.examples import PLANS, plan_inventory
 from tests.properties.switches import switched_lab
 
-EXAMPLES = sorted(path.name for path in (ROOT / "examples").glob("*.json") if "wss" not in path.name)
+LINKED = ("emulated", "emulated-lookahead")
+EXAMPLES = [path.name for path in PLANS if plan_inventory(path.name) in LINKED and path.stem != "schedule"]
 
 
 @pytest.fixture(scope="module")

@@ -50,6 +50,34 @@ def test_the_committed_ring_of_roadms_is_what_the_generator_writes(tmp_path: Pat
     assert sorted({round(trunk.loss_db, 4) for trunk in config.trunks}) == [-7.365, 0.6003], "amplifiers after each stretch"
 
 
+def test_the_committed_lab_of_packet_switches_is_what_the_generator_writes(tmp_path: Path) -> None:
+    words = ["--hosts", "4", "--ports", "2", "--rate-mbps", "100", "--rack", "2", "--queue", "128:job", "--name", "emulated-packet"]
+    words += ["--electrical", "ideal@40+aggregate+cache", "--electrical", "oversubscribed:2@40"]
+    words += ["--partition", "a:0:0.5", "--partition", "b:1:0.5", "--port-base", "22600", "--device-port-base", "26300"]
+    assert main([*words, "--out", str(tmp_path)]) == 0
+    for file in ("hosts.yml", "devices.yml", "fibres.yml", "emulator.yml"):
+        assert (ROOT / "inventory/emulated-packet" / file).read_text() == (tmp_path / file).read_text()
+    config = read_config(tmp_path)
+    assert len(build_devices(config)) == 2 and [segment.name for segment in config.segments] == ["ideal", "oversubscribed"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--partition", "a:0"), "--partition divides hosts that meet at packet switches"),
+        (("--electrical", "ideal", "--partition", "a"), "--partition a: wanted NAME:LANES or NAME:LANES:SHARE"),
+        (("--electrical", "ideal", "--partition", "a:0:1.5"), "--partition a:0:1.5: wanted NAME:LANES"),
+        (("--electrical", "ideal", "--partition", "a:0,4"), "--partition a: 4: a host has the lanes 0 to 3"),
+    ],
+)
+def test_a_partition_that_cannot_be_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], said: str
+) -> None:
+    with pytest.raises(SystemExit):
+        main([*words, "--out", str(tmp_path / "lab")])
+    assert said in " ".join(capsys.readouterr().err.split()) and not (tmp_path / "lab").exists()
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
