@@ -27,19 +27,20 @@ HEAD = """\
 # Figures of the benchmarks
 
 Generated from `benchmarks/records/` by `python -m benchmarks.figures`; do not edit. `make bench` runs all benchmarks,
-`make bench NAME=dark_window` one, and `make bench NAME="dark_window --record"` also writes its figures here. Each benchmark
-prints its figures and ends with one JSON object; what it does is at the head of its module in `benchmarks/`.
+`make bench NAME=dark_window` one, and `make bench NAME="dark_window --record"` also writes its figures here. What a
+benchmark does is at the head of its module in `benchmarks/`; it prints its figures and ends with one JSON object.
 
 Everything is emulated on one machine. Emulated rates are 1:100 (25 Gb/s is 250 Mb/s), so times of collectives compare
-topologies and say nothing about GPUs. The speed of the shared machine varies by a quarter from hour to hour; other work on it
-affects `dark_window` and `up_total` most. `cli_start`, `up_total` and `dark_window` take `--against PATH`, another checkout,
-and measure both in turn.
+topologies and do not predict those of GPUs. The speed of the shared machine varies by a quarter from hour to hour;
+other work on it affects `dark_window` and `up_total` most. `cli_start`, `up_total` and `dark_window` take
+`--against PATH`, another checkout, and measure both alternately.
 
-A value is a median unless its row says otherwise. Behind an interval is its confidence; a *range* is from the least to the most
-of several runs or moves. A range without a value keeps its limit with both ends. `-`: not known, or no limit. Date and commit
-are those of the measurement, or, for figures older than the records, of the commit that first stated them.
+A value is a median unless its row names another statistic. In brackets: an interval with its confidence, or the
+*range* from the least to the most of several runs or moves, and n, the number of moves, trials or runs. A range
+without a value keeps its limit with both ends. Machine, date, commit and, if it is not `make bench` with the name of
+the benchmark, the command are below each table; a letter marks the figures that differ. For figures older than the
+records, the commit is that which first stated them.
 """
-COLUMNS = ("measured", "value", "interval or range", "n", "limit", "", "machine", "date", "commit", "command")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,16 +75,28 @@ class Figure:
             return None
         return all((self.least is None or end >= self.least) and (self.most is None or end <= self.most) for end in ends)
 
-    def row(self) -> str:
+    @property
+    def found(self) -> str:
+        """The value, with its interval or range and n; a range alone if there is no value."""
+        ends = f"{self.low:,} to {self.high:,}" if self.low is not None and self.high is not None else ""
+        n = f"n {self.n:,}" if self.n is not None else ""
+        if self.value is None:
+            return f"{ends} {self.unit} ({'; '.join(filter(None, (self.spread, n)))})" if ends else "-"
+        within = "; ".join(filter(None, (ends and f"{ends}, {self.spread}", n)))
+        return f"{self.value:,} {self.unit}".strip() + (f" ({within})" if within else "")
+
+    def how(self, benchmark: str) -> str:
+        """On which machine, when and at which commit it was measured, and by which command unless it is the usual one."""
+        usual = f"make bench NAME={benchmark}"
+        command = f"`{self.command}`" if self.command not in (None, usual) else None
+        return "; ".join(filter(None, (self.machine, self.date, self.commit, command)))
+
+    def row(self, mark: str = "") -> str:
         """This figure's row of the page."""
         limits = [f"{word} {limit:,}" for word, limit in (("at least", self.least), ("at most", self.most)) if limit is not None]
-        spread = f"{self.low:,} to {self.high:,}, {self.spread}" if self.low is not None and self.high is not None else None
-        value = f"{self.value:,} {self.unit}".strip() if self.value is not None else None
-        met = {True: "met", False: "**missed**", None: None}[self.met]
-        command = f"`{self.command}`" if self.command else None
-        n = f"{self.n:,}" if self.n is not None else None
-        cells = (self.what, value, spread, n, ", ".join(limits), met, self.machine, self.date, self.commit, command)
-        return f"| {' | '.join((cell or '-').replace('|', '/') for cell in cells)} |"
+        met = {True: ": met", False: ": **missed**", None: ""}[self.met]
+        cells = (self.what, self.found, (", ".join(limits) or "-") + met, *filter(None, (mark,)))
+        return f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |"
 
 
 @dataclass(frozen=True)
@@ -116,17 +129,28 @@ def purpose(benchmark: str) -> str:
     return text.splitlines()[0]
 
 
+def table(record: Record) -> str:
+    """The figures of a record, and below them how they were measured."""
+    hows = list(dict.fromkeys(figure.how(record.benchmark) for figure in record.figures))
+    marks = dict(zip(hows, "abcdefghijklmnopqrstuvwxyz" if len(hows) > 1 else [""], strict=False))
+    head = ("measured", "value", "limit", *(["how"] if len(hows) > 1 else []))
+    rows = (figure.row(marks[figure.how(record.benchmark)]) for figure in record.figures)
+    below = (_filled(f"{mark}: {how}." if mark else f"{how}.") for how, mark in marks.items())
+    return "\n".join((f"| {' | '.join(head)} |", "|---" * len(head) + "|", *rows, "", "\n\n".join(below), ""))
+
+
+def _filled(text: str) -> str:
+    return fill(text, 120, break_long_words=False, break_on_hyphens=False)
+
+
 def page(found: Mapping[str, Record]) -> str:
     """The text of the page."""
     every = [figure for record in found.values() for figure in record.figures]
     judged = [figure.met for figure in every if figure.met is not None]
     parts = [HEAD, f"{len(every)} figures, {len(judged)} with a limit, of which {judged.count(False)} are missed."]
     for name, record in found.items():
-        rows = "\n".join((f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|", *(figure.row() for figure in record.figures)))
-        parts += [
-            f"\n## {name}\n\n{purpose(name)}\n\n{rows}",
-            *("\n" + fill(note, 130, break_long_words=False, break_on_hyphens=False) for note in record.notes),
-        ]
+        notes = "".join(f"\n{_filled(note)}\n" for note in record.notes)
+        parts.append(f"\n## {name}\n\n{_filled(purpose(name))}\n\n{table(record)}{notes}".rstrip())
     return "\n".join(parts) + "\n"
 
 

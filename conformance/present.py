@@ -102,17 +102,24 @@ def traits_table(drivers: Sequence[str]) -> str:
 
 
 def options_table(drivers: Sequence[str]) -> str:
-    """Every option of every driver."""
-    rows = [(f"`{driver}`", f"`{name}`", means) for driver in drivers for name, means in driver_class(driver).OPTIONS.items()]
-    return markdown(("driver", "option", "means"), rows)
+    """Every option: the drivers that have it, and what it means; options of one name and meaning share a row."""
+    having: dict[tuple[str, str], list[str]] = {}
+    for driver in drivers:
+        for option, means in driver_class(driver).OPTIONS.items():
+            having.setdefault((option, means), []).append(f"`{driver}`")
+    rows = [(f"`{option}`", ", ".join(found), means) for (option, means), found in sorted(having.items())]
+    return markdown(("option", "drivers", "means"), rows)
 
 
 def evidence_table(drivers: Sequence[str]) -> str:
-    """The evidence behind every driver, function by function."""
+    """The evidence behind every driver, by grade."""
     rows = []
     for driver in drivers:
         about = evidence(driver)
-        grades = ", ".join(f"{name} {grade}" for name, grade in about.grades.items())
+        by_grade: dict[str, list[str]] = {"REAL": [], "DOC": [], "CODE": []}
+        for name, grade in about.grades.items():
+            by_grade.setdefault(grade, []).append(name)
+        grades = "; ".join(f"{grade}: {', '.join(names)}" for grade, names in by_grade.items() if names)
         hardware = ", ".join(about.hardware) or "never"
         rows.append((f"`{driver}`", about.family, ", ".join(about.schemes), grades or "not stated", hardware))
     return markdown(("driver", "devices", "address", "grades", "tried on hardware"), rows)

@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from textwrap import fill
 
 from optical_testbed.campaign import Campaign
 from optical_testbed.lab import Job, Lab
@@ -41,14 +42,20 @@ def members(kind: type) -> Iterator[tuple[str, str, str]]:
             yield name, shown, inspect.getdoc(function) or ""
 
 
+def filled(words: str) -> str:
+    """The paragraphs of a docstring, in lines of at most 120 characters."""
+    return "\n\n".join(fill(" ".join(each.split()), 120, break_on_hyphens=False) for each in words.split("\n\n"))
+
+
 def sections() -> str:
     """A section per class, its methods with signature and docstring."""
     lines: list[str] = []
     for kind in (Lab, Job, Designed, Rows, Event, Campaign):
         about = (inspect.getdoc(kind) or "").partition("\n>>> ")[0].strip()
-        lines += [f"## {kind.__name__}", "", about, ""]
+        lines += [f"## {kind.__name__}", "", filled(about), ""]
         for name, shown, words in members(kind):
-            lines += [f"### {kind.__name__}.{name}", "", *(["```text", f"{name}{shown}", "```", ""] if shown else []), words, ""]
+            lines += [f"### {kind.__name__}.{name}", "", *(["```text", f"{name}{shown}", "```", ""] if shown else [])]
+            lines += [filled(words), ""] if words else []
     return "\n".join(lines)
 
 

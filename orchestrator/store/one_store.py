@@ -20,7 +20,7 @@ from orchestrator.files.trust import SHARED, group_name, user_name
 from orchestrator.processes import try_lock
 
 GROUP = "testbed"
-"""Root assigns `SHARED` to this group, if it exists (docs/decisions/0023-who-may-lock-a-lab.md)."""
+"""Root assigns `SHARED` to this group, if it exists (docs/decisions/0023-lab-locks-in-a-group-directory.md)."""
 _JOIN = "only members of its group may lock there (docs/how-to/share-a-lab.md); or set lock_dir to a directory of your own"
 GIVE_UP_S = 2.0
 """The file is locked exclusively only while it is written."""

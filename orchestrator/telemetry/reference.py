@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from textwrap import wrap
 
-from orchestrator.measurement import COMMON_TAGS
+from orchestrator.measurement import COMMON_TAGS, Field
 from orchestrator.telemetry.names import MEASUREMENTS
 
 BEGIN, END = "<!-- names: begin (generated) -->\n", "<!-- names: end -->\n"
@@ -16,11 +18,21 @@ def tables() -> str:
     lines = []
     for m in MEASUREMENTS.values():
         own = ", ".join(f"`{tag}`" for tag in m.tags[len(COMMON_TAGS) :])
-        lines += [f"### {m.name}", "", f"{m.what[0].upper()}{m.what[1:]}. Tags: {own}. Rate: {m.rate}.", ""]
-        lines += ["| field | type | unit | meaning |", "|---|---|---|---|"]
-        lines += [f"| `{name}` | {f.kind} | {f.unit} | {f.what} |" for name, f in m.fields.items()]
-        lines.append("")
+        about = f"{m.what[0].upper()}{m.what[1:]}. Tags: {own}. Rate: {m.rate}."
+        lines += [f"### {m.name}", "", *wrap(about, 120, break_on_hyphens=False), ""]
+        lines += ["| field | type | meaning |", "|---|---|---|", *_rows(m.fields), ""]
     return "\n".join(lines)
+
+
+def _rows(fields: Mapping[str, Field]) -> Iterator[str]:
+    """A row for each field; one for a duration that is there in milliseconds and in nanoseconds."""
+    for name, field in fields.items():
+        stem, _, unit = name.rpartition("_")
+        twins = [both for each in ("ms", "ns") if (both := f"{stem}_{each}") in fields and fields[both].what == field.what]
+        names = twins if unit in ("ms", "ns") else [name]
+        if name == names[0]:
+            types = (f"{fields[each].kind} {fields[each].unit}".strip() for each in names)
+            yield f"| {', '.join(f'`{each}`' for each in names)} | {', '.join(types)} | {field.what} |"
 
 
 def rewrite_tables(page: str) -> str:

@@ -4,7 +4,8 @@ Each is stored as a graph that turns: rank (orbit, turn) is number orbit * folds
 (j, t + s) for every turn t modulo `folds`, as in a voltage graph over a cyclic group. So a circulant is one orbit, Petersen's graph
 two of five turns. A rank that stays where it is (`fixed`) is the last one, joined to all turns of the first orbits.
 
-Graphs of `SEARCHED` were found by annealing (docs/decisions/0085-graphs-of-fewest-steps.md); that of 57 ranks is a polarity graph.
+Graphs of `SEARCHED` were found by annealing (docs/decisions/0085-catalogue-of-low-diameter-graphs.md); that of 57 ranks is a
+polarity graph.
 Sources of orders that are the largest known for their degree and diameter: `LARGEST`.
 """
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.figures import Figure, Record, measured, number, page, record, records
+from benchmarks.figures import Figure, Record, measured, number, page, record, records, table
 
 ABOUT: dict[str, str | None] = {"machine": "here", "date": "2026-11-28", "commit": "1234abcd"}
 
@@ -30,9 +30,21 @@ def test_a_figure_is_met_if_its_value_or_else_both_ends_of_its_range_keep_the_li
     assert Figure(what="it", unit="s", **figure).met is met  # type: ignore[arg-type]
 
 
-def test_a_row_has_a_cell_for_each_thing_and_a_dash_for_what_is_not_known() -> None:
+def test_a_row_has_the_value_with_its_interval_and_n_and_the_limit_with_its_verdict() -> None:
     figure = Figure(what="up | down", unit="ms", value=1625, low=41, high=102, spread="95 %", n=10, most=415)
-    assert figure.row() == "| up / down | 1,625 ms | 41 to 102, 95 % | 10 | at most 415 | **missed** | - | - | - | - |"
+    assert figure.row() == "| up / down | 1,625 ms (41 to 102, 95 %; n 10) | at most 415: **missed** |"
+    figure = Figure(what="it", unit="s", low=5, high=8, spread="range")
+    assert figure.row("a") == "| it | 5 to 8 s (range) | - | a |"
+
+
+def test_how_figures_were_measured_is_below_their_table_once_for_all_of_the_same_measurement() -> None:
+    now, before = ({"machine": "here", "date": date, "commit": "1234abcd"} for date in ("2026-11-28", "2026-11-21"))
+    usual = [Figure(what=what, unit="s", value=1, command="make bench NAME=lab_boot", **now) for what in ("one", "two")]
+    assert table(Record("lab_boot", usual)).endswith("| two | 1 s | - |\n\nhere; 2026-11-28; 1234abcd.\n")
+    older = Figure(what="three", unit="s", value=1, command="make bench NAME=x", **before)
+    several = table(Record("lab_boot", [*usual, older]))
+    assert "| two | 1 s | - | a |\n| three | 1 s | - | b |" in several
+    assert several.endswith("a: here; 2026-11-28; 1234abcd.\n\nb: here; 2026-11-21; 1234abcd; `make bench NAME=x`.\n")
 
 
 def test_numbers_are_found_by_keys_and_indices_and_change_their_unit() -> None:

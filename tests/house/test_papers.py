@@ -12,8 +12,8 @@ from tests.house.test_pages import section
 
 PAGE = ROOT / "docs" / "reference" / "papers.md"
 ROW = re.compile(
-    r"^\| `testbed reproduce (?P<name>[\w-]+)` \| [^|]+ \| [^|]+ \|"
-    r" \[(?P<verdict>(?:not )?reproduced)\]\(\.\./\.\./(?P<folder>[\w/.-]+)/README\.md\): (?P<result>[^|]+) \|$"
+    r"^\| `testbed experiment reproduce (?P<name>[\w-]+)` \| [^|]+ \|"
+    r" \[(?P<verdict>(?:not )?reproduced)\]\(\.\./\.\./(?P<folder>[\w/.-]+)/README\.md\): (?P<result>[^|]+) \| [^|]+ \| [^|]+ \|$"
 )
 
 
@@ -45,7 +45,8 @@ def test_every_row_says_of_the_result_what_the_page_of_its_scenario_says() -> No
 
 def test_a_result_that_differs_from_its_page_is_noticed() -> None:
     page = "# x\n\nA band of at most 0.75.\n\n## What was found here\n\n**Not reproduced**: 0.53 (0.41 to 0.79)\n"
-    line = "| `testbed reproduce x` | c | s | [not reproduced](../../a/x/README.md): 0.53 x, interval 0.41 to 0.79, limit 0.75 |"
+    result = "[not reproduced](../../a/x/README.md): 0.53 x, interval 0.41 to 0.79, limit 0.75"
+    line = f"| `testbed experiment reproduce x` | claim | {result} | 4 hosts | more hosts |"
     (row,) = rows(line)
     assert list(untrue(row, page)) == []
     (row,) = rows(line.replace("0.41", "0.42"))

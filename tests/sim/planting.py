@@ -127,7 +127,7 @@ def noticed(mutant: Mutant, *, tests: bool = False) -> Noticed:
 
 def row(mutant: Mutant, found: Noticed) -> str:
     """A row of the table in docs/reference/reliability.md."""
-    judge = f"`{found.words.partition(': ')[0]}`" if found.words[:1].isupper() else "a command in peace"
+    judge = f"`{found.words.partition(': ')[0]}`" if found.words[:1].isupper() else "a command without faults"
     stories = f"seed {found.told}, {judge}" if found.seed else f"not in {found.told}"
     tests = {None: "not run", "": "-"}.get(found.test, f"`{(found.test or '').rpartition('/')[2].partition('[')[0]}`")
     return f"| `{mutant.name}` | {mutant.promise} | {mutant.plot or 'usual'} | {stories} | {tests} |"
