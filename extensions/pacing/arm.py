@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from extensions.pacing.service import SHIFT, TOGETHER, CoordinateOptions
+from extensions.pacing.options import SHIFT, TOGETHER, CoordinateOptions
 from orchestrator.experiments.files.scenario.values import ArmService, Setup
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from extensions.pacing import VERBS
-from extensions.pacing.service import FOR, GRID
+from extensions.pacing.options import FOR, GRID
 from orchestrator.cli.call import Call, Result, verb
 from orchestrator.cli.shared import seconds, write_file
 

@@ -26,8 +26,9 @@ from extensions.pacing.measure import (
     several,
     tenants,
 )
+from extensions.pacing.options import SAMPLED_S, TOGETHER, WINDOWS, CoordinateOptions
 from extensions.pacing.report import JobPhases, PhasesReport, answer
-from extensions.pacing.service import KIND, SAMPLED_S, TOGETHER, WINDOWS, CoordinateOptions, CoordinateState
+from extensions.pacing.service import KIND, CoordinateState
 from optics import Infeasible, Missing, TestbedError
 from optics.errors import Usage
 from orchestrator.background.kind import StateFile

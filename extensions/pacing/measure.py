@@ -12,8 +12,8 @@ from statistics import median
 import numpy as np
 
 from extensions.pacing.links import Use, use
+from extensions.pacing.options import SAMPLED_S
 from extensions.pacing.phases import Array, Phases, SharedLink, of_records, of_samples
-from extensions.pacing.service import SAMPLED_S
 from optics import HostName, HostPort, Infeasible, Missing, TestbedError
 from optics.ranks import RankName, hosts_of
 from orchestrator.hosts import Beat, HostEvent

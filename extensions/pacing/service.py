@@ -1,35 +1,12 @@
-"""The one service of a lab that shifts its jobs: its options, what its file says of it, and what it reports."""
+"""The one service of a lab that shifts its jobs: its kind, and what its file says of it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from optics.errors import Usage
+from extensions.pacing.options import SHIFT, CoordinateOptions
 from orchestrator.background.kind import Kind
-from orchestrator.background.options import TIME, ServiceOptions, option
 from orchestrator.background.state import ServiceState
-
-SAMPLED_S = 3.0
-"""How long ports are sampled; as a period must show three times, up to iterations of 0.9 s (`measure.LONGER` iterations else)."""
-SHIFT, WINDOWS, TOGETHER = "shift", "mltcp", "together"
-GRID = "Shifts and periods are multiples of this."
-FOR = "How long ports are sampled."
-
-
-@dataclass(frozen=True, slots=True)
-class CoordinateOptions(ServiceOptions):
-    """by: shift; mltcp, a congestion control whose windows move jobs apart; or together: all begin at once, once, to compare with.
-    force: longer periods where jobs do not fit."""
-
-    by: str = option(SHIFT, "--by", "What is done.", metavar="shift|mltcp|together", known=(SHIFT, WINDOWS, TOGETHER))
-    force: bool = option(False, "--force", "Make periods longer until the jobs fit.")
-    grid_ms: float = option(1.0, "--grid", GRID, metavar="MS", least=0.1)
-    seconds: float = option(SAMPLED_S, "--for", FOR, metavar=TIME)
-
-    def __post_init__(self) -> None:
-        if self.by == WINDOWS and self.force:
-            text = "service start pacing: --by mltcp cannot be combined with --force"
-            raise Usage(text, hint="testbed service start pacing --by mltcp")
 
 
 @dataclass(frozen=True, slots=True)

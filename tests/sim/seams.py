@@ -55,8 +55,8 @@ from extensions.adapt.service import KIND as ADAPTER
 from extensions.adapt.service import AdaptOptions
 from extensions.pacing.coordinator import coordinate, released
 from extensions.pacing.measure import tenants
+from extensions.pacing.options import CoordinateOptions
 from extensions.pacing.service import KIND as COORDINATOR
-from extensions.pacing.service import CoordinateOptions
 from optics import (
     HandsNeeded,
     Infeasible,

@@ -9,8 +9,9 @@ import pytest
 
 from extensions.pacing import coordinator
 from extensions.pacing.coordinator import CoordinateReport
+from extensions.pacing.options import CoordinateOptions
 from extensions.pacing.report import PhasesReport, answer
-from extensions.pacing.service import CoordinateOptions, CoordinateState
+from extensions.pacing.service import CoordinateState
 from orchestrator.background.kind import Kind
 from orchestrator.background.state import ServiceState
 from tests.extensions.pacing.test_coordinator import seen

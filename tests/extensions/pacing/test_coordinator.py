@@ -18,9 +18,10 @@ from extensions.pacing import text
 from extensions.pacing.coordinator import LONGER, Coordinator
 from extensions.pacing.links import Use
 from extensions.pacing.measure import Seen, Tenant, _seen, iterations, none_runs, stepped
+from extensions.pacing.options import CoordinateOptions
 from extensions.pacing.phases import Phases
 from extensions.pacing.report import FITS, PhasesReport, answer
-from extensions.pacing.service import KIND, CoordinateOptions, CoordinateState
+from extensions.pacing.service import KIND, CoordinateState
 from optics import HostPort, Infeasible, Missing, NotVerified, Unreachable
 from optics.plan import Job
 from orchestrator.background.kind import StateFile
