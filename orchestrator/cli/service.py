@@ -13,6 +13,7 @@ from typer.core import TyperGroup
 from orchestrator.background.options import TIME, Option, shown
 from orchestrator.background.work import ServiceNote
 from orchestrator.cli.call import Call, Result, verb
+from orchestrator.cli.listing import VERBS
 from orchestrator.cli.shared import Jsonl, one_of, own_lab, own_slice, seconds
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ def _names(incomplete: str) -> list[str]:
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The service.", autocompletion=_names)]
 app = typer.Typer(
     name="service",
-    help="Background processes: guard, schedule, queue, metrics, sink, adapt, pacing.",
+    help=VERBS["service"][1],
     cls=_Verbs,
     no_args_is_help=True,
     rich_markup_mode=None,

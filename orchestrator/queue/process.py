@@ -34,7 +34,7 @@ testbed service run queue       here, until no job is left or Ctrl-C
 testbed service stop queue      jobs that run go on; none is started or stopped until it is served again
 """,
     more="First come, first served; a job behind the first starts where that does not delay the first. docs/how-to/queue.md",
-    begin="orchestrator.queue.verb:begin",
+    begin="orchestrator.queue.verb:begin_queue",
     after="orchestrator.queue.verb:given_up_after",
     of="lab",
     kept=True,

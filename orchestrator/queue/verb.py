@@ -155,7 +155,7 @@ def queue_view(command: Command, *, ended: int = 0) -> QueueView:
     return QueueView(lab.name, tuple(rows), QUEUE.running(settings, key), live)
 
 
-async def begin(command: Command, options: ServiceOptions) -> ServiceNote | None:
+async def begin_queue(command: Command, options: ServiceOptions) -> ServiceNote | None:
     """What is done before it is served in the background: the emulated lab is started. Without a job there is nothing to serve."""
     if not any(job.user == command.settings.user for job in queued(command.store, key_of(load_lab(command.inventory)))):
         return ServiceNote("No job of yours is in the queue, so there is nothing to serve")

@@ -23,11 +23,20 @@ LEAVES = [path for path, _ in leaves(WHOLE)]
 
 
 def command_of(words: list[str]) -> Any:
-    """The command that these words name. Raises: KeyError - there is none."""
+    """The command that these words name; those behind it are its arguments. Raises: KeyError - there is none."""
     found: Any = WHOLE
     for word in words:
-        found = found.commands[word]
+        if not hasattr(found, "get_command"):
+            break
+        if (inner := found.get_command(None, word)) is None:
+            raise KeyError(word)
+        found = inner
     return found
+
+
+def shown(command: Any) -> list[Any]:
+    """The options that a help may show."""
+    return [param for param in command.params if param.opts[0].startswith("-") and not param.hidden]
 
 
 def options(command: Any) -> set[str]:
@@ -76,7 +85,7 @@ def test_the_help_of_a_verb_fits_on_a_screen_and_names_the_command_that_shows_al
     assert len(text.splitlines()) <= SCREEN
     assert run([*path, "--help", "--all"]) == 0
     whole = capsys.readouterr().out
-    assert all(max(param.opts, key=len) in whole for param in command_of(list(path)).params if param.opts[0].startswith("-"))
+    assert all(max(param.opts, key=len) in whole for param in shown(command_of(list(path))))
     assert text == whole or text.rstrip().endswith(f"more options: testbed {' '.join(path)} --help --all")
 
 

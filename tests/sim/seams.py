@@ -92,7 +92,7 @@ from orchestrator.services.guard.process import GUARD, GuardOptions
 from orchestrator.services.schedule import process as turning
 from orchestrator.services.schedule import turner
 from orchestrator.services.schedule.left import stop_left
-from orchestrator.services.schedule.making import begin
+from orchestrator.services.schedule.making import begin_schedule
 from orchestrator.services.schedule.process import TURNER, TurnOptions
 from orchestrator.services.schedule.verb import turn
 from orchestrator.session import Command, load_lab
@@ -198,7 +198,7 @@ __all__ = [
     "attr",
     "attrs",
     "beat",
-    "begin",
+    "begin_schedule",
     "coordinate",
     "demanded",
     "device_from_config",

@@ -120,10 +120,11 @@ def again(settings: Settings, word: str, kind: str = "compare") -> ComparisonRec
     path = record_file(settings, word)
     if path is None:
         there = sorted(p.name for p in campaigns(settings).glob(f"{kind}-*"))[-5:]
-        what, hint = ("comparison", "A.json B.json") if kind == "compare" else ("record", "NAME")
+        compared = kind == "compare"
+        what = "comparison" if compared else "record"
         raise Missing(
             f"there is no {what} {word!r}" + (f"; the latest are {', '.join(there)}" if there else ""),
-            hint=f"testbed experiment {kind} {hint}",
+            hint="testbed experiment compare A.json B.json" if compared else "testbed experiment reproduce NAME",
         )
     return ComparisonRecord(path.parent, read_record(path))
 

@@ -89,7 +89,7 @@ testbed service stop guard
 """,
     """
 Without --jobs it switches no circuit; `testbed up --avoid PORT` does that. It waits while another run holds the lab. With --jobs
-a host that died is replaced by a spare of the plan (`up --spares`); what was done, and why: `testbed status`, `history`,
+a host that died is replaced by a spare of the plan (`up --spares`); what was done, and why: `testbed status`, `run list`,
 `lock audit`.
 """,
 )

@@ -92,7 +92,7 @@ async def _undo(command: Command, lab: Lab, made: list[UpReport], why: str, erro
     raise kind(f"{why}\nrolled back: everything is as it was before the first slot") from error
 
 
-async def begin(command: Command, options: TurnOptions) -> TurnState:
+async def begin_schedule(command: Command, options: TurnOptions) -> TurnState:
     """Turn the slots of the plan that is up, in the background.
 
     Raises: as `scheduled`, `Kind.start`; Refused - they turn already, so that this would not launch it; as `check_attachments`.

@@ -76,7 +76,7 @@ testbed service stop schedule         the fabric stays in the slot where it is
 Hosts hold what loses its path before each turn, and follow their own light after it. If the process is killed it starts again and
 completes the slot; hosts that hear nothing stay in the slot whose light they have. docs/how-to/run-a-schedule.md
 """,
-    begin="orchestrator.services.schedule.making:begin",
+    begin="orchestrator.services.schedule.making:begin_schedule",
     after="orchestrator.services.schedule.left:rest_after",
     kept=True,
     moves_light=True,

@@ -178,11 +178,11 @@ def test_what_packet_switches_lack_is_known_before_a_slot_is_made_or_turns(tmp_p
     monkeypatch.setattr(making, "check_attachments", check)
     monkeypatch.setattr(making, "load_lab", lambda _: HERE)
     with pytest.raises(Infeasible, match="0 slots are free"):
-        asyncio.run(making.begin(bench.command, TurnOptions(job=True)))
+        asyncio.run(making.begin_schedule(bench.command, TurnOptions(job=True)))
     with pytest.raises(Infeasible, match="0 slots are free"):
         asyncio.run(making.up_slots(bench.command, HERE, bench.plan, bench.text, RunOptions(UpOptions())))
     assert asked == [bench.plan.job] * 2 and len(bench.asked) == 3 and not bench.launched
-    asyncio.run(making.begin(bench.command, TurnOptions()))
+    asyncio.run(making.begin_schedule(bench.command, TurnOptions()))
     assert bench.launched == [False]
 
 
@@ -246,9 +246,9 @@ def test_slots_that_turn_already_launch_no_job_and_say_so(bench: Made, monkeypat
     monkeypatch.setattr(making, "load_lab", lambda _: HERE)
     with StateFile(TURNER, TURNER.path(bench.settings, bench.slice), replace(TURNER.own(bench.settings), plan="round")):
         with pytest.raises(Refused, match="the slots of round turn already; nothing was launched") as error:
-            asyncio.run(making.begin(bench.command, TurnOptions(job=True)))
+            asyncio.run(making.begin_schedule(bench.command, TurnOptions(job=True)))
         assert error.value.hint == "testbed job launch"
-        assert asyncio.run(making.begin(bench.command, TurnOptions())) == bench.turning
+        assert asyncio.run(making.begin_schedule(bench.command, TurnOptions())) == bench.turning
 
 
 def test_pairs_that_were_asked_in_no_slot_are_said_of_all_slots() -> None:
