@@ -62,7 +62,8 @@ class Sink:
         self.idle_s, self.give_up_s = idle_s, give_up_s
         self.stopping = threading.Event()
         own = own or SinkState(os.getpid(), user_name(os.geteuid()), socket.gethostname(), time.time())
-        self.state = replace(own, state="following", url=target.url, db=target.db)
+        there = influxd.running_influxd(server_dir(state_dir)) if target.private else None
+        self.state = replace(own, state="following", url=there.url if there else target.url, db=target.db)
         self.file = StateFile(SINK, state_path(state_dir, target), self.state)
         self._influx: Influx | None = None
         self._tails: dict[Path, JournalTail] = {}

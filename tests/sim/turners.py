@@ -26,7 +26,7 @@ from tests.sim.seams import (
     Slots,
     TestbedError,
     TurnOptions,
-    begin,
+    begin_schedule,
     stop_left,
     turn,
     verbs,

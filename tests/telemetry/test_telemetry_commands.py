@@ -100,11 +100,17 @@ def test_a_sink_that_is_killed_is_started_again_and_what_it_meets_is_in_its_log(
     monkeypatch.setenv("TESTBED_INFLUX_DB", target.db)
     fill(typed.runs / "a", 20)
     first = typed.json("start", "sink", "--stay")["state"]
+    path = sink.state_path(load().state_dir, target)
+
+    def sent(points: int) -> bool:
+        return (there := SINK.read(path)) is not None and there.alive and there.points == points
+
     try:
-        until(lambda: held(target)[0] == 20, why="nothing was sent")
+        until(lambda: sent(20), why="nothing was sent")
         os.kill(first["pid"], signal.SIGKILL)
         fill(typed.runs / "b", 5, first=20)
-        until(lambda: held(target)[0] == 25, why="nobody goes on")
+        until(lambda: sent(5), why="nobody goes on")
+        assert held(target) == (25, sum(range(25)))
         (shown,) = typed.json("status", "sink")["services"]
         assert (shown["state"], shown["alive"]) == ("following", True) and shown["pid"] != first["pid"]
         assert [json.loads(line)["event"] for line in Path(shown["log"]).read_text().splitlines()] == ["connected"] * 2
