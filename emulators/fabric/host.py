@@ -134,8 +134,11 @@ def _keep_doors(plan: HostPlan, control: socket.socket, door: socket.socket, inn
     programs = Programs()
     waiting: list[tuple[float, socket.socket]] = []  # since when each connection waits for a slow sshd
     while True:
-        due_s = min((since for since, _ in waiting), default=0.0) + slow_s
-        for fd, _ in poll.poll(max(0.0, due_s - time.monotonic()) * 1000 + 1 if waiting else None):
+        due = [since + slow_s for since, _ in waiting] + [at for at in (programs.priority.due_s,) if at is not None]
+        ready = poll.poll(max(0.0, min(due) - time.monotonic()) * 1000 + 1 if due else None)
+        with suppress(OSError):
+            programs.priority.look()
+        for fd, _ in ready:
             if fd != control.fileno():
                 if connection := _accepted(doors[fd]):
                     waiting.append((time.monotonic(), connection))

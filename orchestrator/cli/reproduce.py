@@ -212,6 +212,9 @@ def _on_lab(call: Call, scenario: Scenario, kept: ComparisonRecord | None, check
     kept.save()
     runner = Runner(kept, scenario, verbs, say, lambda ms: own.set_switching_time(inventory, ms), stalls=True, sleep=_sleep)
     runner.share = lambda how: own.share(inventory, how)
+    if emulated.is_emulated(inventory) and (scenario.lab is None or scenario.lab.priority):
+        runner.priority = own.RanksPriority(inventory)
+    kept.data["environment"]["priority"] = runner.priority is not None
     with bounded(kept, verbs, f"testbed reproduce {scenario.name} --resume {kept.name}", leaves=True):
         runner.measure()
     kept.data["left"] = left_words(kept, verbs)
