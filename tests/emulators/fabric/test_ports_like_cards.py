@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from emulators.fabric.hosts import sysctls
-from emulators.fabric.switches import at_once
+from emulators.fabric.switches import QUEUE_BYTES, at_once
 from emulators.generate.command import Wanted, free_ports, generate
 from emulators.generate.electrical import parse
-from emulators.inventory.config import read_config
+from emulators.inventory.config import Queue, read_config
 from emulators.inventory.lines import LineConfig
 from tests.emulators.fabric.emulated import EmulatedLab
 
@@ -67,3 +67,10 @@ def test_where_lines_have_delay_sockets_have_room_for_twice_what_is_on_its_way(
     generate(tmp_path, Wanted((30_001, 30_002), (30_003, 30_004), str(tmp_path / "state"), 0.02))
     found = sysctls(replace(read_config(tmp_path), lines=tuple(lines)))
     assert found == ({} if room is None else {"tcp_rmem": f"4096 {room} {32 << 20}"})
+
+
+def test_an_uplink_of_a_generated_lab_has_the_queue_of_a_port(tmp_path: Path) -> None:
+    kinds = (parse("ideal"), parse("oversubscribed:2"))
+    generate(tmp_path, Wanted((30_001, 30_002), (30_003, 30_004), str(tmp_path / "state"), 0.02, electrical=kinds, rack=1))
+    single, tree = read_config(tmp_path).segments
+    assert single.queue is None and tree.queue == Queue(QUEUE_BYTES, "fifo")
