@@ -31,8 +31,8 @@ def child(heartbeat: int) -> None:
     """Serve until SIGTERM."""
     import gc
 
-    try:  # a commit must not wait for a job's computing, nor for sshd; jobs do not inherit it
-        os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(1))
+    try:  # a commit must not wait for a job's computing, nor for sshd; jobs do not inherit it. 2: an emulated lab's ranks have 1
+        os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(2))
     except OSError:
         with contextlib.suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, 0, -15)

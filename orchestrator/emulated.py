@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -73,41 +73,67 @@ def state_dir(inventory: Path) -> Path:
     return (inventory.resolve() / Path(key).expanduser()).parent
 
 
+class Conversation:
+    """A connection to the running lab's control socket. What the lab grants to a connection ends with it."""
+
+    def __init__(self, inventory: Path, timeout_s: float = ASK_S) -> None:
+        """Raises: Unreachable - the lab does not run. Untrusted - its directory belongs to another user."""
+        self._folder = state_dir(inventory)
+        self._link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._link.settimeout(timeout_s)
+        try:
+            _connect(self._link, self._folder)
+        except OSError as error:
+            self.close()
+            raise self._not_running() from error
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        self._link.close()
+
+    def ask(self, op: str, timeout_s: float = ASK_S, **arguments: object) -> dict[str, Any]:
+        """Send one request. Raises: as the function `ask`."""
+        deadline = time.monotonic() + timeout_s
+        try:
+            self._link.settimeout(timeout_s)
+            self._link.sendall(json.dumps({"op": op, **arguments}).encode() + b"\n")
+            received = b""
+            while b"\n" not in received:
+                self._link.settimeout(max(0.01, deadline - time.monotonic()))
+                piece = self._link.recv(65536)
+                if not piece:
+                    break
+                received += piece
+        except TimeoutError as error:
+            raise TimedOut(
+                f"emulated lab: no answer to {op!r} within {timeout_s:.0f} s", hint=f"see {self._folder / 'lab.log'}"
+            ) from error
+        except OSError as error:
+            raise self._not_running() from error
+        try:
+            answer = json.loads(received)
+            fine = answer["ok"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise Garbled(f"emulated lab: asked {op!r}, answered {received[:200]!r}") from error
+        if not fine:
+            kind = Missing if answer.get("bad_request") else TestbedError
+            raise kind(f"emulated lab: {op}: {answer.get('error', 'refused')}")
+        return dict(answer)
+
+    def _not_running(self) -> Unreachable:
+        return Unreachable(f"the emulated lab is not running ({self._folder / 'control.sock'})", hint="testbed lab start")
+
+
 def ask(inventory: Path, op: str, timeout_s: float = ASK_S, **arguments: object) -> dict[str, Any]:
     """Send the running lab one request on its control socket.
 
     Raises: Unreachable - it does not run. Untrusted - its directory belongs to another user. TimedOut, Garbled - no proper answer.
     Missing - it has no such thing, or cannot do what was asked. TestbedError - the request failed.
     """
-    folder = state_dir(inventory)
-    deadline = time.monotonic() + timeout_s
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as link:
-        link.settimeout(timeout_s)
-        try:
-            _connect(link, folder)
-            link.sendall(json.dumps({"op": op, **arguments}).encode() + b"\n")
-            received = b""
-            while b"\n" not in received:
-                link.settimeout(max(0.01, deadline - time.monotonic()))
-                piece = link.recv(65536)
-                if not piece:
-                    break
-                received += piece
-        except TimeoutError as error:
-            raise TimedOut(
-                f"emulated lab: no answer to {op!r} within {timeout_s:.0f} s", hint=f"see {folder / 'lab.log'}"
-            ) from error
-        except OSError as error:
-            raise Unreachable(f"the emulated lab is not running ({folder / 'control.sock'})", hint="testbed lab start") from error
-    try:
-        answer = json.loads(received)
-        fine = answer["ok"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise Garbled(f"emulated lab: asked {op!r}, answered {received[:200]!r}") from error
-    if not fine:
-        kind = Missing if answer.get("bad_request") else TestbedError
-        raise kind(f"emulated lab: {op}: {answer.get('error', 'refused')}")
-    return dict(answer)
+    with closing(Conversation(inventory, timeout_s)) as conversation:
+        return conversation.ask(op, timeout_s, **arguments)
 
 
 def cables(status: Mapping[str, Any]) -> dict[str, str]:

@@ -44,7 +44,7 @@ from emulators.fabric.netlink import (
 )
 from emulators.fabric.queues import Queues, port_mac
 from emulators.fabric.sshd import Keys
-from emulators.fabric.switches import OUTWARD, QUEUE_BYTES, UNLIMITED_BPS, cables, limited, queue_bytes, switched
+from emulators.fabric.switches import OUTWARD, QUEUE_BYTES, UNLIMITED_BPS, at_once, cables, limited, queue_bytes, switched
 from emulators.inventory.config import LabConfig
 from emulators.optics.light import Lit
 from emulators.optics.turning import Turning
@@ -240,11 +240,11 @@ class Fabric:
                 index = FIRST_GLASS_INDEX + len(self._index)
                 self._index[HostPort(name, port)] = self._entry[HostPort(name, port)] = index
                 turns = HostPort(name, port) in turned
-                near = End(index, f"h{host.number}p{port}", mtu=self.config.mtu)
-                mac = port_mac(host.number, port)
-                fibres.append(veth(near, End(FIRST_PORT_INDEX + port, interface, mac, net=nets[name], segments=int(turns))))
                 segment = segment_at.get(HostPort(name, port))
                 rate_bps = segment.rate_bps if segment else self.config.rate_bps
+                near = End(index, f"h{host.number}p{port}", mtu=self.config.mtu)
+                mac, most = port_mac(host.number, port), 1 if turns else at_once(rate_bps, self.config.mtu)
+                fibres.append(veth(near, End(FIRST_PORT_INDEX + port, interface, mac, net=nets[name], segments=most)))
                 self._usual_bps[index] = self._usual_bps[index + OUTWARD] = rate_bps if rate_bps < UNLIMITED_BPS else 0
                 fibres.append(clsact(index))
                 if turns:

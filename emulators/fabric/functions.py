@@ -17,10 +17,10 @@ from pathlib import Path
 
 from emulators.fabric import linux
 from emulators.fabric.netlink import End, Netlink, address, link_state, subnet_route
+from emulators.fabric.priority import LAB
 from emulators.inventory.config import Segment
 
 INDEX, PORT = 2, 7470
-NICE = -10
 SO_SNDBUFFORCE, SO_RCVBUFFORCE = 32, 33  # asm-generic/socket.h; Python does not name them
 BUFFER_BYTES = 8 << 20
 """Of the socket: every worker of a job may send all its slots at once."""
@@ -127,7 +127,8 @@ def _serve(number: int, segment: Segment, data: socket.socket, door: socket.sock
     own, mac = place(number)
     process = Process(segment.functions, Place(segment.name, own, PORT, mac, f"F{number + 1:04d}"), data, door, orders)
     with suppress(OSError):
-        os.setpriority(os.PRIO_PROCESS, 0, NICE)  # a switch does not get slower because hosts are busy
+        # A switch does not get slower because hosts are busy; `nice` would count inside this session only (autogroup).
+        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(LAB))
     orders.send(json.dumps({"up": True}).encode())
     process.serve()
     return 0

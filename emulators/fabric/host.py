@@ -37,13 +37,17 @@ HOME = "/run/root"  # not /root: the user's clone or Python may live there, and 
 
 @dataclass(frozen=True, slots=True)
 class HostPlan:
-    """The specification of a host. `files` are written into its own /etc (`ETC`) or /run/lab."""
+    """The specification of a host. `files` are written into its own /etc (`ETC`) or /run/lab.
+
+    sysctls: of net.ipv4, set before there is a socket.
+    """
 
     name: str
     mgmt_address: str
     ports: tuple[int, ...]
     files: Mapping[str, str]
     cpus: frozenset[int]
+    sysctls: Mapping[str, str]
 
 
 def live(plan: HostPlan, control: socket.socket, door: socket.socket, machine_proc: int) -> int:
@@ -76,6 +80,8 @@ def _furnish(plan: HostPlan) -> None:
     linux.mount("none", "/", flags=linux.MS_REC | linux.MS_PRIVATE)
     quiet = linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC
     linux.mount("proc", "/proc", "proc", quiet)
+    for name, value in plan.sysctls.items():
+        Path("/proc/sys/net/ipv4", name).write_text(value)
     linux.mount("sysfs", "/sys", "sysfs", quiet)  # shows this host's interfaces, not the machine's
     linux.mount("run", "/run", "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, "mode=0755")
     linux.mount("testbed", "/var/lib/testbed", "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, "mode=0755")
@@ -134,8 +140,11 @@ def _keep_doors(plan: HostPlan, control: socket.socket, door: socket.socket, inn
     programs = Programs()
     waiting: list[tuple[float, socket.socket]] = []  # since when each connection waits for a slow sshd
     while True:
-        due_s = min((since for since, _ in waiting), default=0.0) + slow_s
-        for fd, _ in poll.poll(max(0.0, due_s - time.monotonic()) * 1000 + 1 if waiting else None):
+        due = [since + slow_s for since, _ in waiting] + [at for at in (programs.priority.due_s,) if at is not None]
+        ready = poll.poll(max(0.0, min(due) - time.monotonic()) * 1000 + 1 if due else None)
+        with suppress(OSError):
+            programs.priority.look()
+        for fd, _ in ready:
             if fd != control.fileno():
                 if connection := _accepted(doors[fd]):
                     waiting.append((time.monotonic(), connection))

@@ -20,6 +20,8 @@ from emulators.inventory.config import LabConfig
 FIRST_GLASS_INDEX = 1000  # of interfaces: those of hosts come before
 JOB_UID = 65100  # of the first user of jobs; no distribution hands out numbers from here to 65533 by itself (Debian policy 9.2.2)
 
+RECEIVE_BYTES, MOST_RECEIVE_BYTES = 1 << 20, 32 << 20
+
 
 class CannotBuild(RuntimeError):
     """The kernel or the rights of this process do not allow the fabric; the message names what is missing."""
@@ -101,7 +103,7 @@ def start(config: LabConfig, keys: Keys, doors: Mapping[str, socket.socket], mac
     for name, facts in config.hosts.items():
         private, public = keys.hosts[name]
         files = {**common, "hostname": f"{name}\n", "host_key": private, "host_key.pub": public}
-        plan = HostPlan(name, facts.mgmt_address, tuple(facts.interfaces), files, cpus)
+        plan = HostPlan(name, facts.mgmt_address, tuple(facts.interfaces), files, cpus, sysctls(config))
         parent_end, child_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         linux.unshare(linux.NEW_PID)
         pid = os.fork()
@@ -116,6 +118,16 @@ def start(config: LabConfig, keys: Keys, doors: Mapping[str, socket.socket], mac
     for host in hosts.values():
         host.machine_pid = int(str(host.receive()["made"]))
     return hosts
+
+
+def sysctls(config: LabConfig) -> dict[str, str]:
+    """What hosts have otherwise than the machine: where lines have delay, room in every socket for what is on its way.
+
+    A window opens only when its reader takes more within a round trip than before, which at the machine's 128 kB is chance.
+    """
+    on_its_way = max((round(line.rate_bps / 8 * 2 * line.delay_s) for line in config.lines), default=0)
+    room = max(RECEIVE_BYTES, 2 * on_its_way)  # the kernel takes up to half of it for itself
+    return {"tcp_rmem": f"4096 {room} {max(room, MOST_RECEIVE_BYTES)}"} if on_its_way else {}
 
 
 def host_cpus(config: LabConfig) -> frozenset[int]:

@@ -1,4 +1,5 @@
-"""The programs of jobs on an emulated host, as its first process treats them: stopped, continued, killed, slowed; and their clock.
+"""The programs of jobs on an emulated host, as its first process treats them: stopped, continued, killed, slowed, put
+before others; and their clock.
 
 A job's programs are known by the environment that the agent gives them. The shell around each, which notes its exit status, is the
 agent's and is left alone.
@@ -14,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from emulators.fabric import linux
+from emulators.fabric.priority import Priority
 
 SLICE_S = 0.004
 """How often a hog looks what programs used, and its shortest turn: about what the kernel's scheduler gives (base_slice_ns of
@@ -50,10 +52,12 @@ class Programs:
 
     def __init__(self) -> None:
         self._hog = 0  # its process number
+        self.priority = Priority()
         self._clock = 0.0, 0.0, 0.0  # seconds ahead, how much more per second, since when
 
     def obey(self, request: Mapping[str, object]) -> dict[str, object]:
-        """Carry out a request: a `signal` to a `rank` or to `pids`, a `hog` that spares some, a `clock`. Raises: OSError."""
+        """Carry out a request: a `signal` to a `rank` or to `pids`, a `hog` that spares some, a `clock`,
+        `priority` for a time. Raises: OSError."""
         match request:
             case {"do": "signal", "name": str(name), "rank": int(rank)}:
                 return {"pids": self._strike(signal.Signals[name], rank)}
@@ -64,6 +68,11 @@ class Programs:
             case {"do": "clock", "ahead_s": int() | float() as ahead_s, "rate": int() | float() as rate}:
                 self._clock = float(ahead_s), float(rate), time.monotonic()
                 self.set_clock(always=True)
+            case {"do": "priority", "user": str(user), "for_s": int() | float() as for_s}:
+                return {"programs": self.priority.give(user, float(for_s))}
+            case {"do": "no priority"}:
+                self.priority.take_back()
+                return {"lost": sorted(self.priority.lost.values())}
             case _:
                 raise OSError(f"unknown request {request}")
         return {}

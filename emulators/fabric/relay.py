@@ -18,6 +18,7 @@ from emulators.fabric import linux
 from emulators.fabric.glass import HostPort
 from emulators.fabric.line import Line, Network
 from emulators.fabric.netlink import Message, clsact, link_mtu, link_state
+from emulators.fabric.priority import LAB
 from emulators.inventory.lines import LineConfig
 
 TAP = 1 << 22
@@ -25,7 +26,6 @@ TAP = 1 << 22
 SET_IFF, SET_INDEX = 0x400454CA, 0x400454DA  # ioctls of linux/if_tun.h
 IFF_TAP, IFF_NO_PI = 0x0002, 0x1000
 BURST = 64  # packets taken from one device before the next one has its turn
-PRIORITY = 1  # of SCHED_FIFO: before everything that is not real-time
 
 
 def taps(ports: Mapping[HostPort, int]) -> dict[HostPort, int]:
@@ -68,7 +68,7 @@ def _serve(lines: Mapping[int, Line]) -> int:
     linux.close_all_but(set(lines))
     lines = {os.dup(fd): line for fd, line in lines.items()}  # low numbers, as select(2) wants them; it waits to the microsecond
     with contextlib.suppress(OSError):
-        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(PRIORITY))
+        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(LAB))
     while True:
         move(lines)
 

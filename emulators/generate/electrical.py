@@ -15,6 +15,8 @@ from dataclasses import dataclass
 
 KINDS = ("ideal", "fat-tree", "oversubscribed", "domains", "rails", "dual")
 UNSHAPED_MBPS = 25_000
+PORT_QUEUE_KB = 512
+"""Of a port (`switches.QUEUE_BYTES`), and so of an uplink: one that had the queues of all hosts behind it would hold seconds."""
 FUNCTIONS = {
     "aggregate": "{slots: 64, slot_bytes: 8192, jobs: 2}",
     "cache": "{entries: 1024, entry_bytes: 1024}",
@@ -79,7 +81,8 @@ def segments(
 ) -> list[str]:
     """The lines of fibres.yml. default_mbps: of all ports of a specification that names no rate; rack: hosts of a leaf switch.
 
-    controls: loopback ports, one for each switch that has functions. queue: of every segment, kB and how those with racks share.
+    controls: loopback ports, one for each switch that has functions. queue: of every segment, kB and how those with racks share;
+    None: of those with racks, as a port has it.
 
     Raises ValueError: domains or rails that the hosts do not divide into, or of a single host; a rate that no inventory accepts.
     """
@@ -102,8 +105,9 @@ def segments(
             if spec.functions:
                 functions = ", ".join(f"{function}: {FUNCTIONS[function]}" for function in spec.functions)
                 lines[-1] += f",\n     address: 127.0.0.1:{next(control)}, functions: {{{functions}}}"
-            if queue:
-                lines[-1] += f",\n     queue: {{kb: {queue[0]}, share: {queue[1] if racked else 'fifo'}}}"
+            if queue or racked:
+                kb, share = queue or (PORT_QUEUE_KB, "fifo")
+                lines[-1] += f",\n     queue: {{kb: {kb}, share: {share if racked else 'fifo'}}}"
             lines[-1] += "}"
         port += spec.ports
     return lines

@@ -5,7 +5,7 @@ failed us. Ops: status, glass, writes, history {device},
 settle {device, s}, pieces {device, as}, power {device, port, dbm or weaker_db}, faults.add {device, kind, ...},
 faults.remove {device, number} (host instead of device for faults of hosts and links), faults.list, truth {device},
 fibre {name, cut}, fibre.swap {a, b, ends}, link {host, port, up}, queue.share {share},
-queue.job {hosts}, host.sshd {host, up, slow_s}, host.down {host}, stop.
+queue.job {hosts}, priority {for_s}, host.sshd {host, up, slow_s}, host.down {host}, stop.
 What changed the lab is kept in a log, which faults.list returns.
 
 The wall clock of a single host cannot be stepped: Linux has time namespaces for the monotonic and the boot clock only
@@ -31,6 +31,7 @@ from emulators.fabric.functions import Functions
 from emulators.fabric.glass import HostPort
 from emulators.fabric.hosts import Host
 from emulators.lab.injector import Injector
+from emulators.lab.priority import RanksPriority
 from emulators.lab.running import Lab
 from emulators.optics.light import Optic
 from emulators.optics.rotorplant import RotorPlant
@@ -82,6 +83,7 @@ class Control:
         self._started = time.monotonic()
         self._injector = Injector(lab)
         self._talks: set[asyncio.Task[None]] = set()
+        self._priority, self._asker = RanksPriority(lab), object()
         self._operations: dict[str, Callable[[Request], Words]] = {
             "status": self._status,
             "glass": lambda _: {"glass": {name: sorted(pairs) for name, pairs in lab.glass.items()}},
@@ -99,6 +101,7 @@ class Control:
             "link": self._link,
             "queue.share": self._share,
             "queue.job": self._job,
+            "priority": lambda request: self._priority.order(request, self._asker),
             "host.sshd": self._host_sshd,
             "host.down": self._host_down,
             "stop": self._stop,
@@ -116,11 +119,12 @@ class Control:
             return
         try:
             while line := await reader.readline():
-                writer.write(json.dumps(self.answer(line)).encode() + b"\n")
+                writer.write(json.dumps(self.answer(line, writer)).encode() + b"\n")
                 await writer.drain()
         except (ConnectionError, asyncio.CancelledError):
             pass
         finally:
+            self._priority.ended(writer)
             writer.close()
 
     def hang_up(self) -> None:
@@ -128,9 +132,10 @@ class Control:
         for talk in self._talks:
             talk.cancel()
 
-    def answer(self, line: bytes) -> Words:
-        """Carry out one request."""
+    def answer(self, line: bytes, asker: object = None) -> Words:
+        """Carry out one request. asker: the connection that it came by."""
         op: object = None
+        self._asker = asker
         try:
             request = json.loads(line)
             if not isinstance(request, dict):

@@ -9,15 +9,16 @@ from collections.abc import Callable, Mapping
 
 from emulators.devices.dialects.base import AnyDialect
 from emulators.fabric.build import Fabric
+from emulators.fabric.priority import LAB
 from emulators.inventory.config import LabConfig
 from emulators.lab.control import Control
 from emulators.lab.running import Doors, Lab, log
 
 
 def take_priority() -> None:
-    """Run this process before others, its children not: a busy machine must not stretch the switching time it emulates."""
+    """Run this process before all others, its children not: a busy machine must not stretch the switching time it emulates."""
     try:
-        os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(1))
+        os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(LAB))
     except OSError as problem:
         log(f"no real-time priority ({problem.strerror}): light may move late when the cores are busy")
 

@@ -23,7 +23,10 @@ Workload = Annotated[
     ),
 ]
 Dwell = Annotated[float | None, typer.Option("--dwell", metavar="S", help="Light of a slot (s); by default for a duty of 90 %.")]
-Guard = Annotated[float, typer.Option("--guard", min=0, metavar="S", help="Hosts stop sending this long (s) before a slot's end.")]
+Guard = Annotated[
+    str,
+    typer.Option("--guard", metavar="S|auto", help="Hosts stop sending this long (s) before a slot's end; auto: as packets wait."),
+]
 Pattern = Annotated[
     str,
     typer.Option(
@@ -61,7 +64,7 @@ def periodic(
     call: Call,
     workload: Workload = None,
     dwell: Dwell = None,
-    guard: Guard = 0.0,
+    guard: Guard = "0",
     pattern: Pattern = "staggered",
     out: Out = None,
     hosts: Hosts = None,
@@ -86,11 +89,12 @@ def periodic(
     one_of(pattern, PATTERNS, "--pattern")
     if dwell is not None and not 0 < dwell <= 3600:
         raise Usage(f"--dwell {dwell:g}: wanted a time above 0, at most 3600 s", hint="--dwell 0.45")
+    guard_s = _guard_s(guard)
     lab = load_lab(call.settings.inventory)
     named = tuple(host.strip() for host in (hosts or "").split(",") if host.strip())
     wanted = Wanted("topoopt", hosts=named, ports=ports, scale=scale, iterations=iterations, seed=seed)
     static = design(read_workload(workload), lab, wanted)
-    found = designed(static, document(static), lab, pattern=pattern, dwell_s=dwell, guard_s=guard, name=name)
+    found = designed(static, document(static), lab, pattern=pattern, dwell_s=dwell, guard_s=guard_s, name=name)
     text = json.dumps(found.content, indent=1) + "\n"
     read_plan(text, str(out or "plan.json"), lab)
     if out is not None:
@@ -98,6 +102,19 @@ def periodic(
     where = f" --inventory {shlex.quote(call.inventory)}" if call.inventory else ""
     hint = "" if out is None else f"testbed up{where} --topology {shlex.quote(str(out))}"
     return Result(data(found), shown(found), hint=hint)
+
+
+def _guard_s(text: str) -> float | None:
+    """The guard of an option, None for `auto`. Raises: Usage - it is no time."""
+    if text == "auto":
+        return None
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds <= 3600:
+        raise Usage(f"--guard {text}: wanted a time of 0 to 3600 s, or auto", hint="--guard auto")
+    return seconds
 
 
 def data(found: PeriodicDesign) -> dict[str, Any]:

@@ -229,6 +229,9 @@ def _on_lab(call: Call, scenario: Scenario, kept: ComparisonRecord | None, check
     runner = Runner(kept, scenario, verbs, say, lambda ms: own.set_switching_time(inventory, ms), stalls=True, sleep=_sleep)
     runner.share = lambda how: own.share(inventory, how)
     runner.slowed = lambda slot: slowed_by(call, kept, slot)
+    if emulated.is_emulated(inventory) and (scenario.lab is None or scenario.lab.priority):
+        runner.priority = own.RanksPriority(inventory)
+    kept.data["environment"]["priority"] = runner.priority is not None
     with bounded(kept, verbs, f"testbed experiment reproduce {scenario.name} --resume {kept.name}", leaves=True):
         runner.measure_rounds(lambda: is_narrow(call, kept))
     kept.data["left"] = left_words(kept, verbs)

@@ -246,7 +246,12 @@ class ScheduleEdge(Edge):
         Field(description="what ends a slot: its time, or (phase) the first end of an iteration of the job after that time"),
     ] = "clock"
     dwell_s: Annotated[Seconds, Field(description="light of one slot, from its arrival to its end")]
-    guard_s: Annotated[float, Field(ge=0, le=3600, description="hosts stop sending this long before a slot's expected end")] = 0.0
+    guard_s: Annotated[
+        Annotated[float, Field(ge=0, le=3600)] | Literal["auto"],
+        Field(
+            description="hosts stop sending this long before a slot's expected end; auto: until what waits in a port has arrived"
+        ),
+    ] = 0.0
     slots: Annotated[
         list[TimeslotEdge], Field(description=f"one after the other, then from the first again; at most {MOST_SLOTS}")
     ] = Field(default_factory=list)

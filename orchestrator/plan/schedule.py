@@ -27,6 +27,10 @@ FOLLOWED_S = 0.1
 """Least dwell (s) at which hosts' ports lose carrier in the nights of a device that turns by itself, as emulated."""
 HOST_PERIOD_S = 0.05
 """Least time (s) of a slot and its night that hosts turn at (`agent/slots/operations.py`)."""
+BURST_S, PACKET_BYTES, BURST_BYTES = 0.002, 9014, 65_536
+"""What TCP hands to a port at once: an emulated one takes what it carries in this time (`emulators/fabric/switches.py`), a packet
+at least, and none takes more than 64 kB."""
+FIBRE_S_PER_M = 4.9e-9
 AT: Path = ("schedule",)
 
 
@@ -43,10 +47,9 @@ class ScheduleReader:
         edge = attempt(ScheduleEdge, raw) if raw is not None else None
         if edge is None:
             return None
-        if edge.guard_s >= edge.dwell_s:
-            words = (
-                f"hosts would stop sending {seconds_text(edge.guard_s)} before the end of a slot of {seconds_text(edge.dwell_s)}"
-            )
+        guard_s = auto_guard_s(self.lab) if edge.guard_s == "auto" else edge.guard_s
+        if guard_s >= edge.dwell_s:
+            words = f"hosts would stop sending {seconds_text(guard_s)} before the end of a slot of {seconds_text(edge.dwell_s)}"
             self.problems.add((*AT, "guard_s"), f"{words}: nothing is left to send in; wanted less than dwell_s")
         self.kinds(edge, document.get("job") is not None)
         self.either(edge)
@@ -64,7 +67,7 @@ class ScheduleReader:
         elif len(set(map(frozenset, (slot.links for slot in slots)))) == 1:
             self.problems.add((*AT, "slots"), "all slots have the same links, so nothing turns: write them as the plan's links")
         self.dwell(edge, slots)
-        return Schedule(slots, edge.dwell_s, edge.guard_s, edge.kind, edge.follow, edge.late, edge.pattern or "", edge.tcp)
+        return Schedule(slots, edge.dwell_s, guard_s, edge.kind, edge.follow, edge.late, edge.pattern or "", edge.tcp)
 
     def kinds(self, edge: ScheduleEdge, job: bool) -> None:
         """A schedule by phases needs a job, and light to go by, as nobody knows when its iterations end."""
@@ -195,6 +198,18 @@ class ScheduleReader:
         if edge.follow == "light" and shortest < FOLLOWED_S:
             words += f" with follow: clock, {FOLLOWED_S:g} s with follow: light"
         self.problems.add((*AT, "dwell_s"), words)
+
+
+def auto_guard_s(lab: Lab) -> float:
+    """How long (s) what waits in a port takes to arrive: the two bursts of a connection that fills the slowest port, and the way.
+
+    The way is that of light through the longest fibre of a host, there and back, and the longest trunk.
+    """
+    rate = min(host.link_mbps for host in lab.hosts.values()) * 1e6 / 8
+    queue_bytes = 2 * min(max(rate * BURST_S, PACKET_BYTES), BURST_BYTES)
+    way_m = 2 * max((fibre.length_m for fibre in lab.fibres.values()), default=0.0)
+    way_m += max((trunk.length_m for trunk in lab.trunks), default=0.0)
+    return ceil((queue_bytes / rate + way_m * FIBRE_S_PER_M) * 1e6) / 1e6
 
 
 def settling(slots: Sequence[Slot], lab: Lab) -> dict[DeviceName, float]:

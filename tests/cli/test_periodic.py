@@ -40,6 +40,17 @@ def test_without_a_dwell_light_is_there_for_nine_tenths_of_the_time(cli: Any) ->
     assert data["iteration_ms"]["static"] < data["iteration_ms"]["periodic"]
 
 
+def test_a_guard_may_be_as_long_as_packets_wait(cli: Any) -> None:
+    said = cli("design", "periodic", *AT, *DLRM, "--dwell", "0.45", "--guard", "auto")
+    assert "dwell 450 ms, guard 4.0 ms, dark 60 ms" in said.out
+    data = cli("design", "periodic", *AT, *DLRM, "--dwell", "0.45", "--guard", "auto", "--json").json["data"]
+    assert data["plan"]["schedule"]["guard_s"] == "auto"
+    for text in ("never", "-1", "nan"):
+        assert (
+            f"--guard {text}: wanted a time of 0 to 3600 s, or auto" in cli("design", "periodic", *AT, *DLRM, "--guard", text).err
+        )
+
+
 def test_all_ports_may_show_the_same_pairs(cli: Any) -> None:
     words = ("design", "periodic", *AT, *DLRM, "--dwell", "0.45", "--pattern", "round-robin", "--ports", "2", "--name", "n")
     data = cli(*words, "--json").json["data"]

@@ -111,6 +111,19 @@ def test_what_is_read_is_written_and_read_again(lab: Lab, schedule: dict[str, An
     assert plan.schedule is not None and again.schedule == replace(plan.schedule, pattern="")
 
 
+@pytest.mark.parametrize(
+    ("mbps", "length_m", "guard_s"),
+    [(250, 0, 0.004), (100, 0, 0.004), (20, 0, 0.007212), (25_000, 0, 0.000042), (25_000, 10_000, 0.00014)],
+)
+def test_a_guard_by_itself_is_as_long_as_two_bursts_wait_and_light_travels(
+    lab: Lab, mbps: float, length_m: float, guard_s: float
+) -> None:
+    hosts = {name: replace(host, link_mbps=mbps) for name, host in lab.hosts.items()}
+    fibres = {port: replace(fibre, length_m=length_m) for port, fibre in lab.fibres.items()}
+    plan = read(replace(lab, hosts=hosts, fibres=fibres), schedule=slots(*TRIANGLE, guard_s="auto"))
+    assert plan.schedule is not None and plan.schedule.guard_s == pytest.approx(guard_s, abs=1.1e-6)
+
+
 def test_other_hosts_take_their_places_in_slots_and_patterns(lab: Lab) -> None:
     swapped = json.loads(relabelled_text(text(schedule=slots(*TRIANGLE)), {"gpu01": "gpu02", "gpu02": "gpu01"}))
     assert swapped["schedule"]["slots"][1]["links"] == [pair("gpu01:p1", "gpu03:p1")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import re
@@ -17,20 +18,21 @@ from typing import Any
 import pytest
 
 from emulators.__main__ import EXIT_MISSING
+from emulators.fabric.hosts import JOB_UID
 from emulators.lab import control
 from tests.security.conftest import Guarded
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="namespaces need root")
 
 
-async def asked(path: Path, uid: int) -> dict[str, Any]:
-    """What a process of `uid` hears from a control socket that everybody may open."""
+async def asked(path: Path, uid: int, **request: object) -> dict[str, Any]:
+    """What a process of `uid` hears from a control socket that everybody may open; without a request it says nothing."""
     program = "\n".join(
         (
             "import json, socket, sys",
             "s = socket.socket(socket.AF_UNIX)",
             "s.connect(sys.argv[1])",
-            "if sys.argv[2] == '0': s.sendall(json.dumps({'op': 'faults.list'}).encode() + bytes([10]))",
+            "if sys.argv[2] != '{}': s.sendall(sys.argv[2].encode() + bytes([10]))",
             "print(s.recv(4096).decode())",
         )
     )
@@ -39,7 +41,7 @@ async def asked(path: Path, uid: int) -> dict[str, Any]:
         "-c",
         program,
         str(path),
-        str(uid),
+        json.dumps(request),
         stdout=subprocess.PIPE,
         user=uid,
         group=uid,
@@ -59,9 +61,42 @@ async def test_a_stranger_is_refused_even_if_he_can_open_the_socket(monkeypatch:
     door = await asyncio.start_unix_server(control.Control(lab).talk, folder / "s")  # type: ignore[arg-type]
     (folder / "s").chmod(0o777)
     try:
-        assert (await asked(folder / "s", 0))["ok"]
+        assert (await asked(folder / "s", 0, op="faults.list"))["ok"]
         said = await asked(folder / "s", 65534)
         assert not said["ok"] and "another user" in said["error"]
+    finally:
+        door.close()
+        await door.wait_closed()
+        (folder / "s").unlink(missing_ok=True)
+        folder.rmdir()
+
+
+@needs_root
+async def test_neither_a_stranger_nor_the_user_of_jobs_gets_priority_for_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = Path(f"/tmp/testbed-door-{os.getpid()}")
+    folder.mkdir()
+    folder.chmod(0o755)
+    orders: list[dict[str, object]] = []
+
+    def order(**words: object) -> dict[str, object]:
+        orders.append(words)
+        return {"programs": 1, "lost": []}
+
+    host = SimpleNamespace(name="gpu01", pid=1, order=order)
+    config = SimpleNamespace(hosts={"gpu01": SimpleNamespace(job_user="testbed-job")}, seed=1)
+    lab = SimpleNamespace(servers={}, glass={}, hosts={"gpu01": host}, config=config)
+    door = await asyncio.start_unix_server(control.Control(lab).talk, folder / "s")  # type: ignore[arg-type]
+    (folder / "s").chmod(0o777)
+    try:
+        for uid in (65534, JOB_UID):
+            # The answer comes without the request being read, so a request that is sent may meet a closed connection.
+            with contextlib.suppress(json.JSONDecodeError):
+                said = await asked(folder / "s", uid, op="priority", for_s=60)
+                assert not said["ok"] and "another user" in said["error"]
+            assert orders == []
+        assert await asked(folder / "s", 0, op="priority", for_s=60) == {"ok": True, "programs": {"gpu01": 1}}
+        await asyncio.sleep(0)
+        assert [words["do"] for words in orders] in (["priority"], ["priority", "no priority"])
     finally:
         door.close()
         await door.wait_closed()

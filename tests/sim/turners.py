@@ -277,7 +277,7 @@ class Turners(Plot):
     async def perform(self, actor: Actor, typed: Typed) -> None:
         match typed.word:
             case "turn":
-                await self.world.command(actor, begin, TurnOptions())
+                await self.world.command(actor, begin_schedule, TurnOptions())
             case "turn stop":
                 await self.world.command(actor, self.stop, wait_s=typed.wait_s)
             case _:

@@ -54,7 +54,8 @@ class Grant:
         try:
             if self.device:
                 link.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, self.device.encode())
-            link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER_BYTES)
+            for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):  # all slots of a window are sent at once
+                link.setsockopt(socket.SOL_SOCKET, option, BUFFER_BYTES)
             link.bind((own, 0))
             link.setsockopt(socket.IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_DO)
             link.connect((self.address, self.port))

@@ -6,6 +6,8 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 
 import optical_testbed_home
@@ -13,6 +15,8 @@ from optics.errors import BadFile
 from orchestrator import emulated
 from orchestrator.experiments.files.scenario.values import WantedLab
 
+LONGEST_S = 60.0
+"""For an answer to a request about the programs of all hosts."""
 _SETTLE = re.compile(r"(settle_s: )[0-9.e-]+")
 
 
@@ -52,6 +56,27 @@ def prepare_lab(folder: Path, wanted: WantedLab) -> Path:
 def share(inventory: Path, how: str) -> None:
     """Have the running lab's packet switches share uplinks by `fifo` or `job`. Raises: as `emulated.ask`."""
     emulated.ask(inventory, "queue.share", share=how)
+
+
+class RanksPriority:
+    """Real-time priority for the ranks of a running lab. It ends with the connection, so with this process at the latest."""
+
+    def __init__(self, inventory: Path) -> None:
+        self._inventory = inventory
+        self._conversation: emulated.Conversation | None = None
+
+    def take(self, for_s: float) -> None:
+        """Have the lab give it to all ranks that run now, for so long (s) at most. Raises: as `emulated.ask`."""
+        self._conversation = self._conversation or emulated.Conversation(self._inventory)
+        self._conversation.ask("priority", LONGEST_S, for_s=for_s)
+
+    def give_back(self) -> Mapping[str, Sequence[str]]:
+        """Have the lab take it back; return by host which programs had lost it before, and why. Raises: as `emulated.ask`."""
+        conversation, self._conversation = self._conversation, None
+        if conversation is None:
+            return {}
+        with closing(conversation):
+            return dict(conversation.ask("priority", LONGEST_S, for_s=0)["lost"])
 
 
 def set_switching_time(inventory: Path, ms: float) -> None:

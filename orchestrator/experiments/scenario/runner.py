@@ -20,6 +20,8 @@ from orchestrator.jobs.report import ALIVE, JobStatus
 
 LEAST = 3
 """Least number of iterations of a measurement."""
+CHANGE_S = 120.0
+"""Ranks keep their priority this much longer (s) than the watchdog waits for iterations: a change may come between."""
 
 
 class Verbs(Protocol):
@@ -35,6 +37,13 @@ class Verbs(Protocol):
     def down(self) -> DownReport: ...
 
 
+class Priority(Protocol):
+    """Real-time priority for the ranks of an emulated lab (`experiments.scenario.lab`)."""
+
+    def take(self, for_s: float) -> None: ...
+    def give_back(self) -> Mapping[str, Sequence[str]]: ...
+
+
 class Stalled(Exception):
     """A job did not get far enough within its watchdog's time; the message says how far."""
 
@@ -42,7 +51,7 @@ class Stalled(Exception):
 @dataclass
 class Runner:
     """Makes measurements. verbs: by tenant; settle: sets the switching time (ms) of the lab's switches; share: how uplinks are
-    shared.
+    shared; priority: for the ranks while they are measured.
 
     stalls: whether a stall is a result, as in a scenario; else it is an error, as in a comparison. slowed: what slowed the ranks of
     a measurement down; where that voids it, it is made again.
@@ -57,6 +66,7 @@ class Runner:
     sleep: Callable[[float], None] = time.sleep
     clock: Callable[[], float] = time.monotonic
     share: Callable[[str], None] | None = None
+    priority: Priority | None = None
     slowed: Callable[[Mapping[str, Any]], Slowed] | None = None
 
     def measure_rounds(self, narrow: Callable[[], bool]) -> None:
@@ -141,6 +151,7 @@ class Runner:
             slot["error"] = "interrupted" if isinstance(error, KeyboardInterrupt) else first_line(error)
             raise
         finally:
+            self._take_back(slot)
             slot["seconds"] = self.clock() - at
             self.record.save()
 
@@ -181,6 +192,7 @@ class Runner:
                 jobs = {tenant: self.verbs[tenant].status() for tenant in jobs}
                 for tenant, job in jobs.items():
                     slot["jobs"][tenant][0]["first"] = job.iterations + 1
+            self._before_others(arm)
             self._until(slot, arm, jobs, self.scenario.warm_up + self.scenario.iterations)
         finally:
             for name, tenant, _ in arm.beside:
@@ -217,6 +229,7 @@ class Runner:
             slot["jobs"][tenant] = [{"run": jobs[tenant].run, "first": jobs[tenant].iterations + 1, "last": 0}]
             if jobs[tenant].run not in slot["runs"]:
                 slot["runs"].append(jobs[tenant].run)
+        self._before_others(arm)
         self._until(slot, arm, jobs, self.scenario.warm_up)
         self._settle(arm.settle_ms)
         for tenant, setup in arm.setups.items():
@@ -230,6 +243,7 @@ class Runner:
             if now.run != parts[-1]["run"]:
                 parts.append({"run": now.run, "first": 1, "last": 0, "after": 0})
                 slot["runs"].append(now.run)
+        self._before_others(arm)
         self._until(slot, arm, jobs, self.scenario.iterations)
 
     def _until(self, slot: dict[str, Any], arm: Arm, jobs: dict[str, JobStatus], more: int) -> None:
@@ -272,6 +286,28 @@ class Runner:
         lab = self.scenario.lab
         if self.share is not None and lab is not None and any(each.share for each in self.scenario.arms.values()):
             self.share(arm.share or lab.queue.partition(":")[2])
+
+    def _before_others(self, arm: Arm) -> None:
+        """Give the ranks that run now priority over what else is on the machine. Not before a job has begun its iterations: loading
+        torch needs processors, not turns."""
+        if self.priority is None:
+            return
+        try:
+            self.priority.take(arm.watchdog_s + CHANGE_S)
+        except TestbedError as error:
+            with suppress(TestbedError):
+                self.priority.give_back()
+            self.priority = None
+            self.record.data.setdefault("environment", {})["priority"] = False
+            self.say(f"ranks have no priority over other programs of this machine: {first_line(error)}")
+
+    def _take_back(self, slot: dict[str, Any]) -> None:
+        """Take priority back. A connection that broke has done that."""
+        if self.priority is not None:
+            with suppress(TestbedError):
+                if lost := self.priority.give_back():
+                    slot["priority_lost"] = lost
+                    self.say("lost their priority: " + "; ".join(f"{host}: {', '.join(why)}" for host, why in lost.items()))
 
     def _stop(self) -> None:
         """Stop the jobs that run; what prevents it will end the next measurement, or show in the state that the lab is left in."""

@@ -27,7 +27,7 @@ from orchestrator.plan.design.flows import rate_mbps
 from orchestrator.plan.edges import MOST_SLOTS
 from orchestrator.plan.ports import assign_ports
 from orchestrator.plan.reader import read_plan
-from orchestrator.plan.schedule import REACTION_S, SETTLINGS, slowest_between_slots
+from orchestrator.plan.schedule import REACTION_S, SETTLINGS, auto_guard_s, slowest_between_slots
 from orchestrator.plan.target import normal
 from planner.model.demand import Demand, Group
 from planner.schedule.decomposition import for_demand
@@ -78,11 +78,20 @@ class PeriodicDesign:
 
 
 def periodic(
-    static: Design, content: Mapping[str, Any], lab: Lab, *, pattern: str, dwell_s: float | None, guard_s: float, name: str = ""
+    static: Design,
+    content: Mapping[str, Any],
+    lab: Lab,
+    *,
+    pattern: str,
+    dwell_s: float | None,
+    guard_s: float | None,
+    name: str = "",
 ) -> PeriodicDesign:
     """The schedule on the hosts and ports of a static design whose plan file has this content.
 
-    dwell_s: None for the one with a duty of `DUTY`. Raises: Infeasible - hosts share no ports, or nothing to send in.
+    dwell_s: None for the one with a duty of `DUTY`. guard_s: None for `auto` of plan files.
+
+    Raises: Infeasible - hosts share no ports, or nothing to send in.
     """
     hosts = static.hosts
     if len(hosts) < 3:
@@ -98,6 +107,7 @@ def periodic(
     plan = {"schema": "testbed.plan/1", "name": "draft", "schedule": {**words, **named, "dwell_s": 3600.0}}
     found = read_plan(json.dumps(plan), "the schedule", lab).schedule
     assert found is not None
+    auto, guard_s = guard_s is None, auto_guard_s(lab) if guard_s is None else guard_s
     moved = slowest_between_slots(found.slots, lab)
     settling_s = moved[1] if moved else 0.0
     dark_s = settling_s + REACTION_S
@@ -110,7 +120,7 @@ def periodic(
         raise Infeasible(f"a guard of {guard_s:g} s leaves nothing of a dwell of {dwell_s:g} s", hint=f"--guard {dwell_s / 10:g}")
     every, first = over.turning(dwell_s, guard_s, dark_s), over.turning(dwell_s, guard_s, dark_s, lane=0)
     transfers_s, each_s = mean_s(every, first, demand, rate)
-    schedule = {**words, "dwell_s": dwell_s} | ({"guard_s": guard_s} if guard_s else {})
+    schedule = {**words, "dwell_s": dwell_s} | ({"guard_s": "auto" if auto else guard_s} if guard_s else {})
     result = PeriodicDesign(
         static,
         pattern,

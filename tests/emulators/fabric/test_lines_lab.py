@@ -46,6 +46,11 @@ def raw(lab: EmulatedLab, host: str, interface: str) -> socket.socket:
     return sock
 
 
+def test_sockets_of_hosts_on_lines_with_delay_have_room_from_the_start(slow: EmulatedLab) -> None:
+    with slow.inside("gpu02"), socket.socket() as door:
+        assert door.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) == 1 << 20
+
+
 @pytest.mark.parametrize(("interface", "delay_s"), [("opt1", 0.04), ("el3", 0.07)])
 def test_a_packet_takes_its_time_and_a_burst_beyond_the_queue_is_dropped(slow: EmulatedLab, interface: str, delay_s: float) -> None:
     slow.scpi("ocs1", ":oxc:swit:conn:add (@1,2),(@18,17)")

@@ -41,6 +41,9 @@ class LabEdge(Edge):
     ring: Annotated[
         bool, Field(description="hosts on a ring of these switches, two ports for each of `wavelengths`; `ports` is not used")
     ] = False
+    priority: Annotated[
+        bool, Field(description="real-time priority for ranks while they are measured; false: as any other program of the machine")
+    ] = True
     seed: Annotated[int, Field(ge=0, le=1 << 31, description="of everything random in the lab, such as insertion losses")] = 1
     electrical: Annotated[
         list[Annotated[str, Field(pattern=r"^[a-z-]{1,32}(:[0-9.]{1,12})?(@[0-9.]{1,12})?(\+[a-z]{1,16}){0,2}$")]],

@@ -55,7 +55,7 @@ BUDGET_S = 3600.0
 @dataclass(frozen=True, slots=True)
 class WantedLab:
     """The emulated lab that a scenario starts for itself. electrical, lines, driver, wavelengths, queue, ring: as `python -m
-    emulators.generate --electrical`, `--line`, ..."""
+    emulators.generate --electrical`, `--line`, ... priority: of ranks over what else is on the machine, while they are measured."""
 
     hosts: int = 12
     ports: int = 4
@@ -69,6 +69,7 @@ class WantedLab:
     wavelengths: int = 0
     queue: str = ""
     ring: bool = False
+    priority: bool = True
 
 
 @dataclass(frozen=True, slots=True)
