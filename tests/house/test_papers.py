@@ -13,7 +13,8 @@ from tests.house.test_pages import section
 PAGE = ROOT / "docs" / "reference" / "papers.md"
 ROW = re.compile(
     r"^\| `testbed experiment reproduce (?P<name>[\w-]+)` \| [^|]+ \|"
-    r" \[(?P<verdict>(?:not )?reproduced|not measured)\]\(\.\./\.\./(?P<folder>[\w/.-]+)/README\.md\): (?P<result>[^|]+) \| [^|]+ \| [^|]+ \|$"
+    r" \[(?P<verdict>(?:not )?reproduced|not measured)\]"
+    r"\(\.\./\.\./(?P<folder>[\w/.-]+)/README\.md\): (?P<result>[^|]+) \| [^|]+ \| [^|]+ \|$"
 )
 
 
