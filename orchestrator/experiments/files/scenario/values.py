@@ -62,6 +62,7 @@ class WantedLab:
     wavelengths: int = 0
     queue: str = ""
     ring: bool = False
+    storage_mbps: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
