@@ -6,7 +6,7 @@ import struct
 from typing import NamedTuple
 
 MAGIC, VERSION = 0x4654, 1
-ADD, SUM = 1, 2
+ADD, SUM, WAIT = 1, 2, 3
 GET, HIT, MISS, PUT, STORED = 16, 17, 18, 19, 20
 HEADER_BYTES = 32
 

@@ -43,8 +43,8 @@ class Pool:
     def add(self, worker: int, epoch: int, chunk: int, part: memoryview) -> Added:
         """Add a worker's part (int32, 1 to slot_bytes / 4 of them) of a chunk, unless it is there already or cannot belong here.
 
-        Verdicts: `added`; `sums` - it was the last one, for everybody; `duplicates`, or `repeated` with the sum for this worker;
-        `stale`, `early`, `mismatched` - dropped.
+        Verdicts: `added`; `sums` - it was the last one, for everybody; `duplicates` - it is in, others are not; `repeated` - the
+        same with the sum, for this worker; `stale`, `early`, `mismatched` - dropped.
         """
         if epoch > self._epoch:
             self._epoch = epoch

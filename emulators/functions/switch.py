@@ -23,6 +23,7 @@ from emulators.functions.packets import (
     PUT,
     STORED,
     SUM,
+    WAIT,
     Header,
     parse,
     write,
@@ -190,14 +191,15 @@ class Switch:
     def _aggregate(self, found: Allocation, pool: Pool, header: Header, payload: memoryview) -> None:
         verdict, packet = pool.add(header.worker, header.epoch, header.number, payload)
         found.counted["added" if verdict == "sums" else verdict] += 1
+        found.counted["duplicates"] += verdict == "repeated"
+        if verdict == "duplicates":
+            self._reply(found, self._answer[:HEADER_BYTES], header._replace(kind=WAIT, length=0))
         if packet is None:
             return
         receivers: tuple[int, ...] = (header.worker,)
         if verdict == "sums":
             found.counted["sums"] += 1
             receivers = tuple(found.peers)
-        else:
-            found.counted["duplicates"] += 1
         for worker in receivers:
             self._reply(found, packet, header._replace(kind=SUM, worker=worker))
 

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from statistics import median
+from statistics import fmean, median
 
 from extensions.pacing.measure import (
     Seen,
@@ -169,7 +169,7 @@ async def _control(session: Session, store: Store, tenant: Tenant, control: str 
 
 @dataclass
 class Coordinator:
-    """A running coordinator. seen: what was measured of each job last; took: the time (ms) of its iterations at the latest look."""
+    """A running coordinator. seen: what was measured of each job last; took: its iterations (ms) at the latest look."""
 
     command: Command
     session: Session
@@ -181,7 +181,7 @@ class Coordinator:
     state: str = "starting"
     last: str = ""
     epoch_ns: int = 0
-    took: dict[str, float] = field(default_factory=dict)
+    took: dict[str, list[float]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.began = time.monotonic()
@@ -335,21 +335,26 @@ class Coordinator:
             rows = iterations(list(beats.values()))[-EVERY:]
             if not job.paced_ms or len(rows) < EVERY or one.source != "records":
                 continue
-            self.took[job.name] = took = median(row[0] for row in rows) + one.between_ms
+            self.took[job.name] = times = [row[0] + one.between_ms for row in rows]
+            took = median(times)
             if abs(took - job.period_ms) > CHANGED * job.period_ms:
                 return f"{job.name} takes {took:.1f} ms, which was {job.period_ms:.1f} ms"
         return ""
 
     def longer(self) -> bool:
-        """Whether a job misses its period by little; what is seen of it then has the longer time, all of it computing. It goes on
-        paced: to measure it anew would let the jobs collide meanwhile."""
+        """Whether a job fell behind by more than the slack of one iteration; what is seen of it then has the longer time, all of it
+        computing, and its spread. It goes on paced: to measure it anew would let the jobs collide meanwhile."""
         missed = False
         for at, one in enumerate(self.seen):
-            job, took = self._job(one.tenant), self.took.get(one.tenant.name, 0.0)
-            if one.phases is not None and job.paced_ms and took > job.paced_ms:
-                later = took - one.phases.period_ms
+            job, times = self._job(one.tenant), self.took.get(one.tenant.name, [])
+            if one.phases is None or not job.paced_ms or not times:
+                continue
+            took = fmean(times)
+            later = took - one.phases.period_ms
+            if len(times) * (took - job.paced_ms) > job.paced_ms - one.phases.period_ms:
                 bursts = tuple((a + later, b + later, rate) for a, b, rate in one.phases.bursts)
-                self.seen[at] = replace(one, phases=replace(one.phases, period_ms=took, bursts=bursts))
+                longer = replace(one.phases, period_ms=took, bursts=bursts)
+                self.seen[at] = replace(one, phases=longer, spread_ms=max(times) - took)
                 self.say("longer", f"{job.name} takes {took:.1f} ms, longer than its period of {job.paced_ms:g} ms")
                 missed = True
         return missed

@@ -86,7 +86,8 @@ class Seen:
     """What was found of one job. phases: as if it had its links to itself, empty with `error`; source: records or samples.
 
     bytes: of an iteration over each limit. now_ms: from one iteration's begin to the next as it is now. whole_ms: of it the
-    iteration itself; between_ms: what is between two. ended: it does not run any more, or not yet, as `error` says.
+    iteration itself; between_ms: what is between two. spread_ms: how much longer than usual its longest computing
+    took. ended: it does not run any more, or not yet, as `error` says.
     """
 
     tenant: Tenant
@@ -96,6 +97,7 @@ class Seen:
     now_ms: float = 0.0
     whole_ms: float = 0.0
     between_ms: float = 0.0
+    spread_ms: float = 0.0
     error: str = ""
     hint: str = ""
     ended: bool = False
@@ -239,7 +241,9 @@ def _seen(tenant: Tenant, beats: Sequence[Beat], curves: Mapping[HostPort, Array
             raise Infeasible("no packet switch on its way, so it shares no link", hint="nothing needs to be shifted for it")
         times = [(whole + between_ms, compute + between_ms, exposed) for whole, compute, exposed in rows]
         phases = of_records(times, sizes[slowest], USABLE * tenant.use.mbps[slowest])
-        return Seen(tenant, phases, "records", sizes, now_ms, median(row[0] for row in rows), between_ms)
+        computing = [row[1] for row in rows]
+        spread_ms = max(computing) - median(computing)
+        return Seen(tenant, phases, "records", sizes, now_ms, median(row[0] for row in rows), between_ms, spread_ms)
     except Infeasible as error:
         return Seen(tenant, None, now_ms=now_ms, error=str(error), hint=error.hint)
 

@@ -11,8 +11,9 @@ from extensions.pacing.phases import STRETCH, SharedLink, Shifts, align, shifts
 from optics import Infeasible
 from orchestrator.results import JsonReport
 
-SLACK = 0.02
-"""A paced period is longer than the iteration by this share of it: iterations vary, and those that are late come back."""
+SLACK, MOST_SLACK = 0.02, 0.1
+"""A paced period is longer than the iteration by its spread, and by these shares of it at least and at most: the longest iteration
+ends in time, one that is longer by far is an exception, and who is late comes back."""
 FITS = 0.95
 """Jobs with a lower best score do not fit, and are left alone: they could not keep their periods."""
 FORCED = 2.0
@@ -91,7 +92,8 @@ def answer(lab: str, seen: Sequence[Seen], grid_ms: float = 1.0, *, force: bool 
     if not links:
         return PhasesReport(lab, tuple(jobs.values()))
     try:
-        found, paced = _best(links, {one.tenant.name: one.phases.period_ms for one in among if one.phases}, grid_ms, force=force)
+        periods = {one.tenant.name: with_slack(one.phases.period_ms, one.spread_ms) for one in among if one.phases}
+        found, paced = _best(links, periods, grid_ms, force=force)
     except Infeasible as error:
         return PhasesReport(lab, tuple(jobs.values()), refused=str(error), hint=error.hint)
     for one in among:
@@ -114,7 +116,7 @@ def _best(
     links: Sequence[SharedLink], periods_ms: Mapping[str, float], grid_ms: float, *, force: bool
 ) -> tuple[Shifts, dict[str, float]]:
     """The shifts, and the paced period of each job (ms). Raises: as `extensions.pacing.phases.shifts`."""
-    names, longer = list(periods_ms), 1 + SLACK
+    names, longer = list(periods_ms), 1.0
     while True:
         wanted = [periods_ms[name] * longer for name in names]
         paced = dict(zip(names, align(wanted, grid_ms, STRETCH), strict=True))
@@ -123,6 +125,11 @@ def _best(
         if found.score >= FITS or not force or longer > FORCED:
             return found, paced
         longer += STRETCH
+
+
+def with_slack(period_ms: float, spread_ms: float) -> float:
+    """The shortest period (ms) in which such iterations are paced."""
+    return period_ms + min(max(spread_ms, SLACK * period_ms), MOST_SLACK * period_ms)
 
 
 def _job(one: Seen, paced_ms: float = 0.0, shift_ms: float = 0.0) -> JobPhases:

@@ -73,13 +73,14 @@ class ShadowHosts:
         if host not in self.channels.lab.hosts:
             words = f"{host}, where the shadow of job {job.name} is to be, is not in the inventory any more"
             raise Missing(words, hint="testbed up, with a plan that names another host, or leaves `shadow` out")
-        address = self.channels.lab.hosts[host].mgmt_address
+        here = self.channels.lab.hosts[host]
+        address = here.mgmt_address
         met = json.dumps({"address": address, "port": port, "key": key, "restore": restore})
         env = {
             "PYTHONPATH": f"/var/lib/testbed/workloads/{workload_digest()}",
             "PYTHONUNBUFFERED": "1",
             "TESTBED_OBSERVER_SHADOW": met,
-        }
+        } | ({"TESTBED_STORAGE_MBPS": f"{here.storage_mbps:g}"} if here.storage_mbps else {})
         argv = ["python3", "-m", "extensions.shadow.rank"]
         about = {"name": name, "argv": argv, "env": env, "checkpoints": job_name(job.name, identity(job))}
         if host not in self.channels.attached() and isinstance(error := (await self.channels.connect([host]))[host], TestbedError):

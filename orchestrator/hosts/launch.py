@@ -147,6 +147,8 @@ def _environment(job: Job, lab: Lab, rank: int, port: int, nccl: bool) -> dict[s
     }
     if numbered(name):
         env["LOCAL_WORLD_SIZE"] = str(len(by_host(job.ranks)[host.name]))
+    if host.storage_mbps:
+        env["TESTBED_STORAGE_MBPS"] = f"{host.storage_mbps / len(by_host(job.ranks)[host.name]):g}"
     if "traffic" in chosen:
         env["TESTBED_TRAFFIC"] = json.dumps(chosen["traffic"], separators=(",", ":"))
     return env | (_nccl(host, len(chosen["rings"])) if nccl else {})

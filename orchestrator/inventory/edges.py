@@ -50,6 +50,7 @@ class HostEdge(Edge):
     gpus: Annotated[int, Field(ge=0, le=64)] = 0
     ranks: Annotated[int, Field(ge=1, le=64)] | None = None
     link_mbps: Annotated[float, Field(gt=0, le=10_000_000)] = 25_000.0
+    storage_mbps: Annotated[float, Field(ge=0.1, le=10_000_000)] | None = None
     mgmt_address: str | None = None
     job_user: Annotated[str, Field(pattern=ACCOUNT)] = "testbed-job"
     job_env: list[Annotated[str, Field(pattern=VARIABLE)]] = Field(default_factory=list)

@@ -52,7 +52,8 @@ class SshTarget:
 class Host:
     """A GPU server. `host_id` (0..1023) numbers it in every fabric address; `lanes`: parallel equal-cost paths it can distinguish.
 
-    link_mbps: line rate of a port, per direction (Mb/s); used by predictions only.
+    link_mbps: line rate of a port, per direction (Mb/s); used by predictions only. storage_mbps: the rate at which it keeps
+    checkpoints (Mb/s), 0: as fast as it can.
     max_ranks: so many ranks of a job without NCCL may run here; with NCCL each needs a GPU.
     job_user: the user that jobs run as. job_env: variables that plans may set beyond those `orchestrator.plan.job_env` allows.
     job_users: the other users that programs of the lab's owner run as.
@@ -71,6 +72,7 @@ class Host:
     gpus: int
     ssh: SshTarget
     link_mbps: float = 25_000.0
+    storage_mbps: float = 0.0
     job_user: str = "testbed-job"
     job_env: tuple[str, ...] = ()
     job_users: tuple[str, ...] = ()
@@ -187,6 +189,7 @@ def _host(entry: InventoryHost, problems: Problems) -> Host | None:
         mgmt_address=edge.mgmt_address or address,
         gpus=edge.gpus,
         link_mbps=edge.link_mbps,
+        storage_mbps=edge.storage_mbps or 0.0,
         job_user=edge.job_user,
         job_env=tuple(edge.job_env),
         slices=slices,

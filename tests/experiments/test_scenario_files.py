@@ -16,8 +16,9 @@ from optics import BadFile
 from orchestrator.experiments.files.scenario.documents import differing_fields, undeclared
 from orchestrator.experiments.files.scenario.edges import scenario_schema
 from orchestrator.experiments.files.scenario.reader import read_scenario
-from orchestrator.experiments.files.scenario.values import Scenario
+from orchestrator.experiments.files.scenario.values import Scenario, WantedLab
 from orchestrator.experiments.scenario.lab import prepare_lab
+from orchestrator.session import load_lab
 from tests.house.repository import ROOT, scenarios
 
 SHIPPED = [*scenarios().values()]
@@ -209,6 +210,12 @@ def test_a_shipped_scenario_is_named_like_its_folder_fits_the_schema_and_has_its
     assert all(one.band in page for one in found.compared), "the page states every band"
 
 
+def test_the_hosts_of_a_lab_keep_checkpoints_at_the_rate_that_the_scenario_says(tmp_path: Path) -> None:
+    for rate in (0.0, 320.5):
+        lab = load_lab(prepare_lab(tmp_path / "lab", WantedLab(hosts=2, ports=1, storage_mbps=rate)))
+        assert {host.storage_mbps for host in lab.hosts.values()} == {rate}
+
+
 @pytest.mark.parametrize("path", [path for path in SHIPPED if "lines:" in path.read_text()], ids=lambda path: path.parent.name)
 def test_the_emulators_bear_the_lines_of_a_scenario_that_ships(path: Path, tmp_path: Path) -> None:
     found = read_scenario(path.read_text(), str(path), lambda word: (path.parent / word).read_text())
@@ -233,8 +240,8 @@ def test_jobs_are_coordinated_only_where_two_tenants_have_one_and_stay_on_their_
 
 def test_the_scenarios_promised_are_there() -> None:
     assert [path.parent.name for path in SHIPPED] == [
-        *("aggregation", "cache", "cassini-incompatible", "cassini-pair", "checkmate", "compression", "direct-connect-small"),
-        *("live-vs-restart", "local-sgd-wan", "mixnet-moe", "mlt-loss", "mltcp-pair", "mltcp-single", "rail-only"),
-        *("reconfiguration-latency", "ring-wavelengths", "rotor-12", "shards-vs-tree", "swss-two-tenants", "tdtcp"),
-        "topoopt-vs-trees",
+        *("aggregation", "cache", "cassini-incompatible", "cassini-pair", "checkmate", "compression", "compression-2"),
+        *("direct-connect-small", "live-vs-restart", "local-sgd-wan", "mixnet-moe", "mlt-loss", "mltcp-pair", "mltcp-single"),
+        *("rail-only", "reconfiguration-latency", "reconfiguration-latency-2", "ring-wavelengths", "rotor-12", "rotor-12-2"),
+        *("shards-vs-tree", "shards-vs-tree-2", "swss-two-tenants", "tdtcp", "tdtcp-2", "topoopt-vs-trees"),
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any, cast
 
 from drivers.functions import _Answer
 from emulators.functions.control import LINE_BYTES, Control, Place
@@ -10,6 +11,8 @@ from emulators.functions.packets import HEADER_BYTES
 from emulators.functions.switch import Peer, Switch
 from optics import Garbled
 from tests.fuzz.targets import pieces, target
+from workloads.collectives.aggregate import Aggregate, Part
+from workloads.host.grants import Grant
 
 FUNCTIONS = {"aggregate": {"slots": 4, "slot_bytes": 64, "jobs": 2}, "cache": {"entries": 4, "entry_bytes": 16}}
 ADDRESS, TOKEN = "10.0.0.1", b"fuzzfuzz"
@@ -63,3 +66,27 @@ def packets(data: bytes) -> None:
         switch.receive(memoryview(packet), (ADDRESS, 5000))
         assert len(sent) - before <= 2 and all(size <= HEADER_BYTES + 64 for size in sent[before:])
     assert all(len(each.peers) <= 2 for each in switch.allocations.values())
+
+
+@target("function-sums")
+def sums(data: bytes) -> None:
+    """A rank takes no more from a packet switch than the sums of parts that are under way, each into its own place."""
+    inbox = [packet for packet in pieces(data) if len(packet) <= HEADER_BYTES + 64]
+
+    class Link:
+        def recvmsg_into(self, rooms: tuple[bytearray, memoryview]) -> tuple[int, list[object], int, None]:
+            packet = inbox.pop(0)
+            head, rest = packet[:HEADER_BYTES], packet[HEADER_BYTES:]
+            rooms[0][: len(head)], rooms[1][: len(rest)] = head, rest
+            return len(packet), [], 0, None
+
+    rank = object.__new__(Aggregate)  # no socket, no thread
+    rank._grant, rank._rank, rank._epoch = Grant(1, TOKEN, ADDRESS, 7470, "", 4, 64), 0, 0
+    rank._link, rank._heard, rank._head = cast(Any, Link()), memoryview(bytearray(64)), bytearray(HEADER_BYTES)
+    memory, under_way = memoryview(bytearray(68)), {chunk: Part(chunk, 0.0, begun=True) for chunk in (0, 1)}
+    while inbox:
+        before = bytes(memory)
+        chunk = rank._receive(memory, 0, under_way)
+        places = {-1: (0, 0), 0: (0, 64), 1: (64, 68)}[chunk]
+        assert all(a == b or places[0] <= at < places[1] for at, (a, b) in enumerate(zip(before, memory, strict=True)))
+        under_way.pop(chunk, None)

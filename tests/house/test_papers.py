@@ -13,8 +13,8 @@ from tests.house.test_figures import numbers
 from tests.house.test_pages import section
 
 PAGE = ROOT / "docs" / "reference" / "papers.md"
-VERDICTS = ("reproduced", "not reproduced", *RESULTS)
-"""The first two: before scenarios were measured in rounds."""
+VERDICTS = ("reproduced", "not reproduced", "not measured", *RESULTS)
+"""The first two: before scenarios were measured in rounds; the third: not yet."""
 ROW = re.compile(
     r"^\| `testbed experiment reproduce (?P<name>[\w-]+)` \| [^|]+ \|"
     rf" \[(?P<verdict>{'|'.join(VERDICTS)})\]\(\.\./\.\./(?P<folder>[\w/.-]+)/README\.md\): (?P<result>[^|]+) \| [^|]+ \| [^|]+ \|$"

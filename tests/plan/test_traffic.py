@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -50,6 +51,14 @@ def test_a_replay_reaches_its_ranks_with_a_lane_for_each_ring(lab: Lab) -> None:
         ],
         "transfers": [[0, 2, 7, 2]],
     }
+
+
+def test_ranks_are_told_their_part_of_the_rate_at_which_their_host_keeps_checkpoints(lab: Lab) -> None:
+    job = read_plan(text(ranks=[f"{host}/{n}" for host in HOSTS for n in (0, 1)]), "p.json", lab).job
+    assert job is not None
+    slow = replace(lab, hosts={**lab.hosts, "gpu02": replace(lab.hosts["gpu02"], storage_mbps=320.0)})
+    told = {rank: request["env"].get("TESTBED_STORAGE_MBPS") for rank, request in requests(job, slow, "r1").items()}
+    assert told == {rank: "160" if rank.startswith("gpu02/") else None for rank in job.ranks}
 
 
 def test_the_rings_of_groups_follow_links_of_their_own(lab: Lab) -> None:

@@ -313,15 +313,17 @@ class Program:
     async def _paced(self) -> None:
         """As `Pace.wait`: until the iteration is to begin."""
         began, told, stood = time.monotonic_ns(), self.pace._now, self.loop.stood
-        if told is None or not (left_ns := told.wait_ns(began)):
+        if told is None or not (left_ns := self.pace.left_ns(began)):
+            self.pace.begins(began)
             return
         due_ns = began + left_ns
         self.beat.hold(True)
         while (now := time.monotonic_ns()) < due_ns and not self.accord.asked:
             await asyncio.sleep(min((due_ns - now) / 1e9, CHECK_S))
             now = time.monotonic_ns()
-            due_ns = min(due_ns, now + (self.pace._now.wait_ns(now) if self.pace._now else 0))
+            due_ns = min(due_ns, now + self.pace.left_ns(now))
         self.beat.hold(False)
+        self.pace.begins(time.monotonic_ns())
         for tell in self.table.world.told["waited"]:
             tell(self, told, (time.monotonic_ns() - began) / 1e9, self.loop.stood - stood)
 

@@ -9,7 +9,9 @@ Integer addition has no order: all ranks get the same bits, whatever was lost or
 A part whose sum does not come is sent again: at once when the sums of parts sent after it are there, and the oldest one alone
 when nothing comes any more, ever more seldom. How soon that is depends on what silence says. Of a few parts all may be lost, so
 it is a little more than the time in which sums came. Where no part was lost of late, that none of many comes back is a rank that
-has not begun, or a switch without a processor, and nothing is sent again before half a second.
+has not begun, or a switch without a processor. To a part that it has the switch answers WAIT, which says that a rank is late, and
+so that silence says nothing of other parts. Two of these three signs, and nothing is sent again before half a second: to find out
+that a rank is late costs one part.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..host.grants import ADD, HEADER, MAGIC, SUM, VERSION, Grant
+from ..host.grants import ADD, HEADER, MAGIC, SUM, VERSION, WAIT, Grant
 from ..transport.buffers import Buffer
 from .carrier import Sum
 
@@ -39,9 +41,10 @@ AFTER = 3
 FIRST_S, LEAST_S, MOST_S = 0.1, 0.02, 1.0
 """Of the time in which a sum comes: before any was measured, at least, and at most (s)."""
 LULL_S, SOUND = 0.5, 256
-"""How long (s) nothing need come while more than AFTER parts wait that were sent once: if only some of them are lost, sums of the
-others tell. Ranks of a busy machine begin some tenths of a second apart. Only after so many sums in a row without a loss: where
-many parts are lost, a rank may wait for a part that no other one knows to be lost."""
+"""How long (s) nothing need come while a rank is late. Ranks of a busy machine begin some tenths of a second apart. Signs of it:
+more than AFTER parts wait that were sent once (if only some of them are lost, sums of the others tell); so many sums in a row came
+without a loss (where many are lost, a rank may wait for a part that no other one knows to be lost); the switch says so of a part.
+"""
 
 
 @dataclass(slots=True)
@@ -49,12 +52,14 @@ class Part:
     """A chunk on its way. serial: of its last sending, all sendings counted; at_s: when that was (monotonic).
 
     begun: it is of the first parts, whose sums also wait for ranks that begin later. again: how often it was sent again.
+    held: the switch said that it has it, and waits for those of others.
     """
 
     serial: int
     at_s: float
     begun: bool
     again: int = 0
+    held: bool = False
 
 
 class Aggregate:
@@ -152,13 +157,12 @@ class Aggregate:
             self._send(memory, first, chunk, under_way, begun=True)
         left, silent_s, quiet, tries = count, time.monotonic(), time.monotonic(), 0
         while left:
-            late = self._sound >= SOUND and sum(not part.again for part in under_way.values()) > AFTER
-            wait_s = (LULL_S if late else self._within_s) * 2**tries
+            wait_s = (LULL_S if self._is_late(under_way) else self._within_s) * 2**tries
             now = time.monotonic()
             if now - silent_s > self._timeout_s:
                 raise RuntimeError(
                     f"timed out: {left} of {count} sums have not come from the packet switch {self._grant.address}: "
-                    "a peer is gone, or the switch no longer has the allocation" + (f" ({self._told})" if self._told else "")
+                    f"{self._missing(under_way)}" + (f" ({self._told})" if self._told else "")
                 )
             if now >= quiet + wait_s:
                 self._send(memory, first, min(under_way, key=lambda c: under_way[c].serial), under_way)
@@ -175,6 +179,19 @@ class Aggregate:
                     self._again_before(memory, first, part.serial, under_way, quiet)
                 if chunk + self._grant.size < count:
                     self._send(memory, first, chunk + self._grant.size, under_way)
+
+    @staticmethod
+    def _missing(under_way: Mapping[int, Part]) -> str:
+        """Why no sum comes, as far as the switch said."""
+        if any(part.held for part in under_way.values()):
+            return "it had the part of this rank, and waited for that of a peer"
+        return "a peer is gone, or the switch no longer has the allocation"
+
+    def _is_late(self, under_way: Mapping[int, Part]) -> bool:
+        """Whether silence is more likely a rank that is late than parts that are lost."""
+        parts = under_way.values()
+        signs = (self._sound >= SOUND, sum(not part.again for part in parts) > AFTER, any(part.held for part in parts))
+        return sum(signs) > 1
 
     def _again_before(self, memory: memoryview, first: int, serial: int, under_way: dict[int, Part], now: float) -> None:
         """Send again what was sent well before the part with this serial, whose sum is there."""
@@ -204,6 +221,8 @@ class Aggregate:
     def _receive(self, memory: memoryview, first: int, under_way: Mapping[int, Part]) -> int:
         """Take a sum that has come into its place; return its chunk, -1 where none is there or something else came.
 
+        That the switch has a part, and waits for those of others, is noted.
+
         Not until one is there: whoever sends without a pause what is none would then keep the thread from ever giving up.
         """
         each, grant = self._grant.each_bytes, self._grant
@@ -217,9 +236,13 @@ class Aggregate:
         if size < HEADER.size or flags & socket.MSG_TRUNC:
             return -1
         said = HEADER.unpack(self._head)
-        chunk, length = said[8] - first, size - HEADER.size
-        wanted = (MAGIC, VERSION, SUM, grant.allocation, grant.token, self._rank, length, self._epoch)
-        if said[:8] != wanted or chunk not in under_way or length != min(each, len(memory) - chunk * each):
+        chunk, length, kind = said[8] - first, size - HEADER.size, said[2]
+        wanted = (MAGIC, VERSION, kind, grant.allocation, grant.token, self._rank, length, self._epoch)
+        if said[:8] != wanted or chunk not in under_way:
+            return -1
+        if kind == WAIT and not length:
+            under_way[chunk].held = True
+        if kind != SUM or length != min(each, len(memory) - chunk * each):
             return -1
         memory[chunk * each : chunk * each + length] = self._heard[:length]
         return int(chunk)

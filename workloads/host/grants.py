@@ -12,7 +12,7 @@ from typing import Any
 HEADER = struct.Struct("<HBBI8sHHIQ")
 """Magic, version, type, allocation, token, worker, length, epoch, number."""
 MAGIC, VERSION = 0x4654, 1
-ADD, SUM, GET, HIT, MISS, PUT, STORED = 1, 2, 16, 17, 18, 19, 20
+ADD, SUM, WAIT, GET, HIT, MISS, PUT, STORED = 1, 2, 3, 16, 17, 18, 19, 20
 IP_MTU_DISCOVER, IP_MTU, IP_PMTUDISC_DO = 10, 14, 2  # linux/in.h; Python does not name them
 BUFFER_BYTES = 4 << 20
 

@@ -3,9 +3,10 @@
     agent -> rank   {"do": "pace", "epoch_ns": T, "period_ns": P, "shift_ns": S, "lease_s": L}     CLOCK_MONOTONIC of this host
                     {"do": "pace.stop"}
 
-Before an iteration a rank waits until (now - epoch - shift) mod period is 0. One that is late by little goes on at once: the period
-is a little longer than iterations are, so it comes back. No wait is longer than a period, and none goes on after the lease: a rank
-that hears nothing any more is not paced.
+Before an iteration a rank waits until (now - epoch - shift) mod period is 0. One whose iteration took a little longer than the
+period goes on at once, however often that happens: it loses what it overran, and never the rest of a period. Periods are a little
+longer than iterations, so it comes back. No wait is longer than a period, and none goes on after the lease: a rank that hears
+nothing any more is not paced.
 """
 
 from __future__ import annotations
@@ -17,12 +18,22 @@ from dataclasses import dataclass
 from typing import Any
 
 LATE = 0.15
-"""Who is late by up to this share of the period goes on; who is later waits for the next begin, or it would meet others."""
+"""By up to this share of a period an iteration may overrun, or new beginnings be others than the old ones, and the rank goes on
+from where it is; where it is more, it waits for the next begin, or it would meet others."""
 LONGEST_NS = 60_000_000_000
 """Of a period; no iteration worth shifting takes longer."""
 LONGEST_LEASE_S = 3600.0
 CHECK_S = 0.05
 """Who waits looks this often (s) whether it is asked to stop."""
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """When an iteration began (monotonic ns), how late that was, and after which beginnings."""
+
+    at_ns: int
+    late_ns: int
+    by: Beginning
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +44,22 @@ class Beginning:
     period_ns: int
     until_ns: int
 
-    def wait_ns(self, now_ns: int) -> int:
-        """How long (ns) to wait at this time before an iteration begins."""
-        if now_ns >= self.until_ns:
-            return 0
+    def late_ns(self, now_ns: int, before: Begun | None) -> int:
+        """How late (ns) an iteration is that would begin at this time; below 0: early. before: the iteration that has ended."""
         late = (now_ns - self.first_ns) % self.period_ns
-        return 0 if late <= LATE * self.period_ns else min(self.period_ns - late, self.until_ns - now_ns)
+        if before is None or not self._continues(before.by) or now_ns - before.at_ns > (1 + LATE) * before.by.period_ns:
+            return late if late <= LATE * self.period_ns else late - self.period_ns
+        due_ns = before.at_ns - before.late_ns + before.by.period_ns
+        return late + self.period_ns * round((now_ns - due_ns - late) / self.period_ns)
+
+    def wait_ns(self, now_ns: int, before: Begun | None = None) -> int:
+        """How long (ns) to wait at this time before an iteration begins."""
+        return max(0, min(-self.late_ns(now_ns, before), self.period_ns, self.until_ns - now_ns))
+
+    def _continues(self, old: Beginning) -> bool:
+        """Whether these are nearly the beginnings that an iteration had, perhaps with another period from now on."""
+        apart = (self.first_ns - old.first_ns) % old.period_ns
+        return min(apart, old.period_ns - apart) <= LATE * old.period_ns
 
 
 class Pace:
@@ -47,6 +68,7 @@ class Pace:
     def __init__(self, asked_to_stop: Callable[[], bool] = lambda: False) -> None:
         self._asked_to_stop = asked_to_stop
         self._now: Beginning | None = None
+        self._begun: Begun | None = None
         self._told = threading.Event()
 
     def receive(self, message: Mapping[str, Any]) -> bool:
@@ -61,8 +83,8 @@ class Pace:
         """Wait until an iteration is to begin; return how long that was (ms). on_hold: as in turns.Turns."""
         began_ns = time.monotonic_ns()
         self._told.clear()  # before it is read: what is told from now on ends the wait
-        now = self._now
-        if now is None or not (left_ns := now.wait_ns(began_ns)):
+        if not (left_ns := self.left_ns(began_ns)):
+            self.begins(began_ns)
             return 0.0
         due_ns = began_ns + left_ns
         on_hold(True)
@@ -70,9 +92,23 @@ class Pace:
             if self._told.wait(min(left_ns / 1e9, CHECK_S)):
                 self._told.clear()
                 # What was told meanwhile may end this wait or shorten it, and never makes it longer than a period.
-                due_ns = min(due_ns, (self._now.wait_ns(time.monotonic_ns()) if self._now else 0) + time.monotonic_ns())
+                now_ns = time.monotonic_ns()
+                due_ns = min(due_ns, now_ns + self.left_ns(now_ns))
         on_hold(False)
-        return round((time.monotonic_ns() - began_ns) / 1e6, 3)
+        now_ns = time.monotonic_ns()
+        self.begins(now_ns)
+        return round((now_ns - began_ns) / 1e6, 3)
+
+    def left_ns(self, now_ns: int) -> int:
+        """How long (ns) the next iteration is to wait at this time."""
+        told = self._now
+        return told.wait_ns(now_ns, self._begun) if told else 0
+
+    def begins(self, now_ns: int) -> None:
+        """Note that the next iteration begins at this time."""
+        told = self._now
+        paced = told is not None and now_ns < told.until_ns
+        self._begun = Begun(now_ns, told.late_ns(now_ns, self._begun), told) if told and paced else None
 
 
 def _beginning(message: Mapping[str, Any]) -> Beginning | None:

@@ -15,6 +15,7 @@ TESTBED_TURNS               JSON list of {"after": K, "rings": [...], "traffic"?
                             iteration K on. The lines of a job's `turns.jsonl` are such entries: with them its run can be
                             repeated bit by bit (default: none; not with NCCL)
 TESTBED_TIMEOUT_S           how long to wait for a silent peer, seconds (default 60)
+TESTBED_STORAGE_MBPS        the rate (Mb/s) at which this rank writes checkpoints (default: as fast as its storage takes them)
 TESTBED_OBSERVER_NAME       words for the part of the extension NAME beside the ranks (see observers.py; default: none)
 LOCAL_RANK                  which of the host's ranks this is, and so which of its GPUs it uses (default 0)
 """
@@ -22,6 +23,7 @@ LOCAL_RANK                  which of the host's ranks this is, and so which of i
 from __future__ import annotations
 
 import json
+import math
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -66,6 +68,7 @@ class Place:
     handoff: str = ""
     turns: tuple[PlannedTurn, ...] = ()
     functions: Mapping[str, Grant] = field(default_factory=dict)
+    storage_mbps: float = 0.0
 
     def lane(self, ring: int) -> str:
         """Return this host's own address for ring number `ring`."""
@@ -99,6 +102,10 @@ def read_place(env: Mapping[str, str]) -> Place:
         timeout_s = 0.0
     if not 0 < timeout_s < 86400:
         problems.append(f"TESTBED_TIMEOUT_S: {env['TESTBED_TIMEOUT_S']!r}: not a number of seconds")
+    try:
+        storage_mbps = storage_rate(env)
+    except ValueError as error:
+        problems.append(str(error))
     if problems:
         raise BadPlace(problems)
     address = env["MASTER_ADDR"]
@@ -116,7 +123,20 @@ def read_place(env: Mapping[str, str]) -> Place:
         handoff=env.get("TESTBED_HANDOFF", ""),
         turns=turns,
         functions=functions,
+        storage_mbps=storage_mbps,
     )
+
+
+def storage_rate(env: Mapping[str, str]) -> float:
+    """The rate (Mb/s) at which checkpoints are written, 0: as fast as storage takes them. Raises: ValueError - it is none."""
+    text = env.get("TESTBED_STORAGE_MBPS")
+    try:
+        rate = float(text) if text is not None else 0.0
+    except ValueError:
+        rate = math.nan
+    if text is not None and not 0 < rate < math.inf:
+        raise ValueError(f"TESTBED_STORAGE_MBPS: {text!r}: not a number of Mb/s")
+    return rate
 
 
 def _integer(env: Mapping[str, str], name: str, default: int | None, problems: list[str]) -> int:

@@ -37,7 +37,9 @@ class State:
         directory = Path(os.environ.get("TESTBED_CHECKPOINT_DIR") or job.place.job_dir)
         directory.mkdir(parents=True, exist_ok=True)
         behind = arguments.checkpoint == "async"
-        self._checkpoints = Checkpoints(directory, job.place.rank, job.torch, KEPT_BEHIND if behind else KEPT)
+        self._checkpoints = Checkpoints(
+            directory, job.place.rank, job.torch, KEPT_BEHIND if behind else KEPT, job.place.storage_mbps
+        )
         self._writer = Writer(self._checkpoints) if behind else None
         self._same = {name: getattr(arguments, name) for name in ("model", "hidden", "seed", "compress", "sync_every")}
         self._alike = {"parameters": list(parameters), "momentum": list(momentum), "common": by.common}

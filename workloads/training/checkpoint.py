@@ -1,15 +1,17 @@
-"""Checkpoints of one rank: written whole or not at all, the newest few kept."""
+"""Checkpoints of one rank: written whole or not at all, at the rate that its storage is said to have, the newest few kept."""
 
 from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, BinaryIO
 
 KEPT = 3  # ranks of a killed job are at most one checkpoint apart; one more, should the newest not have reached the disk
+PIECE = 1 << 16  # bytes that are written at once
 KEPT_BEHIND = KEPT + 1  # where a thread writes them a rank may be one further behind
 
 
@@ -19,8 +21,9 @@ class Checkpoints:
     All ranks hold the same weights, so a rank writes its own but reads anyone's: hosts may have changed ranks since.
     """
 
-    def __init__(self, directory: Path, rank: int, torch: Any, kept: int = KEPT) -> None:
-        self._directory, self._rank, self._torch, self._kept = directory, rank, torch, kept
+    def __init__(self, directory: Path, rank: int, torch: Any, kept: int = KEPT, storage_mbps: float = 0.0) -> None:
+        """storage_mbps: the rate (Mb/s) at which they are written; 0: as fast as the storage takes them."""
+        self._directory, self._rank, self._torch, self._kept, self._mbps = directory, rank, torch, kept, storage_mbps
 
     def kept(self) -> list[int]:
         """Return the iterations there is a checkpoint of, oldest first."""
@@ -52,7 +55,7 @@ class Checkpoints:
         path = self.path(iteration)
         unfinished = path.with_suffix(".unfinished")
         with unfinished.open("wb") as file:
-            self._torch.save(state | {"iteration": iteration}, file)
+            self._torch.save(state | {"iteration": iteration}, Paced(file, self._mbps) if self._mbps else file)
             file.flush()
             os.fsync(file.fileno())
         unfinished.replace(path)
@@ -87,6 +90,27 @@ class Checkpoints:
         for name, value in same.items():
             if (was := state.get(name, later.get(name))) != value:
                 raise ValueError(f"{self._files()[iteration]}: was made with {name} {was!r}, this job has {name} {value!r}")
+
+
+class Paced:
+    """A file that is written at a rate, by a token bucket of PIECE bytes: time in which nothing is written is not made up for."""
+
+    def __init__(self, file: BinaryIO, mbps: float) -> None:
+        self._file, self._rate = file, mbps * 1e6 / 8
+        self._due_s = time.monotonic()
+
+    def write(self, data: Any) -> int:
+        """As of a file; it returns when these bytes would be there."""
+        memory = memoryview(data).cast("B")
+        for at in range(0, len(memory), PIECE):
+            piece = memory[at : at + PIECE]
+            self._file.write(piece)
+            self._due_s = max(self._due_s, time.monotonic() - PIECE / self._rate) + len(piece) / self._rate
+            time.sleep(max(0.0, self._due_s - time.monotonic()))
+        return len(memory)
+
+    def flush(self) -> None:
+        self._file.flush()
 
 
 class Damaged(Exception):

@@ -2,8 +2,8 @@
 
 TESTBED_OBSERVER_SHADOW says where to listen, on the management network, and the key of those who may connect: taps, rank 0, and
 with `restore` a rank 0 that may begin from the checkpoint of an earlier shadow. In TESTBED_JOB_DIR `shadow.jsonl` gets a line per
-iteration, and TESTBED_CHECKPOINT_DIR the newest checkpoint when the job has ended, however it ended. Exit codes: 0 done, 2 bad
-environment, 75 no job came, 1 anything else.
+iteration, and TESTBED_CHECKPOINT_DIR the newest checkpoint when the job has ended, however it ended, written at the rate of
+TESTBED_STORAGE_MBPS. Exit codes: 0 done, 2 bad environment, 75 no job came, 1 anything else.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from workloads.host.place import storage_rate
 from workloads.training.checkpoint import Checkpoints, Damaged
 
 from .follower import Follower, Shape, State, Verdict, digest
@@ -275,7 +276,7 @@ class Reader:
 
 def main() -> int:
     try:
-        met = meeting(os.environ.get(VARIABLE, ""))
+        met, storage_mbps = meeting(os.environ.get(VARIABLE, "")), storage_rate(os.environ)
     except ValueError as error:
         print(f"shadow: {error}", file=sys.stderr)
         return 2
@@ -285,7 +286,7 @@ def main() -> int:
     torch = import_torch()
     directory = Path(os.environ.get("TESTBED_JOB_DIR", "."))
     kept = Path(os.environ.get("TESTBED_CHECKPOINT_DIR") or directory)
-    checkpoints = Checkpoints(kept, 0, torch)
+    checkpoints = Checkpoints(kept, 0, torch, storage_mbps=storage_mbps)
     if not met.restore:  # they are of another training than the ranks', or older than what these begin from
         checkpoints.forget()
     reader = Reader(listener, met.key, directory, checkpoints, torch)

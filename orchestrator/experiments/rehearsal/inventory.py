@@ -103,6 +103,7 @@ def _host(host: Host, number: int, lab: Lab, ways: Ways) -> dict[str, Any]:
         "testbed_gpus": 0,
         "testbed_ranks": host.max_ranks,
         "testbed_link_mbps": host.link_mbps / slower(lab),
+        **({"testbed_storage_mbps": host.storage_mbps} if host.storage_mbps else {}),
         "testbed_job_user": host.job_user,
         "testbed_job_env": list(host.job_env),
     }

@@ -50,6 +50,10 @@ def prepare_lab(folder: Path, wanted: WantedLab) -> Path:
         raise BadFile([f"lab: {(done.stderr.strip().splitlines() or ['the emulators cannot make it'])[-1]}"])
     page = inventory / "emulator.yml"
     page.write_text(re.sub(r"(?m)^seed: \d+", f"seed: {wanted.seed}", page.read_text(encoding="utf-8")), encoding="utf-8")
+    if wanted.storage_mbps:
+        page = inventory / "hosts.yml"
+        line = rf"\g<0>\n        testbed_storage_mbps: {wanted.storage_mbps:g}"
+        page.write_text(re.sub(r"(?m)^        testbed_link_mbps: .*", line, page.read_text(encoding="utf-8")), encoding="utf-8")
     return inventory
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.emulators.functions.workers import ADD, GET, SUM, Wire, Worker, exact, packet, through, vectors
+from tests.emulators.functions.workers import ADD, GET, SUM, WAIT, Wire, Worker, exact, packet, through, vectors
 
 POOL = {"slots": 8, "slot_bytes": 64, "jobs": 2}
 PAGE = Path(__file__).parents[3] / "docs/reference/functions-dialect.md"
@@ -51,13 +51,36 @@ def test_a_part_sent_again_is_answered_and_never_added_again() -> None:
     wire = Wire(aggregate=POOL)
     made = wire.allocate(2, 1)
     one, two = packet(made, 0, ADD, 0, words(1)), packet(made, 1, ADD, 0, words(2))
-    assert wire.give(one, 0) == [] and wire.give(one, 0) == []
+    assert wire.give(one, 0) == [] and wire.give(one, 0) == [(WAIT, 0, 0, b"")]
     assert len(wire.give(two, 1)) == 2
     assert wire.give(one, 0) == [(SUM, 0, 0, words(3))]
     assert wire.give(packet(made, 0, ADD, 1, words(10)), 0) == []  # the other version: the sum of chunk 0 is kept
     assert wire.give(two, 1) == [(SUM, 1, 0, words(3))]
     counted = wire.counted()
     assert (counted["added"], counted["sums"], counted["duplicates"], counted["repeated"]) == (3, 1, 3, 2)
+
+
+def test_only_a_part_that_is_in_while_others_are_missing_is_answered_with_wait() -> None:
+    wire = Wire(aggregate=POOL)
+    made = wire.allocate(3, 2)
+    for worker in (0, 1):
+        assert wire.give(packet(made, worker, ADD, 1, words(1, 2), epoch=7), worker) == []
+    again = packet(made, 0, ADD, 1, words(1, 2), epoch=7)
+    assert wire.give(again, 0, port=6000) == [(WAIT, 0, 1, b"")]
+    answer, at = wire.sent[-1]
+    assert at == ("10.0.0.1", 6000) and len(answer) < len(again), "to whom asked, and less than was asked with"
+    assert struct.unpack_from("<I", answer, 20) == (7,)
+    others = [
+        (packet(made, 0, ADD, 1, words(1), epoch=7), 0),  # mismatched
+        (packet(made, 0, ADD, 5, words(1, 2), epoch=7), 0),  # early
+        (packet(made, 0, ADD, 1, words(1, 2), epoch=6), 0),  # stale
+        (packet(made, 1, ADD, 1, words(1, 2), epoch=7), 0),  # from another worker's address
+        (packet(made, 0, WAIT, 1, b"", epoch=7), 0),
+        (packet(made, 0, WAIT, 1, words(1, 2), epoch=7), 0),
+    ]
+    assert [wire.give(*each) for each in others] == [[]] * 6
+    assert wire.give(packet(made, 2, ADD, 1, words(3, 4), epoch=7), 2) == [(SUM, n, 1, words(5, 8)) for n in (0, 1, 2)]
+    assert wire.give(again, 0) == [(SUM, 0, 1, words(5, 8))], "which is no WAIT any more"
 
 
 def test_the_sum_goes_to_where_a_worker_was_last_heard() -> None:

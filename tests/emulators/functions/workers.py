@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from emulators.functions.switch import Peer, Switch
 
-ADD, SUM, GET, HIT, MISS, PUT, STORED = 1, 2, 16, 17, 18, 19, 20
+ADD, SUM, WAIT, GET, HIT, MISS, PUT, STORED = 1, 2, 3, 16, 17, 18, 19, 20
 Words = NDArray[np.int32]
 
 
@@ -87,6 +87,9 @@ class Worker:
             yield packet(self.made, self.number, ADD, chunk, self.parts[chunk].tobytes(), self.epoch)
 
     def hear(self, kind: int, chunk: int, payload: bytes) -> None:
+        if kind == WAIT:
+            assert not payload and chunk in self.next
+            return
         assert kind == SUM
         assert self.sums.setdefault(chunk, payload) == payload
         if chunk in self.next and chunk + self.slots < len(self.parts) and chunk + self.slots not in self.next:

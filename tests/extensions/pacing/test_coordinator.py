@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -130,6 +131,14 @@ def test_what_is_between_two_iterations_counts_as_computing_unless_the_ranks_wai
     assert (free.now_ms, free.between_ms, free.source) == (150, 10, "records")
     paced = _seen(one, [beat([(140, 60, 80)] * 9, gap_ms=10)], curves, paced=True)
     assert paced.phases is not None and paced.phases.period_ms == pytest.approx(60 + 42.1, abs=0.1)
+
+
+def test_a_job_whose_computing_varies_is_paced_by_the_longest_that_was_seen() -> None:
+    curves = stepped({HostPort(f"gpu-{name}", 1): [(k * 1_000_000, k * 5_000) for k in range(1_000)] for name in ("ann", "bob")})
+    rows = [(140.0, 60.0, 80.0)] * 8 + [(148.0, 68.0, 80.0)]
+    one, two = (_seen(tenant(name), [beat(rows)], curves, paced=False) for name in ("ann", "bob"))
+    assert one.spread_ms == 8.0 and one.phases is not None
+    assert {job.paced_ms for job in answer("lab", [one, two]).jobs} == {math.ceil(one.phases.period_ms + 8.0)}
 
 
 def test_a_program_that_does_not_say_when_it_computes_shows_it_in_its_ports_samples() -> None:

@@ -87,6 +87,13 @@ async def test_the_shadow_comes_first_then_its_taps_and_the_key_stands_in_no_sta
     assert again["key"] != met["key"] and again["restore"] == "newest"
 
 
+async def test_a_shadow_is_told_the_rate_at_which_its_host_keeps_checkpoints() -> None:
+    hosts = Asked()
+    hosts.lab = replace(hosts.lab, hosts={**hosts.lab.hosts, "gpu04": replace(hosts.lab.hosts["gpu04"], storage_mbps=320.0)})
+    await ShadowHosts(hosts).start(JOB, "r1", restore="")
+    assert hosts.asked[0][1]["gpu04"]["env"]["TESTBED_STORAGE_MBPS"] == "320"
+
+
 async def test_a_tap_that_cannot_begin_ends_the_shadow() -> None:
     hosts = Asked()
     hosts.tap_error = "no such device"

@@ -112,7 +112,7 @@ def test_an_agent_that_is_gone_lets_the_rank_go_on_with_its_lease(agent: Agent) 
     agent.ask("pace", 0, epoch_ns=far, period_ns=60_000 * MS, shift_ns=0, lease_s=0.3)
     assert heard.wait(10)
     agent.hang_up()
-    assert pace.wait() < 30_000
+    assert pace.wait() < 30_000 and pace.wait() < 30_000, "of an iteration that took no time"
     assert pace.wait() == 0
     handoff.close()
 

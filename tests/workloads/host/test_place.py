@@ -13,7 +13,8 @@ def test_the_least_environment_gives_one_ring_over_one_lane() -> None:
     place = read_place(GOOD)
     assert place.rings == ((0, 1, 2),)
     assert place.lanes == ("127.0.0.1",)
-    assert (place.backend, place.timeout_s, place.gpu) == ("auto", 60.0, 0)
+    assert (place.backend, place.timeout_s, place.gpu, place.storage_mbps) == ("auto", 60.0, 0, 0.0)
+    assert read_place(GOOD | {"TESTBED_STORAGE_MBPS": "320"}).storage_mbps == 320
 
 
 def test_more_rings_than_lanes_take_turns() -> None:
@@ -49,6 +50,11 @@ def test_planned_turns_are_in_the_order_of_their_iterations() -> None:
             "TESTBED_TURNS[0].rings[0]: [0, 1]: does not name each of the 3 ranks once",
         ),
         ({"TESTBED_TIMEOUT_S": "nan"}, "TESTBED_TIMEOUT_S: 'nan': not a number of seconds"),
+        *(
+            ({"TESTBED_STORAGE_MBPS": text}, f"TESTBED_STORAGE_MBPS: {text!r}: not a number of Mb/s")
+            for text in ("", "0", "-1", "inf")
+        ),
+        ({"TESTBED_STORAGE_MBPS": "fast"}, "TESTBED_STORAGE_MBPS: 'fast': not a number of Mb/s"),
         ({"TESTBED_TIMEOUT_S": "soon"}, "TESTBED_TIMEOUT_S: 'soon': not a number of seconds"),
     ],
 )

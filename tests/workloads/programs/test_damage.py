@@ -101,7 +101,7 @@ def test_all_ranks_go_on_from_the_newest_checkpoint_that_none_of_them_has_damage
         own = SimpleNamespace(no_grad=torch.no_grad, save=torch.save, load=torch.load)
         own.distributed = SimpleNamespace(broadcast=broadcast)
         job = SimpleNamespace(accord=SimpleNamespace(gather=gather), torch=own)
-        job.place = SimpleNamespace(rank=me, job_dir=tmp_path / str(me))
+        job.place = SimpleNamespace(rank=me, job_dir=tmp_path / str(me), storage_mbps=0.0)
         weights = torch.zeros(64)
         by = SimpleNamespace(residuals=[], common=[])
         made = State(cast(Any, job), arguments, [weights], [torch.zeros(64)], cast(Any, by))

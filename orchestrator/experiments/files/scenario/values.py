@@ -70,6 +70,7 @@ class WantedLab:
     queue: str = ""
     ring: bool = False
     priority: bool = True
+    storage_mbps: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
