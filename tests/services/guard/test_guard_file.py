@@ -47,7 +47,7 @@ def test_a_second_guard_is_refused_and_told_who_the_first_is(tmp_path: Path) -> 
     path = tmp_path / "lab.json"
     with (
         StateFile(GUARD, path, state()),
-        pytest.raises(Locked, match=f"another guard watches this plan .watching, pid {os.getpid()} of ann"),
+        pytest.raises(Locked, match=f"another guard service runs for this plan .watching, pid {os.getpid()} of ann"),
     ):
         StateFile(GUARD, path, state()).__enter__()
     with StateFile(GUARD, path, state(pid=1)) as second:
@@ -150,7 +150,7 @@ def test_a_guard_of_another_machine_is_to_be_stopped_there(tmp_path: Path) -> No
     path = GUARD.path(places, "lab/ann")  # type: ignore[arg-type]
     with (
         StateFile(GUARD, path, state(host="elsewhere")),
-        pytest.raises(TestbedError, match="the guard runs on elsewhere") as refused,
+        pytest.raises(TestbedError, match="the guard service runs on elsewhere") as refused,
     ):
         GUARD.stop(places, "lab/ann")  # type: ignore[arg-type]
     assert refused.value.hint == "stop it there"

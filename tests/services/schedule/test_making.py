@@ -76,7 +76,7 @@ class Made(Bench):
                     raise Killed
                 return UpReport(run.id, plan.name, HERE.name)
 
-        async def start(*_: object, job: bool) -> object:
+        async def start(*_: object, job: bool, log: str = "") -> object:
             bench.launched.append(job)
             return bench.turning
 

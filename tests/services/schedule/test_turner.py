@@ -252,7 +252,7 @@ def test_late_stop_ends_the_schedule_and_says_what_was_late(tmp_path: Path, monk
     whole(bench)
     state = TURNER.read(TURNER.path(bench.settings, bench.slice))
     assert state is not None and state.state == "ended" and "late: stop was reached" in state.error
-    assert "the turner gave up in slot 1 of 3: late: stop was reached" in _halted(state)[0]
+    assert "the schedule service gave up in slot 1 of 3: late: stop was reached" in _halted(state)[0]
     assert bench.store.history(bench.key, 1)[-1].status == "failed"
 
 
