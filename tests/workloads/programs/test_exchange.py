@@ -133,7 +133,7 @@ def test_only_a_rank_without_a_checkpoint_is_given_the_state_of_another(tmp_path
         )
         own = SimpleNamespace(no_grad=torch.no_grad, save=torch.save, load=torch.load)
         own.distributed = SimpleNamespace(broadcast=broadcast)
-        rank = SimpleNamespace(rank=me, job_dir=tmp_path / str(me))
+        rank = SimpleNamespace(rank=me, job_dir=tmp_path / str(me), storage_mbps=0.0)
         by = SimpleNamespace(residuals=[torch.full((2,), me + 0.5)], common=[])
         tensors = [torch.full((2,), 7.0)], [torch.full((2,), float(me))]
         found = State(SimpleNamespace(accord=SimpleNamespace(gather=gather), place=rank, torch=own), arguments, *tensors, by)  # type: ignore[arg-type]
@@ -156,7 +156,7 @@ def test_a_checkpoint_from_before_there_was_compression_is_one_without(tmp_path:
     arguments = Namespace(model="mlp", hidden=0, seed=1, lr=0.1, compress=compress, sync_every=1, resume=True, checkpoint="sync")
     old = {"model": "mlp", "hidden": 0, "seed": 1, "parameters": [torch.ones(2)], "momentum": [torch.ones(2)], "iteration": 4}
     torch.save(old, tmp_path / "checkpoint-0-4.pt")
-    place = SimpleNamespace(rank=0, job_dir=tmp_path)
+    place = SimpleNamespace(rank=0, job_dir=tmp_path, storage_mbps=0.0)
     by = SimpleNamespace(residuals=[] if compress == "none" else [torch.zeros(2)], common=[])
     accord = SimpleNamespace(gather=lambda _, value: [value])
     weights = torch.zeros(2)
