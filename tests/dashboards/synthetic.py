@@ -80,7 +80,9 @@ def turns(run: str) -> Iterator[Wanted]:
             said |= {"took_ms": 300.0, "held_ms": 70.0, "stall_ms": 60.0 + rank}
             yield at, "turn_rank", {"job": "ddp", "rank": str(rank), "host": host}, said
             took: dict[str, FieldValue] = {"iter": 60 + 100 * n, "iter_ms": 43.0, "compute_ms": 30.0 + rank}
-            yield at, "rank", {"job": "ddp", "rank": host}, took | {"exposed_ms": 13.0 - rank, "wait_ms": 3.0}
+            took |= {"exposed_ms": 13.0 - rank, "wait_ms": 3.0, "processor_ms": 0.5}
+            took |= {"rwnd_limited_ms": 0.0, "retransmitted": 0, "refused": 0}
+            yield at, "rank", {"job": "ddp", "rank": host}, took
 
 
 def slots() -> Iterator[Wanted]:

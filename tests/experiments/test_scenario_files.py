@@ -232,7 +232,7 @@ def test_jobs_are_coordinated_only_where_two_tenants_have_one_and_stay_on_their_
     )
     with pytest.raises(BadFile, match="differ in coordinate, too"):
         read_scenario(two.replace("a: {}", "a: {coordinate: shift}"), "s.yaml", fetch)
-    with pytest.raises(BadFile, match="changes to another plan is not coordinated"):
+    with pytest.raises(BadFile, match="changes to another plan is not paced"):
         read_scenario(two.replace("a: {}", "a: {coordinate: shift, then: b.json}"), "s.yaml", fetch)
     right = two.replace("a: {}", "a: {coordinate: shift}").replace("[plan.links]", "[plan.links, coordinate]")
     assert read_scenario(right, "s.yaml", fetch).arms["a"].asked == {"coordinate": "shift"}

@@ -384,7 +384,7 @@ async def test_a_job_that_is_being_launched_is_no_failed_one_and_nothing_is_take
     record = bench.store.job(number)
     assert record is not None
     status = await bench.jobs.status(record)
-    assert status.state == "starting" and status.detail.endswith(f", by run {run.id} (turn)"), status
+    assert status.state == "starting" and status.detail.endswith(f", by run {run.id} (schedule)"), status
     assert status.detail.startswith("launching since ") and bench.store.job(number) == record
     assert (await bench.jobs.status(replace(record, run="gone"))).state == "failed", "nobody launches it any more"
 

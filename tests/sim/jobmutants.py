@@ -132,10 +132,7 @@ OF_JOBS = (
     Mutant(
         "pace-without-end",
         "whatever becomes of its coordinator, a rank waits no longer than its lease",
-        (
-            (PACE, "        if now_ns >= self.until_ns:\n            return 0\n", ""),
-            (PACE, "min(self.period_ns - late, self.until_ns - now_ns)", "self.period_ns - late"),
-        ),
+        ((PACE, "self.period_ns, self.until_ns - now_ns))", "self.period_ns))"),),
         plot="pacing",
     ),
     Mutant(
