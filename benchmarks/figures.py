@@ -28,7 +28,7 @@ HEAD = """\
 
 Generated from `benchmarks/records/` by `python -m benchmarks.figures`; do not edit. `make bench` runs all benchmarks,
 `make bench NAME=dark_window` one, and `make bench NAME="dark_window --record"` also writes its figures here. What a
-benchmark does is at the head of its module in `benchmarks/`; it prints its figures and ends with one JSON object.
+benchmark does is at the head of its module in `benchmarks/`.
 
 Everything is emulated on one machine. Emulated rates are 1:100 (25 Gb/s is 250 Mb/s), so times of collectives compare
 topologies and do not predict those of GPUs. The speed of the shared machine varies by a quarter from hour to hour;
@@ -124,9 +124,9 @@ def records(folder: Path = RECORDS) -> dict[str, Record]:
 
 
 def purpose(benchmark: str) -> str:
-    """The first line of the benchmark's module."""
+    """The first sentence of the benchmark's module, whatever its line breaks."""
     text = ast.get_docstring(ast.parse((ROOT / "benchmarks" / f"{benchmark}.py").read_text())) or ""
-    return text.splitlines()[0]
+    return " ".join(text.partition("\n\n")[0].split()).partition(". ")[0].rstrip(".") + "."
 
 
 def table(record: Record) -> str:
@@ -150,7 +150,7 @@ def page(found: Mapping[str, Record]) -> str:
     parts = [HEAD, f"{len(every)} figures, {len(judged)} with a limit, of which {judged.count(False)} are missed."]
     for name, record in found.items():
         notes = "".join(f"\n{_filled(note)}\n" for note in record.notes)
-        parts.append(f"\n## {name}\n\n{_filled(purpose(name))}\n\n{table(record)}{notes}".rstrip())
+        parts.append(f"\n## {name}\n\n{table(record)}{notes}".rstrip())
     return "\n".join(parts) + "\n"
 
 
