@@ -52,7 +52,7 @@ def test_the_list_is_short_enough_to_read_and_names_group_time_and_commands(cli:
 
 def test_the_copy_has_the_plans_and_the_inventories_of_every_listed_command(cli: Any, tmp_path: Path) -> None:
     copy = tmp_path / "trial"
-    assert cli("examples", "--copy", copy).code == 0
+    assert cli("examples", "copy", copy).code == 0
     for row in LISTED.values():
         for words in map(shlex.split, row["run"]):
             assert (copy / "inventory" / inventory_of(words) / "hosts.yml").is_file(), words

@@ -48,7 +48,7 @@ class Trial:
 @pytest.fixture
 def trial(tmp_path: Path) -> Iterator[Trial]:
     found = Trial(tmp_path)
-    subprocess.run([TESTBED, "examples", "--copy", found.folder], env=found.env, check=True, capture_output=True, timeout=60)
+    subprocess.run([TESTBED, "examples", "copy", found.folder], env=found.env, check=True, capture_output=True, timeout=60)
     yield found
     for folder in (found.folder / "inventory").iterdir():
         found.run(f"testbed lab stop -i inventory/{folder.name}", fails=True)
