@@ -47,7 +47,8 @@ def test_an_iteration_is_computing_and_exchange_and_of_that_waiting_for_others(t
     assert there(tmp_path)["beat"]["phase"] == "compute"
     [iteration, begin, whole, compute, exposed, wait, *_] = there(tmp_path)["times"][0]
     assert iteration == 7 and abs(begin - time.time_ns()) < 60e9
-    assert compute >= 2000 and exposed >= 2000 and whole >= compute + exposed and wait == 0
+    # each is rounded to a microsecond
+    assert compute >= 2000 and exposed >= 2000 and whole + 1 >= compute + exposed and wait == 0
 
 
 def test_a_rank_that_writes_a_checkpoint_says_so_and_how_long_its_longest_one_took(tmp_path: Path) -> None:
