@@ -36,7 +36,7 @@ def test_both_start_a_process_that_does_the_work_itself(cli: Any, monkeypatch: p
         return TurnState(8, log="schedule.jsonl")
 
     monkeypatch.setattr(Kind, "start", start)
-    monkeypatch.setattr(making, "begin", begin)
+    monkeypatch.setattr(making, "begin_schedule", begin)
     monkeypatch.setenv("TESTBED_INVENTORY", str(ROOT / "inventory" / "emulated"))
     adapt = cli("service", "start", "adapt", "--turns", "3", "--json").json["data"]
     assert (adapt["service"], adapt["started"], adapt["state"]["pid"]) == ("adapt", True, 7)
