@@ -31,7 +31,7 @@ EXIT_CODES = {
     5: "device or host unreachable",
     6: "failed and rolled back: everything is as before",
     7: "failed half way, or not verified: manual repair is needed",
-    8: "differences exist (only with --exit-code), not reproduced, trials failed, or a fault was diagnosed or not excluded",
+    8: "differences exist (only with --exit-code), a claim does not hold, trials failed, or a fault was diagnosed or not excluded",
     9: "refused by an interlock (foreign circuit, tag-out, power limit)",
     130: "interrupted",
 }
