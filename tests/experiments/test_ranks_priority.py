@@ -9,7 +9,7 @@ import pytest
 from optics.errors import NotVerified, TestbedError
 from orchestrator.inventory.lab import Lab
 from orchestrator.settings import Settings
-from tests.experiments.test_scenario import CHANGE, STAY, Fake, lab, ready, scenario, settings
+from tests.experiments.test_scenario import CHANGE, STAY, Fake, lab, narrow, ready, scenario, settings
 
 __all__ = ["lab", "settings"]
 
@@ -35,7 +35,7 @@ class Turns:
 def test_ranks_have_priority_from_their_first_iterations_to_the_end_of_a_measurement(settings: Settings, lab: Lab) -> None:
     runner, fake, record = ready(settings, lab)
     turns = Turns(fake.said, lost={"gpu01": ["process 7 (python3) used 0.90 of a processor over 2.0 s"]})
-    assert replace(runner, priority=turns).measure()
+    replace(runner, priority=turns).measure_rounds(narrow)
     assert fake.said[:5] == ["up a", "launch", "priority 240", "stop", "no priority"]
     assert fake.said.count("no priority") == len(record.slots) == 6
     assert record.slots[0]["priority_lost"] == turns.lost
@@ -43,7 +43,7 @@ def test_ranks_have_priority_from_their_first_iterations_to_the_end_of_a_measure
 
 def test_a_change_keeps_priority_and_ranks_launched_again_get_it(settings: Settings, lab: Lab) -> None:
     runner, fake, _ = ready(settings, lab, CHANGE)
-    replace(runner, priority=Turns(fake.said)).measure()
+    replace(runner, priority=Turns(fake.said)).measure_rounds(narrow)
     second = fake.said[fake.said.index("no priority") + 1 :]
     assert second[:5] == ["up a", "priority 240", "up b live", "priority 240", "no priority"]
 
@@ -53,13 +53,13 @@ def test_priority_is_taken_back_whatever_ends_a_measurement(settings: Settings, 
     fake = Fake(fail={4: error})
     runner, _, _ = ready(settings, lab, fake=fake)
     with pytest.raises(type(error)):
-        replace(runner, priority=Turns(fake.said)).measure()
+        replace(runner, priority=Turns(fake.said)).measure_rounds(narrow)
     assert fake.said[-1] == "no priority"
 
 
 def test_a_lab_that_gives_no_priority_is_measured_all_the_same_and_the_record_says_so(settings: Settings, lab: Lab) -> None:
     runner, fake, record = ready(settings, lab)
-    assert replace(runner, priority=Turns(fake.said, refused=True)).measure()
+    replace(runner, priority=Turns(fake.said, refused=True)).measure_rounds(narrow)
     assert record.data["environment"]["priority"] is False and {slot["state"] for slot in record.slots} == {"done"}
 
 
