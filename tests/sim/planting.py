@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from tests.sim.mutants import MUTANTS, Mutant
@@ -62,6 +63,18 @@ class Noticed:
     test: str | None = None
 
 
+def places(text: str, old: str) -> list[tuple[int, int]]:
+    """Where `old` is in `text`, each as (begin, end), wherever the formatter breaks its lines and adds a comma before a bracket."""
+    pieces = re.findall(r"\w+|[^\w\s]", old)
+    between = [
+        r"\s+" if one[-1].isidentifier() and other[0].isidentifier() else r"(?:,?\s*)" if other in ")]}" else r"\s*"
+        for one, other in pairwise(pieces)
+    ]
+    pattern = "".join(re.escape(piece) + gap for piece, gap in zip(pieces, [*between, ""], strict=True))
+    begin, end = r"[ \t]*" if old[0] in " \t" else "", r"[ \t]*\n" if old.endswith("\n") else ""
+    return [found.span() for found in re.finditer(begin + pattern + end, text)]
+
+
 @contextmanager
 def planted(mutant: Mutant) -> Iterator[Path]:
     """A copy of the tree with a mutant, until the body ends. Raises: Moved."""
@@ -70,9 +83,11 @@ def planted(mutant: Mutant) -> Iterator[Path]:
         shutil.copytree(ROOT, tree, symlinks=True, ignore=lambda _, names: NOT_COPIED.intersection(names))
         for file, old, new in mutant.edits:
             text = (tree / file).read_text()
-            if text.count(old) != 1:
-                raise Moved(f"{mutant.name}: {file} has {old!r} {text.count(old)} times")
-            (tree / file).write_text(text.replace(old, new))
+            found = places(text, old)
+            if len(found) != 1:
+                raise Moved(f"{mutant.name}: {file} has {old!r} {len(found)} times")
+            begin, end = found[0]
+            (tree / file).write_text(text[:begin] + new + text[end:])
         yield tree
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.sim.mutants import MUTANTS
-from tests.sim.planting import ROOT, TESTS, TESTS_OF, noticed
+from tests.sim.planting import ROOT, TESTS, TESTS_OF, noticed, places
 
 QUICK = ("step-after-effect", "lock-of-living-process-ends", "ports-not-reserved")
 """Of three kinds, and dead within a few seeds."""
@@ -14,8 +14,17 @@ QUICK = ("step-after-effect", "lock-of-living-process-ends", "ports-not-reserved
 @pytest.mark.parametrize("name", MUTANTS)
 def test_what_a_mutant_changes_is_there_once(name: str) -> None:
     for file, old, new in MUTANTS[name].edits:
-        assert (ROOT / file).read_text().count(old) == 1, (file, old)
+        assert len(places((ROOT / file).read_text(), old)) == 1, (file, old)
         assert old != new
+
+
+def test_the_text_of_a_mutant_is_found_wherever_its_lines_are_broken() -> None:
+    text = "if a:\n    call(\n        one,\n        two,\n    )\n    call(one, three)\n"
+    assert [text[begin:end] for begin, end in places(text, "    call(one, two)\n")] == [
+        "    call(\n        one,\n        two,\n    )\n"
+    ]
+    assert places(text, "call(onetwo)") == places(text, "callone") == []
+    assert len(places(text, "call(one")) == 2
 
 
 def test_the_tests_that_mutants_are_shown_to_are_there() -> None:
